@@ -1,0 +1,1 @@
+"""The method: teachers, class statistics, recovery, relabelling, students, analysis."""

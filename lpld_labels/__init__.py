@@ -1,0 +1,37 @@
+"""Soft labels for dataset distillation in Parquet: the pool format and everything that reads it.
+
+from lpld_labels import PoolReader
+with PoolReader("pool") as pool:
+    batch = pool.read((0, 3))      # epoch 0, batch 3
+    batch.labels, batch.crops      # float16 [B, C], int32 [B, 4]
+"""
+
+from __future__ import annotations
+
+from lpld_labels.errors import LabelPoolError
+from lpld_labels.images import ImageTable
+from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
+from lpld_labels.reader import PoolReader, open_pool
+from lpld_labels.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+from lpld_labels.version import __version__
+from lpld_labels.writer import PoolWriter
+
+__all__ = [
+    "Augmentation",
+    "BatchKey",
+    "Box",
+    "CutOut",
+    "ImageTable",
+    "LabelBatch",
+    "LabelPoolError",
+    "LineageStep",
+    "Manifest",
+    "Mix",
+    "PoolHeader",
+    "PoolReader",
+    "PoolWriter",
+    "Teacher",
+    "ViewBatch",
+    "__version__",
+    "open_pool",
+]

@@ -1,0 +1,48 @@
+"""Label codecs by name. To add one: implement `Codec` in its own file and list it here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lpld_labels.codecs.affine import Int8Codec
+from lpld_labels.codecs.base import Codec, EncodedLabels, Payload
+from lpld_labels.codecs.floats import Float16Codec, Float32Codec
+from lpld_labels.errors import InvalidArgumentError, PoolFormatError
+from lpld_labels.manifest import CodecEntry
+
+CODECS: Mapping[str, type[Codec]] = {kind.name: kind for kind in (Float16Codec, Float32Codec, Int8Codec)}
+
+SPELLINGS: Mapping[str, Codec] = {
+    "f16": Float16Codec(),
+    "f16:plain": Float16Codec(layout="plain"),
+    "f32": Float32Codec(),
+    "f32:plain": Float32Codec(layout="plain"),
+    "int8": Int8Codec(),
+}
+"""How a codec that needs no fitting is named on a command line."""
+
+__all__ = ["CODECS", "SPELLINGS", "Codec", "EncodedLabels", "Payload", "codec_named", "restore_codec"]
+
+
+def codec_named(spelling: str) -> Codec:
+    """Return the codec a person asked for, e.g. ``f16`` or ``f16:plain``."""
+    try:
+        return SPELLINGS[spelling]
+    except KeyError:
+        raise InvalidArgumentError(
+            "unknown codec", expected=f"one of {', '.join(sorted(SPELLINGS))}", got=spelling
+        ) from None
+
+
+def restore_codec(entry: CodecEntry, tables: Mapping[str, bytes], *, where: str) -> Codec:
+    """Rebuild the codec a manifest names."""
+    kind = CODECS.get(entry.name)
+    if kind is None:
+        raise PoolFormatError(
+            "unknown codec",
+            where=where,
+            expected=f"one of {', '.join(sorted(CODECS))}",
+            got=entry.name,
+            hint="upgrade lpld-labels if a newer version wrote this pool",
+        )
+    return kind.restore(entry.parameters, tables)

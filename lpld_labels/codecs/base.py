@@ -1,0 +1,99 @@
+"""The one interface every label codec implements.
+
+A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays
+with one row per view or one row per batch) and back. What it needs once per pool is fitted before
+the first batch and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lpld_labels.records import LabelArray
+from lpld_labels.schema import Column
+
+Granularity = Literal["view", "batch"]
+Payload = Mapping[str, pa.Array]
+"""Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
+CanonicalBytes = Sequence[bytes | memoryview]
+
+
+def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
+    """Return an array's bytes in row-major order, copying only if it is not contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedLabels:
+    """Labels of one batch as a codec stores them.
+
+    payload: the payload columns. canonical: the stored values in a form that does not depend on
+    how they are packed; the batch digest is taken over it.
+    """
+
+    payload: Payload
+    canonical: CanonicalBytes
+
+
+class Codec(ABC):
+    """Encodes and decodes the labels of one batch at a time, independent of every other batch."""
+
+    name: ClassVar[str]
+    lossless: ClassVar[bool]
+    """True when decoding gives back the stored labels bit for bit."""
+
+    native_dtype: ClassVar[npt.DTypeLike] = np.float32
+    """The dtype that decoding gives without rounding: what readers return unless told otherwise."""
+
+    @property
+    @abstractmethod
+    def granularity(self) -> Granularity:
+        """Whether a labels file has one row per view or one per batch."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Return what the decoder needs, as JSON values for the manifest."""
+
+    def tables(self) -> dict[str, bytes]:
+        """Return what the decoder needs that is too large for JSON: file name -> bytes."""
+        return {}
+
+    def identity(self) -> str:
+        """Name what decides the meaning of canonical bytes (not how they are packed)."""
+        return self.name
+
+    @abstractmethod
+    def payload_columns(self, classes: int) -> tuple[Column, ...]:
+        """Return the payload columns of a labels file."""
+
+    @abstractmethod
+    def encode(self, labels: LabelArray) -> EncodedLabels:
+        """Encode float16/float32 [B, C]. Values must be finite."""
+
+    @abstractmethod
+    def decode(
+        self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
+    ) -> LabelArray:
+        """Decode to [rows, classes] of the given dtype. May return a read-only view."""
+
+    @abstractmethod
+    def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
+        """Return the same canonical bytes that `encode` gave for this payload."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
+        """Rebuild the codec from a manifest; raise ManifestError on parameters it does not know."""
+
+    @classmethod
+    def fit(cls, sample: Iterable[LabelArray], settings: Mapping[str, Any]) -> Codec:
+        """Make a codec for a pool from a sample of its labels; codecs with nothing to fit ignore it."""
+        del sample
+        return cls.restore(settings, {})

@@ -1,0 +1,149 @@
+"""Lossless float labels: `f16` and `f32`, compact or plain.
+
+compact  one row per batch; byte plane k (0 = least significant) of all values, row by row, as one
+         zstd frame in column ``plane_k``. Exponent bytes shrink to 70 %; mantissas stay as they are.
+plain    one row per view; column ``labels`` is a list of floats that DuckDB and Polars read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import zstandard
+
+from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
+from lpld_labels.fields import FieldReader
+from lpld_labels.records import LabelArray
+from lpld_labels.schema import Column
+
+LAYOUTS = ("compact", "plain")
+ZSTD_LEVEL = 3
+
+
+class _FloatCodec(Codec):
+    """Labels stored as IEEE floats of `dtype`, little endian."""
+
+    dtype: np.dtype[Any]
+    arrow_type: pa.DataType
+    lossless = True
+
+    def __init__(self, *, layout: str = "compact") -> None:
+        if layout not in LAYOUTS:
+            raise InvalidArgumentError(
+                f"unknown layout of codec '{self.name}'", expected=f"one of {', '.join(LAYOUTS)}", got=layout
+            )
+        self.layout = layout
+
+    @property
+    def granularity(self) -> Granularity:
+        return "view" if self.layout == "plain" else "batch"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"layout": self.layout}
+
+    def payload_columns(self, classes: int) -> tuple[Column, ...]:
+        if self.layout == "plain":
+            element = pa.field("element", self.arrow_type, nullable=False)
+            return (Column(name="labels", type=pa.list_(element), component="labels"),)
+        return tuple(
+            Column(name=f"plane_{k}", type=pa.binary(), component="labels")
+            for k in range(self.dtype.itemsize)
+        )
+
+    def encode(self, labels: LabelArray) -> EncodedLabels:
+        values = self._stored(labels)
+        canonical = [raw_bytes(values)]
+        if self.layout == "plain":
+            offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+            column = self.payload_columns(values.shape[1])[0].type
+            array = pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=column)
+            return EncodedLabels(payload={"labels": array}, canonical=canonical)
+        planes = values.view(np.uint8).reshape(-1, self.dtype.itemsize)
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+        payload = {
+            f"plane_{k}": pa.array([compressor.compress(raw_bytes(planes[:, k]))], pa.binary())
+            for k in range(self.dtype.itemsize)
+        }
+        return EncodedLabels(payload=payload, canonical=canonical)
+
+    def _stored(self, labels: LabelArray) -> LabelArray:
+        """Return the labels in the stored dtype; values that overflow it are refused."""
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray(labels, dtype=self.dtype)
+        # float16 input cannot overflow; only a narrowing conversion needs the check.
+        if labels.dtype.itemsize > self.dtype.itemsize and not np.isfinite(values).all():
+            raise InvalidBatchError(
+                f"label too large for codec '{self.name}'",
+                expected=f"at most {np.finfo(self.dtype).max}",
+                got=float(np.abs(labels).max()),
+                hint="use codec 'f32'",
+            )
+        return values
+
+    def decode(
+        self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
+    ) -> LabelArray:
+        values = self._plain(payload) if self.layout == "plain" else self._merged(payload, rows * classes)
+        if values.size != rows * classes:
+            raise PoolCorruptError(
+                "label payload has the wrong length", expected=rows * classes, got=values.size
+            )
+        return values.reshape(rows, classes).astype(dtype, copy=False)
+
+    def _plain(self, payload: Payload) -> LabelArray:
+        values = payload["labels"].flatten()
+        return np.asarray(values.to_numpy(zero_copy_only=True))
+
+    def _merged(self, payload: Payload, size: int) -> LabelArray:
+        word = np.dtype(f"<u{self.dtype.itemsize}")
+        merged = np.zeros(size, dtype=word)
+        for k in reversed(range(self.dtype.itemsize)):
+            merged <<= 8
+            merged |= _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
+        return merged.view(self.dtype)
+
+    def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
+        return [raw_bytes(self.decode(payload, rows=rows, classes=classes, dtype=self.dtype))]
+
+    @classmethod
+    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
+        reader = FieldReader(parameters, where=f"codec {cls.name}")
+        layout = reader.text("layout", choices=LAYOUTS)
+        reader.finish()
+        return cls(layout=layout)
+
+
+def _decompressed(frame: pa.Buffer, size: int, column: str) -> npt.NDArray[np.uint8]:
+    """Return the `size` bytes of a zstd frame; never more, whatever the frame claims."""
+    try:
+        declared = zstandard.frame_content_size(frame)
+        if declared != size:
+            raise PoolCorruptError(
+                "label payload has the wrong length", where=column, expected=size, got=declared
+            )
+        plane = zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError as error:
+        raise PoolCorruptError(f"label payload does not decompress: {error}", where=column) from None
+    return np.frombuffer(plane, dtype=np.uint8)
+
+
+class Float16Codec(_FloatCodec):
+    """Half precision: what relabelling programs store today."""
+
+    name = "f16"
+    native_dtype = np.float16
+    dtype = np.dtype("<f2")
+    arrow_type = pa.float16()
+
+
+class Float32Codec(_FloatCodec):
+    """Single precision, for teachers whose logits do not fit half."""
+
+    name = "f32"
+    dtype = np.dtype("<f4")
+    arrow_type = pa.float32()

@@ -1,0 +1,109 @@
+"""Every error this project raises on purpose.
+
+    LabelPoolError                  anything a caller may want to catch at once
+    +-- InvalidBatchError           a label batch that must not be written (shape, dtype, range, NaN)
+    +-- InvalidArgumentError        an option or argument outside what it allows
+    +-- PoolFormatError             what is on disk is not a pool this version can read
+    |   +-- NotAPoolError           no manifest where one was expected
+    |   +-- FormatVersionError      written by a newer version of the format
+    |   +-- ManifestError           the manifest is there and wrong
+    +-- PoolCorruptError            a file is missing, truncated or its bytes changed
+    +-- PoolWriteError              the file system refused (full, read-only, not ours)
+    +-- PoolConflictError           two writers, or a writer and the pool, disagree
+    |   +-- DuplicateBatchError     the same batch was written twice
+    |   +-- StagingMismatchError    unfinished work of a different pool lies in the way
+    +-- BatchNotFoundError          the pool holds no such batch
+    +-- ImageMismatchError          the images at hand are not the ones that were labelled
+
+A message is one line: where (path, field), what was expected, what was found, what to do.
+"""
+
+from __future__ import annotations
+
+
+def _one_line(where: str, problem: str, expected: str, got: str, hint: str) -> str:
+    """Join the parts of a message, leaving out the empty ones."""
+    text = f"{where}: {problem}" if where else problem
+    if expected and got:
+        text += f" (expected {expected}, got {got})"
+    elif expected:
+        text += f" (expected {expected})"
+    elif got:
+        text += f" (got {got})"
+    return f"{text}; {hint}" if hint else text
+
+
+class LabelPoolError(Exception):
+    """Base of all deliberate errors: a problem with its place, facts and remedy."""
+
+    def __init__(
+        self, problem: str, *, where: object = "", expected: object = "", got: object = "", hint: str = ""
+    ) -> None:
+        self.problem = problem
+        self.where = str(where)
+        self.expected = str(expected)
+        self.got = str(got)
+        self.hint = hint
+        super().__init__(_one_line(self.where, problem, self.expected, self.got, hint))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the facts when the error travels out of a worker process."""
+        return (_rebuild, (type(self), self.problem, self.where, self.expected, self.got, self.hint))
+
+
+def _rebuild(
+    kind: type[LabelPoolError], problem: str, where: str, expected: str, got: str, hint: str
+) -> LabelPoolError:
+    return kind(problem, where=where, expected=expected, got=got, hint=hint)
+
+
+class InvalidBatchError(LabelPoolError):
+    """A label batch that must not be written."""
+
+
+class InvalidArgumentError(LabelPoolError):
+    """An option or argument outside what it allows."""
+
+
+class PoolFormatError(LabelPoolError):
+    """What is on disk is not a pool this version can read."""
+
+
+class NotAPoolError(PoolFormatError):
+    """No manifest where one was expected."""
+
+
+class FormatVersionError(PoolFormatError):
+    """The pool was written by a newer version of the format."""
+
+
+class ManifestError(PoolFormatError):
+    """The manifest is there and wrong."""
+
+
+class PoolCorruptError(LabelPoolError):
+    """A file of the pool is missing, truncated or its bytes changed."""
+
+
+class PoolWriteError(LabelPoolError):
+    """The file system refused a write."""
+
+
+class PoolConflictError(LabelPoolError):
+    """Two writers, or a writer and the pool, disagree."""
+
+
+class DuplicateBatchError(PoolConflictError):
+    """The same batch was written twice."""
+
+
+class StagingMismatchError(PoolConflictError):
+    """Unfinished work of a different pool lies in the way."""
+
+
+class BatchNotFoundError(LabelPoolError):
+    """The pool holds no such batch."""
+
+
+class ImageMismatchError(LabelPoolError):
+    """The images at hand are not the ones that were labelled."""

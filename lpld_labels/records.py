@@ -1,0 +1,241 @@
+"""Label batches in memory: what was seen of which images, and what the teacher said.
+
+A *view* is one augmented look at one image. A *label batch* is the views one teacher call saw
+together (mixing partners come from the same batch) with one label row each. Records are validated
+when they are made, so whatever holds one may rely on it.
+
+Order of operations that the fields describe, for slot ``s`` of a batch:
+shuffle patches -> crop -> resize to the output size -> flip -> cut out -> (normalise) -> mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidBatchError
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+LabelArray = npt.NDArray[np.floating[Any]]
+"""float16 or float32 [B, C]."""
+
+MAX_INDEX = 2**31 - 1
+LABEL_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
+
+
+class BatchKey(NamedTuple):
+    """Name of a label batch: the epoch it belongs to and its number within that epoch."""
+
+    epoch: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} batch {self.batch}"
+
+
+class Box(NamedTuple):
+    """Half-open pixel rectangle of the output image: rows [top, bottom), columns [left, right)."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @property
+    def area(self) -> int:
+        return (self.bottom - self.top) * (self.right - self.left)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mix:
+    """How the views of one batch were blended with partners of the same batch.
+
+    partner: int32 [B], slot of each view's partner.
+    strength: the raw Beta draw, the weight of the view itself (not corrected for a clipped box).
+    box: CutMix rectangle that shows the partner, or None for MixUp.
+    """
+
+    partner: IntArray
+    strength: float
+    box: Box | None = None
+
+    @property
+    def kind(self) -> str:
+        return "mixup" if self.box is None else "cutmix"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CutOut:
+    """A rectangle painted over each view after resize and flip.
+
+    boxes: int32 [B, 4] as (top, left, bottom, right), half open, within the output image.
+    fill: uint8 [B, 3] as (red, green, blue).
+    """
+
+    boxes: IntArray
+    fill: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ViewBatch:
+    """Everything about a label batch but its labels.
+
+    key: epoch and batch number, both >= 0.
+    images: int32 [B], index into the pool's image table.
+    crops: int32 [B, 4] as (top, left, height, width) in source pixels.
+    flips: bool [B], mirrored left to right after crop and resize.
+    mix, cutout: None where not used.
+    patch_order: uint8 [B, n*n] or None. Tile t (row by row) of the shuffled source image shows
+        tile patch_order[s, t] of the stored one (RDED).
+    """
+
+    key: BatchKey
+    images: IntArray
+    crops: IntArray
+    flips: BoolArray
+    mix: Mix | None = None
+    cutout: CutOut | None = None
+    patch_order: npt.NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "key", _checked_key(self.key))
+        _set(self, "images", _integers("images", self.images, None, self.key))
+        if self.images.ndim != 1 or len(self.images) == 0:
+            raise _bad(self.key, "images", "shape [B] with B >= 1", list(self.images.shape))
+        rows = len(self.images)
+        _set(self, "crops", _integers("crops", self.crops, (rows, 4), self.key))
+        _require(self.key, "crops", "height and width >= 1", self.crops[:, 2:] >= 1)
+        if not (isinstance(self.flips, np.ndarray) and self.flips.dtype == np.bool_):
+            raise _bad(self.key, "flips", "bool", getattr(self.flips, "dtype", type(self.flips).__name__))
+        if self.flips.shape != (rows,):
+            raise _bad(self.key, "flips", f"shape [{rows}]", list(self.flips.shape))
+        if self.mix is not None:
+            _set(self, "mix", _checked_mix(self.mix, rows, self.key))
+        if self.cutout is not None:
+            _set(self, "cutout", _checked_cutout(self.cutout, rows, self.key))
+        if self.patch_order is not None:
+            _set(self, "patch_order", _checked_patches(self.patch_order, rows, self.key))
+
+    @property
+    def rows(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelBatch(ViewBatch):
+    """A view batch with its labels.
+
+    labels: float16 or float32 [B, C], one finite row per view: logits before softmax, or
+        probabilities where the pool says so.
+    """
+
+    labels: LabelArray
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_labels(self.labels, self.key, self.images)
+
+    @property
+    def classes(self) -> int:
+        return int(self.labels.shape[1])
+
+
+def check_labels(labels: LabelArray, key: BatchKey, images: IntArray) -> None:
+    """Refuse labels of the wrong type or shape, and NaN or Inf with the image named."""
+    if not isinstance(labels, np.ndarray) or labels.dtype not in LABEL_DTYPES:
+        raise _bad(key, "labels", "float16 or float32", getattr(labels, "dtype", type(labels).__name__))
+    if labels.ndim != 2 or labels.shape[0] != len(images) or labels.shape[1] < 2:
+        raise _bad(key, "labels", f"shape [{len(images)}, C] with C >= 2", list(labels.shape))
+    finite = _finite(labels)
+    if not finite.all():
+        slot, column = (int(i) for i in np.argwhere(~finite)[0])
+        raise InvalidBatchError(
+            f"label of image {int(images[slot])} (slot {slot}, class {column}) is not finite",
+            where=key,
+            expected="finite values",
+            got=float(labels[slot, column]),
+            hint="check the teacher's output (fp16 overflow, AMP) before writing",
+        )
+
+
+def _finite(labels: LabelArray) -> BoolArray:
+    """np.isfinite; for float16 by its exponent bits, which is ten times faster."""
+    if labels.dtype == np.float16:
+        bits = np.ascontiguousarray(labels).view(np.uint16)
+        return np.asarray((bits & 0x7C00) != 0x7C00)
+    return np.isfinite(labels)
+
+
+def _set(record: object, field: str, value: object) -> None:
+    object.__setattr__(record, field, value)
+
+
+def _bad(key: object, field: str, expected: object, got: object, hint: str = "") -> InvalidBatchError:
+    return InvalidBatchError(f"field '{field}' is wrong", where=key, expected=expected, got=got, hint=hint)
+
+
+def _require(key: BatchKey, field: str, expected: str, good: npt.NDArray[np.bool_]) -> None:
+    if not good.all():
+        slot = int(np.argwhere(~good)[0][0])
+        raise _bad(key, field, expected, f"something else at slot {slot}")
+
+
+def _checked_key(key: Sequence[int]) -> BatchKey:
+    epoch, batch = key
+    for field, value in (("epoch", epoch), ("batch", batch)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise _bad(f"key {tuple(key)}", field, "an integer", type(value).__name__)
+        if not 0 <= value <= MAX_INDEX:
+            raise _bad(f"key {tuple(key)}", field, f"0 to {MAX_INDEX}", value)
+    return BatchKey(int(epoch), int(batch))
+
+
+def _integers(field: str, array: object, shape: tuple[int, ...] | None, key: BatchKey) -> IntArray:
+    """Return the array as int32 once it is known to be integers >= 0 of the given shape."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+        raise _bad(key, field, "an integer array", getattr(array, "dtype", type(array).__name__))
+    if shape is not None and array.shape != shape:
+        raise _bad(key, field, f"shape {list(shape)}", list(array.shape))
+    if array.size and (int(array.min()) < 0 or int(array.max()) > MAX_INDEX):
+        raise _bad(key, field, f"values from 0 to {MAX_INDEX}", f"{array.min()} to {array.max()}")
+    return array.astype(np.int32, copy=False)
+
+
+def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
+    partner = _integers("mix.partner", mix.partner, (rows,), key)
+    _require(key, "mix.partner", f"slots below {rows}", partner < rows)
+    strength = float(mix.strength)
+    if not 0.0 <= strength <= 1.0:
+        raise _bad(key, "mix.strength", "0 to 1", strength)
+    box = None
+    if mix.box is not None:
+        box = Box(*(int(side) for side in mix.box))
+        if not (0 <= box.top <= box.bottom and 0 <= box.left <= box.right):
+            raise _bad(key, "mix.box", "0 <= top <= bottom and 0 <= left <= right", tuple(box))
+    return Mix(partner=partner, strength=strength, box=box)
+
+
+def _checked_cutout(cutout: CutOut, rows: int, key: BatchKey) -> CutOut:
+    boxes = _integers("cutout.boxes", cutout.boxes, (rows, 4), key)
+    _require(key, "cutout.boxes", "top <= bottom and left <= right", boxes[:, :2] <= boxes[:, 2:])
+    fill = cutout.fill
+    if not isinstance(fill, np.ndarray) or fill.dtype != np.uint8 or fill.shape != (rows, 3):
+        raise _bad(key, "cutout.fill", f"uint8 [{rows}, 3]", getattr(fill, "shape", type(fill).__name__))
+    return CutOut(boxes=boxes, fill=fill)
+
+
+def _checked_patches(order: npt.NDArray[np.uint8], rows: int, key: BatchKey) -> npt.NDArray[np.uint8]:
+    if not isinstance(order, np.ndarray) or order.dtype != np.uint8 or order.ndim != 2:
+        raise _bad(key, "patch_order", "uint8 [B, n*n]", getattr(order, "dtype", type(order).__name__))
+    tiles = order.shape[1]
+    side = int(np.sqrt(tiles))
+    if order.shape[0] != rows or side * side != tiles or not 1 <= side <= 15:
+        raise _bad(key, "patch_order", f"shape [{rows}, n*n] with n from 1 to 15", list(order.shape))
+    whole = (np.sort(order, axis=1) == np.arange(tiles)).all(axis=1)
+    _require(key, "patch_order", f"a permutation of 0 to {tiles - 1} per row", whole)
+    return order

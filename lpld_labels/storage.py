@@ -1,0 +1,80 @@
+"""Touching the disk: atomic writes, durable renames, and file systems by path or URI."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from lpld_labels.errors import NotAPoolError, PoolWriteError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says while writing into one clear PoolWriteError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL or "No space left" in str(error):
+            problem, hint = "disk is full", "free some space and run again: finished work is kept"
+        elif error.errno in _DENIED:
+            problem, hint = "no permission to write", "choose another directory or change its permissions"
+        elif error.errno == errno.ENOTDIR:
+            problem, hint = "part of the path is not a directory", "choose another path"
+        else:
+            problem, hint = f"cannot write: {error.strerror or error}", "finished work is kept"
+        raise PoolWriteError(problem, where=path, hint=hint) from error
+
+
+def fsync(path: Path) -> None:
+    """Make a file's bytes, or a directory's entries, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old bytes or the new ones, never a part."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with write_errors(path):
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync(path.parent)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename durably within one file system."""
+    with write_errors(target):
+        source.replace(target)
+        fsync(target.parent)
+        fsync(source.parent)
+
+
+def resolve(location: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
+    """Return the file system and path of a local path or a URI (``file://``, ``s3://``, ``gs://``...)."""
+    text = os.fspath(location)
+    if "://" not in text:
+        return fs.LocalFileSystem(), str(Path(text).absolute())
+    try:
+        filesystem, path = fs.FileSystem.from_uri(text)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise NotAPoolError(f"cannot open: {error}", where=text) from None
+    return filesystem, path.rstrip("/")
