@@ -1,0 +1,1 @@
+"""One script per claim; each writes JSON and, where it helps, a picture."""

@@ -1,0 +1,117 @@
+"""What all commands share: two consoles, number formats, progress bars, and the one error handler."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) whenever some work is finished."""
+
+
+def output() -> Console:
+    """Return the console for data (stdout)."""
+    from rich.console import Console
+
+    # Piped tables must not be folded at 80 columns: whoever reads them has no terminal to fit.
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def talk() -> Console:
+    """Return the console for everything that is not data (stderr)."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a JSON document to stdout."""
+    click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def human_bytes(count: float) -> str:
+    """Return a size in decimal units with three significant digits, e.g. ``1.71 kB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Progress]:
+    """Show a bar with the time left on stderr; silent when stderr is not a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    console = talk()
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+
+        def update(done: int, total: int) -> None:
+            bars.update(task, completed=done, total=total)
+
+        yield update
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command is asked for."""
+
+    def __init__(self, *args: Any, commands_by_module: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = commands_by_module
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return command names in the order of a typical session."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        if cmd_name not in self._lazy:
+            return None
+        import importlib
+
+        module = importlib.import_module(self._lazy[cmd_name][0], package=__package__)
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their one-line help, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])
+
+
+def run(group: click.Group) -> None:
+    """Run the command line: library errors become one line and exit code 1, Ctrl-C exit code 130."""
+    from lpld_labels.errors import LabelPoolError
+
+    try:
+        code = group.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LabelPoolError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has gone; there is nobody left to tell.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
