@@ -42,7 +42,7 @@ def values_of_page(
     # Only a memory map hands out bytes without copying; elsewhere pyarrow's own way is as good.
     file.seek(chunk.data_page_offset)
     raw = file.read_buffer(chunk.total_compressed_size)
-    header = _parse_header(memoryview(raw))
+    header = _parse_header(memoryview(raw).cast("B"))
     if (
         header is None
         or (header.kind, header.encoding, header.values) != (_DATA_PAGE, _PLAIN, count)

@@ -22,7 +22,7 @@ STAGING_DIRECTORY = "staging"
 
 VIEW_ROWS_PER_GROUP = 8192
 """A views row group closes at the first whole batch at or above this many rows."""
-LABEL_BYTES_PER_GROUP = 128 * 1024
+LABEL_BYTES_PER_GROUP = 96 * 1024
 """A labels row group closes at the first whole batch at or above this many payload bytes."""
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
 SHARD_VIEW_ROWS = 1 << 20

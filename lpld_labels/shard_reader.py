@@ -136,7 +136,12 @@ class ShardReader:
                 return {column.name: pa.FixedSizeListArray.from_arrays(values, self._classes)}
         names = [column.name for column in self._payload]
         table = self.label_file.read(group, names)
-        return {name: table[name].combine_chunks() for name in names}
+        return {name: _whole(table[name]) for name in names}
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array; combine_chunks() would copy even a single chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def open_file(system: fs.FileSystem, path: str) -> pa.NativeFile:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.fields import FieldReader
+from lpld_labels.halves import converted
 from lpld_labels.records import LabelArray
 from lpld_labels.schema import Column
 
@@ -43,7 +44,7 @@ class Int8Codec(Codec):
         )
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
-        values = labels.astype(np.float32, copy=False)
+        values = converted(labels, np.float32)
         low = values.min(axis=1)
         # float64, because the range of float32 rows may itself overflow float32.
         scale = ((values.max(axis=1).astype(np.float64) - low) / LEVELS).astype(np.float32)
@@ -65,7 +66,7 @@ class Int8Codec(Codec):
         values = codes.astype(np.float32)
         values *= scale[:, None]
         values += offset[:, None]
-        return values.astype(dtype, copy=False)
+        return converted(values, dtype)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return _parts(*_unpacked(payload, rows, classes))

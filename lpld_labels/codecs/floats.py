@@ -18,6 +18,7 @@ import zstandard
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.fields import FieldReader
+from lpld_labels.halves import converted
 from lpld_labels.records import LabelArray
 from lpld_labels.schema import Column
 
@@ -93,19 +94,29 @@ class _FloatCodec(Codec):
             raise PoolCorruptError(
                 "label payload has the wrong length", expected=rows * classes, got=values.size
             )
-        return values.reshape(rows, classes).astype(dtype, copy=False)
+        return converted(values.reshape(rows, classes), dtype)
 
     def _plain(self, payload: Payload) -> LabelArray:
-        values = payload["labels"].flatten()
-        return np.asarray(values.to_numpy(zero_copy_only=True))
+        lists = payload["labels"]
+        # `values` ignores the slice that `lists` is; flatten() would honour it at the price of a copy.
+        if pa.types.is_fixed_size_list(lists.type):
+            size = lists.type.list_size
+            start, stop = lists.offset * size, (lists.offset + len(lists)) * size
+        else:
+            start, stop = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
+        return np.asarray(lists.values.slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
         word = np.dtype(f"<u{self.dtype.itemsize}")
-        merged = np.zeros(size, dtype=word)
+        merged: npt.NDArray[Any] | None = None
         for k in reversed(range(self.dtype.itemsize)):
-            merged <<= 8
-            merged |= _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
-        return merged.view(self.dtype)
+            plane = _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
+            if merged is None:
+                merged = plane.astype(word)
+            else:
+                merged <<= 8
+                merged |= plane
+        return np.asarray(merged).view(self.dtype)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return [raw_bytes(self.decode(payload, rows=rows, classes=classes, dtype=self.dtype))]
