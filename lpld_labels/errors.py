@@ -14,6 +14,7 @@
     |   +-- StagingMismatchError    unfinished work of a different pool lies in the way
     +-- BatchNotFoundError          the pool holds no such batch
     +-- ImageMismatchError          the images at hand are not the ones that were labelled
+    +-- ImageReadError              an image folder or an image in it cannot be used
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -107,3 +108,7 @@ class BatchNotFoundError(LabelPoolError):
 
 class ImageMismatchError(LabelPoolError):
     """The images at hand are not the ones that were labelled."""
+
+
+class ImageReadError(LabelPoolError):
+    """An image folder is missing or empty, or a file in it is not a whole image."""

@@ -49,5 +49,18 @@ def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]
 
 
 def keyed_generator(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator for a place such as (epoch, batch); same numbers, same draws, always."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *place])))
+    """Return the generator for a place such as (epoch, batch); same numbers, same draws, always.
+
+    seed: 0 to 2**64 - 1. place: numbers from 0 to 2**32 - 1.
+    Different (seed, place) give unrelated streams, also where one place begins like another.
+    """
+    if not 0 <= seed < 2**64 or not all(0 <= number < 2**32 for number in place):
+        raise InvalidArgumentError(
+            "seed or place is out of range",
+            expected="a seed from 0 to 2**64 - 1 and numbers from 0 to 2**32 - 1",
+            got=(seed, *place),
+        )
+    # SeedSequence splits large numbers into words and ignores trailing zeros, so words are fixed in
+    # number here: otherwise (seed, epoch) and (seed, epoch, batch 0) would share one stream.
+    words = [len(place), seed % 2**32, seed >> 32, *place]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))

@@ -1,0 +1,185 @@
+"""Image folders: one directory per class, and the image table that describes them.
+
+The order is that of torchvision's ImageFolder (class directories sorted by name, files sorted
+within), so row numbers mean the same to both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from lpld_labels.errors import ImageMismatchError, ImageReadError
+from lpld_labels.images import ImageTable
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) after every image."""
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+DIGEST_BYTES = 16
+_AHEAD = 64
+_THREADS = min(8, os.cpu_count() or 1)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def class_names(root: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the class directories in class order."""
+    try:
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        raise ImageReadError("image folder does not exist", where=root) from None
+    except OSError as error:
+        raise ImageReadError(f"cannot list image folder: {error.strerror}", where=root) from None
+    if not names:
+        raise ImageReadError(
+            "image folder has no class folders",
+            where=root,
+            hint="put the images of each class into a directory of its own",
+        )
+    return names
+
+
+def scan_image_folder(root: str | os.PathLike[str], *, progress: Progress | None = None) -> ImageTable:
+    """Return the table of all images below `root`: paths, classes, sizes and content digests.
+
+    Every image is decoded once, so a truncated file is named here and not hours into a run.
+    """
+    folder = Path(root)
+    paths: list[str] = []
+    classes: list[int] = []
+    for number, name in enumerate(class_names(folder)):
+        found = _image_paths(folder, name)
+        if not found:
+            raise ImageReadError(
+                "class folder holds no images",
+                where=folder / name,
+                expected=f"files ending in {', '.join(EXTENSIONS)}",
+                hint="add its images or remove the directory",
+            )
+        paths += found
+        classes += [number] * len(found)
+
+    def examine(path: str) -> tuple[int, int, bytes]:
+        data = read_file(folder / path)
+        height, width, _ = decode_image(data, where=folder / path).shape
+        return width, height, content_digest(data)
+
+    facts = list(_with_progress(_in_threads(examine, paths), len(paths), progress))
+    return ImageTable(
+        paths=paths,
+        classes=np.array(classes, np.int32),
+        widths=np.array([width for width, _, _ in facts], np.int32),
+        heights=np.array([height for _, height, _ in facts], np.int32),
+        digests=[digest for _, _, digest in facts],
+    )
+
+
+def check_images(
+    root: str | os.PathLike[str],
+    table: ImageTable,
+    *,
+    indices: Iterable[int] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Prove that the folder holds the images of the table, by their content digests.
+
+    indices: rows to check, all of them unless given. Rows without a digest are checked for being there.
+    Raises ImageMismatchError that names the first file that is missing or changed.
+    """
+    folder = Path(root)
+    rows = range(len(table)) if indices is None else [int(index) for index in indices]
+
+    def check(row: int) -> None:
+        read_image_file(folder, table, row)
+
+    for _ in _with_progress(_in_threads(check, rows), len(rows), progress):
+        pass
+
+
+def read_image_file(root: Path, table: ImageTable, row: int) -> bytes:
+    """Return the bytes of one image file, known to be those that were labelled."""
+    path = root / table.paths[row]
+    if not path.is_file():
+        raise ImageMismatchError(
+            f"image {row} of the labelled images is missing",
+            where=path,
+            hint="give the image folder that the pool was built from",
+        )
+    data = read_file(path)
+    wanted = table.digests[row]
+    if wanted is not None and content_digest(data) != wanted:
+        raise ImageMismatchError(
+            f"image {row} has changed since it was labelled",
+            where=path,
+            expected=f"digest {wanted.hex()}",
+            got=content_digest(data).hex(),
+            hint="restore the labelled images or label these anew",
+        )
+    return data
+
+
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
+
+
+def content_digest(data: bytes) -> bytes:
+    """Return the first 16 bytes of the SHA-256 of a file."""
+    return hashlib.sha256(data).digest()[:DIGEST_BYTES]
+
+
+def decode_image(data: bytes, *, where: Path) -> npt.NDArray[np.uint8]:
+    """Decode an image file to uint8 [H, W, 3], converted to RGB as torchvision's default loader does."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            # A writable copy: torch warns of arrays that are not.
+            return np.array(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        problem = "not an image" if isinstance(error, UnidentifiedImageError) else f"broken image: {error}"
+        raise ImageReadError(problem, where=where, hint="replace or remove this file") from None
+
+
+def _image_paths(folder: Path, class_name: str) -> list[str]:
+    """Return the relative POSIX paths of a class's images, in ImageFolder order."""
+    paths = []
+    for directory, _, names in sorted(os.walk(folder / class_name, followlinks=True)):
+        below = Path(directory).relative_to(folder)
+        paths += [(below / name).as_posix() for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
+    return paths
+
+
+def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield work(item) in order, some items ahead; reading, hashing and decoding let go of the GIL."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        waiting = iter(items)
+        running = [pool.submit(work, item) for item in islice(waiting, _AHEAD)]
+        try:
+            while running:
+                yield running.pop(0).result()
+                running += [pool.submit(work, item) for item in islice(waiting, 1)]
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _with_progress(results: Iterator[R], total: int, progress: Progress | None) -> Iterator[R]:
+    for done, result in enumerate(results, 1):
+        yield result
+        if progress is not None:
+            progress(done, total)

@@ -1,0 +1,49 @@
+"""Resize backends: the code that turns an integer crop into the pixels of a view.
+
+Which one labelled a pool is recorded in its manifest (`Augmentation.resize`), because teachers see
+the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from lpld_labels.errors import InvalidArgumentError
+
+Pixels = npt.NDArray[np.uint8]
+Resizer = Callable[[Pixels, int, int], torch.Tensor]
+"""(crop uint8 [h, w, 3], output height, output width) -> uint8 [height, width, 3]."""
+
+
+def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bilinear with antialias by PyTorch's uint8 channels-last kernel."""
+    # [None] before permute: the batch dimension must have the largest stride for channels-last.
+    source = torch.from_numpy(crop[None]).permute(0, 3, 1, 2)
+    resized = torch.nn.functional.interpolate(source, size=(height, width), mode="bilinear", antialias=True)
+    return resized.permute(0, 2, 3, 1)[0]
+
+
+def resize_pil(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bilinear by Pillow, as torchvision's RandomResizedCrop does with PIL images."""
+    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(resized))
+
+
+RESIZERS: dict[str, Resizer] = {"pil": resize_pil, "torch": resize_torch}
+
+
+def resizer(name: str) -> Resizer:
+    """Return a backend by the name that manifests record."""
+    if name not in RESIZERS:
+        raise InvalidArgumentError(
+            "unknown resize backend",
+            expected=f"one of {', '.join(RESIZERS)}",
+            got=name,
+            hint="upgrade lpld-labels if a newer version wrote this pool",
+        )
+    return RESIZERS[name]
