@@ -1,32 +1,32 @@
-"""`int8`: each label row on its own 256-level grid, at half the bytes of float16.
+"""`int8`, `int6`, `int4`: each label row on its own grid of 256, 64 or 16 levels.
 
-value = offset + scale * code, computed in float32, with offset the row's smallest value and scale
-its range / 255. The error is at most half a step (scale / 2) plus float32 rounding.
+value = offset + scale * code, computed in float32, with offset the row's smallest value and scale its
+range / (levels - 1). The error is at most half a step (scale / 2) plus float32 rounding.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.fields import FieldReader
 from lpld_labels.halves import converted
 from lpld_labels.records import LabelArray
 from lpld_labels.schema import Column
 
-LEVELS = 255
 
+class _AffineCodec(Codec):
+    """Per-row affine labels: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
 
-class Int8Codec(Codec):
-    """Per-row affine 8-bit labels: columns scale, offset (float32) and codes (C bytes)."""
-
-    name = "int8"
+    bits: ClassVar[int]
     lossless = False
 
     @property
@@ -37,44 +37,119 @@ class Int8Codec(Codec):
         return {}
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
+        width = packed_width(classes, self.bits)
         return (
             Column(name="scale", type=pa.float32(), component="labels"),
             Column(name="offset", type=pa.float32(), component="labels"),
-            Column(name="codes", type=pa.binary(classes), component="labels"),
+            Column(name="codes", type=pa.binary(width), component="labels"),
         )
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
-        values = converted(labels, np.float32)
-        low = values.min(axis=1)
-        # float64, because the range of float32 rows may itself overflow float32.
-        scale = ((values.max(axis=1).astype(np.float64) - low) / LEVELS).astype(np.float32)
-        # A constant row has range 0; any positive step stores it exactly.
-        step = np.where(scale > 0, scale, np.float32(1)).astype(np.float32)
-        steps = (values - low[:, None].astype(np.float64)) / step[:, None]
-        codes = np.clip(np.rint(steps), 0, LEVELS).astype(np.uint8)
+        grid = RowGrid.fit(labels, bits=self.bits, dtype=np.float32)
         payload = {
-            "scale": pa.array(scale),
-            "offset": pa.array(low),
-            "codes": _fixed_binary(codes),
+            "scale": pa.array(grid.scale),
+            "offset": pa.array(grid.offset),
+            "codes": _fixed_binary(pack_bits(grid.codes, self.bits)),
         }
-        return EncodedLabels(payload=payload, canonical=_parts(scale, low, codes))
+        return EncodedLabels(payload=payload, canonical=_canonical(grid))
 
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        scale, offset, codes = _unpacked(payload, rows, classes)
-        values = codes.astype(np.float32)
-        values *= scale[:, None]
-        values += offset[:, None]
-        return converted(values, dtype)
+        return converted(self._grid(payload, rows, classes).values(), dtype)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
-        return _parts(*_unpacked(payload, rows, classes))
+        return _canonical(self._grid(payload, rows, classes))
+
+    def _grid(self, payload: Payload, rows: int, classes: int) -> RowGrid:
+        codes = payload["codes"]
+        width = packed_width(classes, self.bits)
+        if len(codes) != rows or codes.type.byte_width != width:
+            raise PoolCorruptError(
+                "label payload has the wrong shape",
+                expected=f"{rows} x {width} bytes",
+                got=f"{len(codes)} x {codes.type.byte_width} bytes",
+            )
+        flat = np.frombuffer(codes.buffers()[1], dtype=np.uint8)
+        packed = flat[codes.offset * width : (codes.offset + rows) * width].reshape(rows, width)
+        return RowGrid(
+            codes=unpack_bits(packed, self.bits, classes),
+            scale=payload["scale"].to_numpy(zero_copy_only=True),
+            offset=payload["offset"].to_numpy(zero_copy_only=True),
+        )
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         FieldReader(parameters, where=f"codec {cls.name}").finish()
         return cls()
+
+
+class Int8Codec(_AffineCodec):
+    """256 levels: half the bytes of float16, next to nothing lost."""
+
+    name = "int8"
+    bits = 8
+
+
+class Int6Codec(_AffineCodec):
+    """64 levels."""
+
+    name = "int6"
+    bits = 6
+
+
+class Int4Codec(_AffineCodec):
+    """16 levels: a quarter of the bytes of float16."""
+
+    name = "int4"
+    bits = 4
+
+
+def packed_width(count: int, bits: int) -> int:
+    """Return the bytes that `count` codes of `bits` bits fill."""
+    return (count * bits + 7) // 8
+
+
+def pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """Pack each row: bit i of code j is bit n = j * bits + i of the row, bit n % 8 of byte n // 8."""
+    if bits == 8:
+        return codes
+    rows, count = codes.shape
+    cycle = _cycle(bits)
+    cycles = -(-count // cycle)
+    padded = np.zeros((rows, cycles, cycle), np.uint8)
+    padded.reshape(rows, -1)[:, :count] = codes
+    packed = np.zeros((rows, cycles, cycle * bits // 8), np.uint8)
+    for j in range(cycle):
+        byte, shift = divmod(j * bits, 8)
+        packed[:, :, byte] |= padded[:, :, j] << shift
+        if shift + bits > 8:
+            packed[:, :, byte + 1] |= padded[:, :, j] >> (8 - shift)
+    return packed.reshape(rows, -1)[:, : packed_width(count, bits)]
+
+
+def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDArray[np.uint8]:
+    """Undo `pack_bits`; returns uint8 [rows, count]."""
+    if bits == 8:
+        return packed
+    rows = len(packed)
+    cycle = _cycle(bits)
+    cycles = -(-count // cycle)
+    padded = np.zeros((rows, cycles, cycle * bits // 8), np.uint8)
+    padded.reshape(rows, -1)[:, : packed.shape[1]] = packed
+    codes = np.empty((rows, cycles, cycle), np.uint8)
+    for j in range(cycle):
+        byte, shift = divmod(j * bits, 8)
+        code = padded[:, :, byte] >> shift
+        if shift + bits > 8:
+            code |= padded[:, :, byte + 1] << (8 - shift)
+        codes[:, :, j] = code & ((1 << bits) - 1)
+    return codes.reshape(rows, -1)[:, :count]
+
+
+def _cycle(bits: int) -> int:
+    """Return after how many codes the packing starts at a byte's first bit again."""
+    return 8 // math.gcd(bits, 8)
 
 
 def _fixed_binary(codes: npt.NDArray[np.uint8]) -> pa.Array:
@@ -83,22 +158,5 @@ def _fixed_binary(codes: npt.NDArray[np.uint8]) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, buffer])
 
 
-def _unpacked(
-    payload: Payload, rows: int, classes: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """Return scale [B], offset [B] and codes [B, C] without copying."""
-    codes = payload["codes"]
-    if len(codes) != rows or codes.type.byte_width != classes:
-        got = f"{len(codes)} x {codes.type.byte_width}"
-        raise PoolCorruptError("label payload has the wrong shape", expected=f"{rows} x {classes}", got=got)
-    flat = np.frombuffer(codes.buffers()[1], dtype=np.uint8)
-    flat = flat[codes.offset * classes : (codes.offset + rows) * classes]
-    scale = payload["scale"].to_numpy(zero_copy_only=True)
-    offset = payload["offset"].to_numpy(zero_copy_only=True)
-    return scale, offset, flat.reshape(rows, classes)
-
-
-def _parts(
-    scale: npt.NDArray[np.float32], offset: npt.NDArray[np.float32], codes: npt.NDArray[np.uint8]
-) -> CanonicalBytes:
-    return [raw_bytes(part) for part in (scale, offset, codes)]
+def _canonical(grid: RowGrid) -> CanonicalBytes:
+    return [raw_bytes(part) for part in (grid.scale, grid.offset, grid.codes)]

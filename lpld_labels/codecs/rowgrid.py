@@ -1,0 +1,73 @@
+"""One uniform grid per label row: value = offset + scale * code, computed in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidBatchError
+from lpld_labels.halves import converted
+from lpld_labels.records import LabelArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowGrid:
+    """Rows of codes with the grid each row lies on.
+
+    codes: uint8 [B, n]. scale, offset: float16 or float32 [B]; scale is 0 for a constant row.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    scale: npt.NDArray[np.floating[Any]]
+    offset: npt.NDArray[np.floating[Any]]
+
+    @staticmethod
+    def fit(values: LabelArray, *, bits: int, dtype: npt.DTypeLike) -> RowGrid:
+        """Lay 2^bits levels over the range of each row of `values`, float16/float32 [B, n].
+
+        The grid's own numbers are rounded outwards to `dtype`, so that it always spans the row and no
+        value is further than half a step from its level (plus float32 rounding).
+        """
+        levels = (1 << bits) - 1
+        rows = converted(values, np.float32)
+        offset = _rounded(rows.min(axis=1).astype(np.float64), dtype, down=True)
+        spread = rows.max(axis=1).astype(np.float64) - offset
+        scale = _rounded(spread / levels, dtype, down=False)
+        # A constant row has range 0; any positive step stores it exactly.
+        step = np.where(scale > 0, scale, 1)
+        # The range of float32 rows may itself overflow float32.
+        work = np.float32 if spread.max(initial=0.0) < np.finfo(np.float32).max else np.float64
+        codes = rows.astype(work)
+        codes -= offset.astype(work)[:, None]
+        codes /= step.astype(work)[:, None]
+        np.rint(codes, out=codes)
+        return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """Return the values the codes stand for, float32 [B, n]."""
+        values = self.codes.astype(np.float32)
+        values *= self.scale.astype(np.float32)[:, None]
+        values += self.offset.astype(np.float32)[:, None]
+        return values
+
+
+def _rounded(
+    exact: npt.NDArray[np.float64], dtype: npt.DTypeLike, *, down: bool
+) -> npt.NDArray[np.floating[Any]]:
+    """Return the nearest `dtype` values at or below (else at or above) the exact ones."""
+    with np.errstate(over="ignore"):
+        near: npt.NDArray[np.floating[Any]] = exact.astype(dtype)
+    limit = near.dtype.type(-np.inf if down else np.inf)
+    beyond = near > exact if down else near < exact
+    rounded = np.where(beyond, np.nextafter(near, limit), near)
+    if not np.isfinite(rounded).all():
+        raise InvalidBatchError(
+            "label too large for its grid",
+            expected=f"at most {np.finfo(near.dtype).max}",
+            got=float(np.abs(exact).max()),
+            hint="use codec 'f32'",
+        )
+    return rounded

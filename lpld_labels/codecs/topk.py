@@ -1,0 +1,321 @@
+"""`topk`: the k largest labels of each row, and one level for all the others.
+
+One row per batch. Entries are kept in class order, so that class indices become small gaps; both gaps
+and values are compressed byte planes (planes.py). What is not kept decodes to the row's *tail level*:
+
+logits         log of the mean of exp(logit) over the missing classes, which gives them together
+               exactly the probability mass they had at temperature 1;
+probabilities  the mean probability of the missing classes.
+
+A payload without tail (folders that stored none) decodes the missing classes to a level with no
+mass, which is marginal re-normalisation; see marginal.py for both decoders at any temperature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.planes import pack_planes, unpack_planes
+from lpld_labels.codecs.rowgrid import RowGrid
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
+from lpld_labels.fields import FieldReader
+from lpld_labels.halves import converted
+from lpld_labels.records import IntArray, LabelArray
+from lpld_labels.schema import LABEL_KINDS, Column
+
+VALUE_BITS = (8, 16, 32)
+NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
+"""Level of missing classes where no tail was stored: softmax gives it 0 up to T = 100; exact in half."""
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class SparseLabels(NamedTuple):
+    """Kept entries of a batch.
+
+    values: float16 or float32 [B, k]. indices: int32 [B, k], distinct in a row.
+    tail: float32 [B], level of every missing class, or None where none was stored.
+    """
+
+    values: LabelArray
+    indices: IntArray
+    tail: FloatArray | None
+
+
+class _Entries(NamedTuple):
+    """What a payload holds, entries in class order; `grid` stands for `values` at 8 bits."""
+
+    indices: IntArray
+    values: LabelArray
+    grid: RowGrid | None
+    tail: FloatArray | None
+
+
+class TopKCodec(Codec):
+    """The k largest labels per row with `value_bits` bits each."""
+
+    name = "topk"
+    lossless = False
+
+    def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
+        if k < 1:
+            raise InvalidArgumentError("codec 'topk' needs k >= 1", got=k)
+        if value_bits not in VALUE_BITS:
+            raise InvalidArgumentError(
+                "unknown width of top-k values", expected=f"one of {VALUE_BITS} bits", got=value_bits
+            )
+        if label_kind not in LABEL_KINDS:
+            raise InvalidArgumentError("unknown label kind", expected=f"one of {LABEL_KINDS}", got=label_kind)
+        self.k = k
+        self.value_bits = value_bits
+        self.label_kind = label_kind
+
+    @property
+    def granularity(self) -> Granularity:
+        """One row per batch."""
+        return "batch"
+
+    @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """Dtype of decoded entries: float16 at 16 bits, else float32."""
+        return np.dtype("<f2" if self.value_bits == 16 else "<f4")
+
+    def parameters(self) -> dict[str, Any]:
+        """Return k, value_bits and label_kind."""
+        return {"k": self.k, "value_bits": self.value_bits, "label_kind": self.label_kind}
+
+    def identity(self) -> str:
+        """Name k and width: with them the canonical bytes can be told apart."""
+        return f"{self.name} k={self.k} bits={self.value_bits}"
+
+    def payload_columns(self, classes: int) -> tuple[Column, ...]:
+        """Return gaps, values (8 bits: and their grid), and the nullable tail and order."""
+        grid = ("scale", "offset") if self.value_bits == 8 else ()
+        required = tuple(
+            Column(name=name, type=pa.binary(), component="labels") for name in ("gaps", "values", *grid)
+        )
+        optional = tuple(
+            Column(name=name, type=pa.binary(), component="labels", nullable=True)
+            for name in ("tail", "order")
+        )
+        return required + optional
+
+    # Encoding
+
+    def encode(self, labels: LabelArray) -> EncodedLabels:
+        """Keep the k largest of each row and the level of the rest."""
+        classes = labels.shape[1]
+        self._check_k(classes)
+        labels = converted(labels, np.float32)
+        kept = largest(labels, self.k)
+        indices = np.nonzero(kept)[1].reshape(-1, self.k).astype(np.int32)
+        values = labels[kept].reshape(-1, self.k)
+        tail = _tail_level(labels, kept, self.label_kind) if self.k < classes else None
+        return self._packed(self._stored(values), indices, tail, classes)
+
+    def encode_sparse(
+        self, values: LabelArray, indices: IntArray, tail: FloatArray | None, *, classes: int
+    ) -> EncodedLabels:
+        """Encode entries found elsewhere; at 16 and 32 bits every value comes back bit for bit.
+
+        values: float16 (32 bits: float32) [B, k] in any order. indices: int32 [B, k].
+        tail: float32 [B], the level each missing class decodes to, or None.
+        """
+        self._check_k(classes)
+        shape = (len(values), self.k)
+        if values.shape != shape or indices.shape != shape:
+            got = f"{list(values.shape)} and {list(indices.shape)}"
+            raise InvalidBatchError("top-k arrays have the wrong shape", expected=list(shape), got=got)
+        if self.value_bits != 8 and values.dtype != self.value_dtype:
+            raise InvalidBatchError(
+                "top-k values have the wrong dtype", expected=self.value_dtype, got=values.dtype
+            )
+        if not np.isfinite(values).all() or (tail is not None and not np.isfinite(tail).all()):
+            raise InvalidBatchError("top-k values are not finite", expected="finite values")
+        by_class = np.argsort(indices, axis=1, kind="stable")
+        ordered = np.take_along_axis(indices, by_class, axis=1).astype(np.int32, copy=False)
+        if ordered[:, 0].min() < 0 or ordered[:, -1].max() >= classes:
+            raise InvalidBatchError(
+                "top-k index out of range",
+                expected=f"0 to {classes - 1}",
+                got=f"{ordered[:, 0].min()} to {ordered[:, -1].max()}",
+            )
+        if (np.diff(ordered, axis=1) == 0).any():
+            raise InvalidBatchError("top-k row names a class twice", expected="distinct indices")
+        sorted_values = np.take_along_axis(values, by_class, axis=1)
+        encoded = self._packed(sorted_values, ordered, tail, classes)
+        return self._with_order(encoded, by_class, classes)
+
+    def _stored(self, values: LabelArray) -> LabelArray:
+        """Return the values in the stored dtype (8 bits: as they are); overflow is refused."""
+        if self.value_bits == 8:
+            return values
+        with np.errstate(over="ignore"):
+            stored = values.astype(self.value_dtype)
+        if not np.isfinite(stored).all():
+            raise InvalidBatchError(
+                "label too large for 16-bit top-k values",
+                expected=f"at most {np.finfo(np.float16).max}",
+                got=float(np.abs(values).max()),
+                hint="use 32-bit values",
+            )
+        return stored
+
+    def _check_k(self, classes: int) -> None:
+        if self.k > classes:
+            raise InvalidArgumentError(
+                "codec 'topk' keeps more entries than there are classes",
+                expected=f"k <= {classes}",
+                got=self.k,
+            )
+
+    def _packed(
+        self, values: LabelArray, indices: IntArray, tail: FloatArray | None, classes: int
+    ) -> EncodedLabels:
+        grid = RowGrid.fit(values, bits=8, dtype=np.float16) if self.value_bits == 8 else None
+        gaps = np.diff(indices, axis=1, prepend=-1) - 1
+        columns = {"gaps": pack_planes(gaps.astype(_gap_dtype(classes)))}
+        if grid is None:
+            columns["values"] = pack_planes(values)
+        else:
+            parts = {"values": grid.codes, "scale": grid.scale, "offset": grid.offset}
+            columns |= {name: pack_planes(part) for name, part in parts.items()}
+        payload = {name: pa.array([blob], pa.binary()) for name, blob in columns.items()}
+        payload["tail"] = pa.array([None if tail is None else pack_planes(tail)], pa.binary())
+        payload["order"] = pa.array([None], pa.binary())
+        canonical = _canonical(_Entries(indices, values, grid, tail))
+        return EncodedLabels(payload=payload, canonical=canonical)
+
+    def _with_order(
+        self, encoded: EncodedLabels, by_class: npt.NDArray[np.intp], classes: int
+    ) -> EncodedLabels:
+        """Add the `order` column if sorting alone cannot give back the order the entries came in."""
+        entries = self._entries(encoded.payload, len(by_class), classes)
+        place = np.argsort(by_class, axis=1)  # source position -> position in class order
+        descending = _descending(entries)
+        if (place == descending).all():
+            return encoded
+        rank = np.empty_like(descending)
+        np.put_along_axis(rank, descending, np.arange(self.k)[None, :], axis=1)
+        moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 16)
+        order = pa.array([pack_planes(moved.astype("<u2"))], pa.binary())
+        return EncodedLabels(payload={**encoded.payload, "order": order}, canonical=encoded.canonical)
+
+    # Decoding
+
+    def decode(
+        self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
+    ) -> LabelArray:
+        """Return dense labels: kept entries, and the tail level everywhere else."""
+        entries = self._entries(payload, rows, classes)
+        labels = np.empty((rows, classes), np.float32)
+        labels[:] = NO_MASS[self.label_kind] if entries.tail is None else entries.tail[:, None]
+        np.put_along_axis(labels, entries.indices, converted(entries.values, np.float32), axis=1)
+        return converted(labels, dtype)
+
+    def sparse(self, payload: Payload, *, rows: int, classes: int) -> SparseLabels:
+        """Return the kept entries in the order they came in; `encode` leaves them descending."""
+        entries = self._entries(payload, rows, classes)
+        place = _descending(entries)
+        if payload["order"][0].is_valid:
+            blob = payload["order"][0].as_buffer()
+            moved = unpack_planes(blob, "<u2", (rows, self.k), where="order").astype(np.int64)
+            rank = (moved + np.arange(self.k)) % (1 << 16)
+            if (np.sort(rank, axis=1) != np.arange(self.k)).any():
+                raise PoolCorruptError("stored order is no permutation", where="order")
+            place = np.take_along_axis(place, rank, axis=1)
+        return SparseLabels(
+            np.take_along_axis(entries.values, place, axis=1),
+            np.take_along_axis(entries.indices, place, axis=1),
+            entries.tail,
+        )
+
+    def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
+        """Return entries in class order, as stored; the order they came in is not part of the label."""
+        return _canonical(self._entries(payload, rows, classes))
+
+    def _entries(self, payload: Payload, rows: int, classes: int) -> _Entries:
+        shape = (rows, self.k)
+
+        def unpacked(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+            return unpack_planes(payload[name][0].as_buffer(), dtype, shape, where=name)
+
+        gaps = unpacked("gaps", _gap_dtype(classes), shape).astype(np.int64)
+        indices = np.cumsum(gaps + 1, axis=1) - 1
+        if rows and indices[:, -1].max() >= classes:
+            raise PoolCorruptError(
+                "stored class index out of range",
+                where="gaps",
+                expected=f"below {classes}",
+                got=int(indices[:, -1].max()),
+            )
+        tail = unpacked("tail", "<f4", (rows,)) if payload["tail"][0].is_valid else None
+        if self.value_bits == 8:
+            grid = RowGrid(
+                codes=unpacked("values", np.uint8, shape),
+                scale=unpacked("scale", "<f2", (rows,)),
+                offset=unpacked("offset", "<f2", (rows,)),
+            )
+            return _Entries(indices.astype(np.int32), grid.values(), grid, tail)
+        values = unpacked("values", self.value_dtype, shape)
+        return _Entries(indices.astype(np.int32), values, None, tail)
+
+    @classmethod
+    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
+        """Rebuild from k, value_bits and label_kind."""
+        reader = FieldReader(parameters, where=f"codec {cls.name}")
+        k = reader.integer("k", minimum=1)
+        value_bits = reader.integer("value_bits")
+        if value_bits not in VALUE_BITS:
+            raise reader.error("value_bits", f"one of {VALUE_BITS}", value_bits)
+        label_kind = reader.text("label_kind", choices=LABEL_KINDS)
+        reader.finish()
+        return cls(k=k, value_bits=value_bits, label_kind=label_kind)
+
+
+def largest(labels: LabelArray, k: int) -> npt.NDArray[np.bool_]:
+    """Return a mask [B, C] of the k largest values per row; of equal values the lower class is kept."""
+    classes = labels.shape[1]
+    threshold = np.partition(labels, classes - k, axis=1)[:, classes - k, None]
+    above = labels > threshold
+    ties = labels == threshold
+    wanted = k - above.sum(axis=1, keepdims=True)
+    return np.asarray(above | (ties & (np.cumsum(ties, axis=1) <= wanted)))
+
+
+def _tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
+    """Return the level [B] of the missing classes, rounded to half precision: it needs no more."""
+    rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
+    if label_kind == "logits":
+        top = rest.max(axis=1, keepdims=True)
+        level = top[:, 0] + np.log(np.exp(rest - top).mean(axis=1))
+    else:
+        level = rest.mean(axis=1)
+    with np.errstate(over="ignore"):
+        half = level.astype(np.float16)
+    return np.asarray(np.where(np.isfinite(half), half, level), np.float32)
+
+
+def _descending(entries: _Entries) -> npt.NDArray[np.intp]:
+    """Return the places of entries by falling value; among equals the lower class first."""
+    return np.argsort(-entries.values, axis=1, kind="stable")
+
+
+def _gap_dtype(classes: int) -> np.dtype[Any]:
+    return np.dtype("<u2" if classes <= 1 << 16 else "<u4")
+
+
+def _canonical(entries: _Entries) -> CanonicalBytes:
+    if entries.grid is None:
+        values = [raw_bytes(entries.values)]
+    else:
+        grid = entries.grid
+        values = [raw_bytes(part) for part in (grid.scale, grid.offset, grid.codes)]
+    tail = [] if entries.tail is None else [raw_bytes(entries.tail)]
+    return [raw_bytes(entries.indices), *values, *tail]
