@@ -39,11 +39,13 @@ def print_json(document: dict[str, Any]) -> None:
 
 def human_bytes(count: float) -> str:
     """Return a size in decimal units with three significant digits, e.g. ``1.71 kB``."""
-    for unit in ("B", "kB", "MB", "GB"):
+    unit = "B"
+    for larger in ("kB", "MB", "GB", "TB"):
         if abs(count) < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+            break
+        count, unit = count / 1000, larger
+    digits = f"{count:.0f}" if unit == "B" else f"{count:#.3g}".rstrip(".")
+    return f"{digits} {unit}"
 
 
 @contextlib.contextmanager

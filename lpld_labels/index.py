@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.errors import ManifestError, PoolCorruptError
+from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolCorruptError
 from lpld_labels.manifest import Manifest
 from lpld_labels.records import BatchKey
 from lpld_labels.shard_reader import ParquetRows
@@ -95,6 +95,23 @@ class BatchIndex:
             int(self._position[number]),
             int(self.rows[number]),
         )
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """Shard and first view row of each batch, int64 [N, 2]; sorted by these, reads go front to back."""
+        return np.stack([self._shard.astype(np.int64), self._view_row], axis=1)
+
+    def rows_of(self, key: BatchKey) -> int:
+        """Return the number of rows of a batch that is in the pool."""
+        number = self.find(key)
+        if number is None:
+            raise BatchNotFoundError(f"no {key} in this pool")
+        return int(self.rows[number])
+
+    def keys_of_shard(self, shard: int) -> list[BatchKey]:
+        """Return the batches of one shard in file order."""
+        numbers = np.flatnonzero(self._shard == shard)
+        return [self.key(int(n)) for n in numbers[np.argsort(self._position[numbers])]]
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from lpld_labels.cache import BlockCache
@@ -35,6 +36,7 @@ class PoolReader:
     location: local path or URI (anything pyarrow's file systems open).
     preload: hold all views and payloads in memory; reads then touch no file.
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
+    check_sizes: refuse at once if a file is missing or has the wrong size.
 
     Opening reads the manifest and the batch index only. Readers can be pickled and survive fork,
     so PyTorch workers can use them; threads may share one.
@@ -46,13 +48,19 @@ class PoolReader:
         *,
         preload: bool = False,
         view_cache_bytes: int = VIEW_CACHE_BYTES,
+        check_sizes: bool = True,
     ) -> None:
         self.location = os.fspath(location)
-        self._settings = {"preload": preload, "view_cache_bytes": view_cache_bytes}
+        self._settings = {
+            "preload": preload,
+            "view_cache_bytes": view_cache_bytes,
+            "check_sizes": check_sizes,
+        }
         self._system, self._path = resolve(location)
-        self.manifest = self._read_manifest()
+        self.manifest = read_manifest(self._system, self._path, self.location)
         self.header: PoolHeader = self.manifest.header
-        self._check_sizes()
+        if check_sizes:
+            self._check_sizes()
         self._index = BatchIndex.load(self._parquet(self.manifest.files_of("batches")), self.manifest)
         self.codec: Codec = restore_codec(
             self.manifest.codec, self._codec_tables(), where=self._at(MANIFEST_FILE)
@@ -152,6 +160,20 @@ class PoolReader:
         for number in range(self._index.shards):
             yield self._shard(number).view_file.read_all(columns)
 
+    def shard_views(self, number: int) -> pa.Table:
+        """Return all view columns of one shard."""
+        return self._shard(number).view_file.read_all()
+
+    def footers(self, number: int) -> tuple[pq.FileMetaData, pq.FileMetaData]:
+        """Return the Parquet metadata of a shard's views and labels files."""
+        shard = self._shard(number)
+        return shard.view_file.metadata, shard.label_file.metadata
+
+    @property
+    def manifest_bytes(self) -> int:
+        """Size of pool.json on disk."""
+        return int(self._system.get_file_info(self._at(MANIFEST_FILE)).size)
+
     # Inside
 
     def _find(self, key: tuple[int, int]) -> tuple[BatchKey, int]:
@@ -209,24 +231,6 @@ class PoolReader:
     def _at(self, path: str) -> str:
         return f"{self._path}/{path}"
 
-    def _read_manifest(self) -> Manifest:
-        where = self._at(MANIFEST_FILE)
-        try:
-            with self._system.open_input_stream(where) as stream:
-                text = stream.read()
-        except FileNotFoundError:
-            staged = self._system.get_file_info(self._at(STAGING_DIRECTORY)).type == fs.FileType.Directory
-            raise NotAPoolError(
-                "not a label pool: no pool.json",
-                where=self.location,
-                hint="an unfinished build is staged here: run the same command again to finish it"
-                if staged
-                else "give the directory that holds pool.json",
-            ) from None
-        except OSError as error:
-            raise NotAPoolError(f"cannot read pool.json: {error}", where=self.location) from None
-        return Manifest.parse(text, where=where)
-
     def _check_sizes(self) -> None:
         """Refuse missing and truncated files before anything is read from them."""
         files = self.manifest.files
@@ -275,6 +279,26 @@ class PoolReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def read_manifest(system: fs.FileSystem, path: str, location: str) -> Manifest:
+    """Read and parse pool.json below `path`; `location` is how the caller named the pool."""
+    where = f"{path}/{MANIFEST_FILE}"
+    try:
+        with system.open_input_stream(where) as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        staged = system.get_file_info(f"{path}/{STAGING_DIRECTORY}").type == fs.FileType.Directory
+        raise NotAPoolError(
+            "not a label pool: no pool.json",
+            where=location,
+            hint="an unfinished build is staged here: run the same command again to finish it"
+            if staged
+            else "give the directory that holds pool.json",
+        ) from None
+    except OSError as error:
+        raise NotAPoolError(f"cannot read pool.json: {error}", where=location) from None
+    return Manifest.parse(text, where=where)
 
 
 def open_pool(location: str | os.PathLike[str], *, preload: bool = False) -> PoolReader:

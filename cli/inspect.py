@@ -1,0 +1,135 @@
+"""``lpld-labels inspect``: what a pool is and what it weighs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .console import human_bytes, output, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lpld_labels.summary import PoolSummary
+
+COMPONENT_NAMES = {
+    "crop": "1  crop coordinates",
+    "flip": "2  flip",
+    "mix_index": "3  mix index",
+    "mix_strength": "4  mix strength",
+    "mix_box": "5  mix box, cut-out, patches",
+    "labels": "6  labels",
+    "codec": "   codec tables",
+    "keys": "   keys (epoch, batch, slot, image)",
+    "container": "   container (footers, indexes, image table)",
+}
+
+
+@click.command("inspect")
+@click.argument("pool")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def command(pool: str, as_json: bool) -> None:
+    """Say what the pool is and what it weighs.
+
+    POOL is a directory or a URI. Reads footers and one column; no label bytes.
+
+    \b
+    Examples:
+      lpld-labels inspect pools/in1k_ipc10
+      lpld-labels inspect s3://bucket/pools/in1k_ipc10 --json | jq .bytes.components
+    """
+    from lpld_labels.reader import PoolReader
+    from lpld_labels.summary import summarise
+
+    with PoolReader(pool) as reader, progress_bar("reading footers") as progress:
+        summary = summarise(reader, progress=progress)
+    if as_json:
+        print_json(summary.as_json())
+        return
+    console = output()
+    console.print(_what(summary))
+    console.print(_weight(summary))
+
+
+def _what(summary: PoolSummary) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"Label pool {summary.location}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    views = summary.views_per_image
+    rows = {
+        "content": summary.content_digest,
+        "labels": f"{summary.label_kind}, {summary.classes} classes, codec {_codec(summary)}",
+        "images": f"{summary.images} ({summary.images_covered} seen), "
+        f"{summary.classes_covered} of {summary.classes} classes covered",
+        "views per image": f"min {views.minimum}, median {views.median:g}, max {views.maximum}",
+        "batches": f"{summary.batches} of {summary.batch_size} rows"
+        + (f" ({summary.incomplete_batches} incomplete)" if summary.incomplete_batches else "")
+        + f" over {summary.epochs} epochs, {summary.rows} rows",
+        "teacher": _teachers(summary),
+        "augmentation": _augmentation(summary),
+        "seed": "unknown" if summary.seed is None else str(summary.seed),
+        "lineage": _lineage(summary),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _codec(summary: PoolSummary) -> str:
+    parameters = ", ".join(f"{k} {v}" for k, v in summary.codec_parameters.items() if not isinstance(v, dict))
+    return f"{summary.codec} ({parameters})" if parameters else summary.codec
+
+
+def _teachers(summary: PoolSummary) -> str:
+    if not summary.teachers:
+        return "unknown"
+    names = [f"{t.name} {(t.weights_digest or 'weights unknown')[:12]}" for t in summary.teachers]
+    return ", ".join(names) + (f" ({summary.ensemble})" if summary.ensemble else "")
+
+
+def _augmentation(summary: PoolSummary) -> str:
+    how = summary.augmentation
+    parts = [f"{how.output_height} x {how.output_width} px, resize {how.resize}"]
+    if how.crop_scale is not None:
+        parts.append(f"crop {how.crop_scale[0]:g} to {how.crop_scale[1]:g}")
+    if how.flip_probability:
+        parts.append(f"flip {how.flip_probability:g}")
+    if how.mix != "none":
+        parts.append(how.mix + (f" Beta({how.mix_alpha:g})" if how.mix_alpha is not None else ""))
+    if how.cutout_fraction is not None:
+        parts.append(f"cut-out {how.cutout_fraction:g}")
+    if how.patch_grid is not None:
+        parts.append(f"patches {how.patch_grid} x {how.patch_grid}")
+    return ", ".join(parts)
+
+
+def _lineage(summary: PoolSummary) -> str:
+    steps = []
+    for step in summary.lineage:
+        details = ", ".join(f"{name} {value}" for name, value in step.parameters.items() if value is not None)
+        parent = f" from {step.parent_digest[:12]}" if step.parent_digest else ""
+        steps.append(f"{step.operation}{parent}" + (f" ({details})" if details else ""))
+    return "\n".join(steps) or "none recorded"
+
+
+def _weight(summary: PoolSummary) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Bytes on disk", title_justify="left", show_footer=True)
+    total = summary.bytes.total
+    table.add_column("component", footer="total")
+    table.add_column("size", justify="right", footer=human_bytes(total))
+    table.add_column("bytes/row", justify="right", footer=f"{summary.bytes_per_row:.1f}")
+    table.add_column("share", justify="right", footer="100 %")
+    for name, size in summary.bytes.components.items():
+        per_row = f"{size / summary.rows:.2f}" if summary.rows else "-"
+        table.add_row(COMPONENT_NAMES[name], human_bytes(size), per_row, f"{100 * size / total:.2f} %")
+    table.caption = (
+        f"{summary.ratio:.2f}x smaller than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
+        f"{summary.ratio_to_pickle_layout:.2f}x smaller than one pickle per batch "
+        f"({human_bytes(summary.bytes.pickle_layout)})"
+    )
+    return table
