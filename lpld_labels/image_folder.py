@@ -52,11 +52,8 @@ def class_names(root: str | os.PathLike[str]) -> list[str]:
     return names
 
 
-def scan_image_folder(root: str | os.PathLike[str], *, progress: Progress | None = None) -> ImageTable:
-    """Return the table of all images below `root`: paths, classes, sizes and content digests.
-
-    Every image is decoded once, so a truncated file is named here and not hours into a run.
-    """
+def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
+    """Return relative POSIX path and class of every image below `root`; no file is opened."""
     folder = Path(root)
     paths: list[str] = []
     classes: list[int] = []
@@ -71,6 +68,16 @@ def scan_image_folder(root: str | os.PathLike[str], *, progress: Progress | None
             )
         paths += found
         classes += [number] * len(found)
+    return paths, classes
+
+
+def scan_image_folder(root: str | os.PathLike[str], *, progress: Progress | None = None) -> ImageTable:
+    """Return the table of all images below `root`: paths, classes, sizes and content digests.
+
+    Every image is decoded once, so a truncated file is named here and not hours into a run.
+    """
+    folder = Path(root)
+    paths, classes = list_images(folder)
 
     def examine(path: str) -> tuple[int, int, bytes]:
         data = read_file(folder / path)

@@ -66,7 +66,7 @@ def draw_views(
     rng = keyed_generator(seed, epoch, batch)
     rows = len(chosen)
     patch_order = _draw_patches(rng, rows, augmentation.patch_grid)
-    crops = _draw_crops(rng, heights, widths, augmentation)
+    crops = draw_crops(rng, heights, widths, augmentation)
     flips = np.zeros(rows, np.bool_)
     if augmentation.flip_probability is not None:
         flips = rng.random(rows) < augmentation.flip_probability
@@ -98,7 +98,7 @@ def _draw_patches(rng: np.random.Generator, rows: int, grid: int | None) -> npt.
     return np.argsort(rng.random((rows, grid * grid)), axis=1, kind="stable").astype(np.uint8)
 
 
-def _draw_crops(
+def draw_crops(
     rng: np.random.Generator, heights: LongArray, widths: LongArray, augmentation: Augmentation
 ) -> IntArray:
     """Draw RandomResizedCrop as torchvision does: int32 [B, 4] as (top, left, height, width)."""
