@@ -15,6 +15,9 @@
     +-- BatchNotFoundError          the pool holds no such batch
     +-- ImageMismatchError          the images at hand are not the ones that were labelled
     +-- ImageReadError              an image folder or an image in it cannot be used
+    +-- LabelSourceError            a foreign label folder cannot be imported, or a pool not exported to it
+    |   +-- LabelFileError          one file of it is missing, damaged or not what its place says
+    |       +-- UnsafePickleError   one file of it asks for more than data; nothing of it was run
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -112,3 +115,15 @@ class ImageMismatchError(LabelPoolError):
 
 class ImageReadError(LabelPoolError):
     """An image folder is missing or empty, or a file in it is not a whole image."""
+
+
+class LabelSourceError(LabelPoolError):
+    """A foreign label folder cannot be imported, or a pool cannot be exported to one."""
+
+
+class LabelFileError(LabelSourceError):
+    """One file of a foreign label folder is missing, damaged or not what its place says."""
+
+
+class UnsafePickleError(LabelFileError):
+    """One file of a foreign label folder asks for more than data; nothing of it was run."""
