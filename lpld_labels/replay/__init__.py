@@ -14,7 +14,8 @@ from lpld_labels.replay.draw import batches_per_epoch, draw_views
 from lpld_labels.replay.store import ImageStore
 
 if TYPE_CHECKING:
-    from lpld_labels.replay.apply import apply_views, normalise
+    from lpld_labels.replay.apply import apply_views
+    from lpld_labels.replay.normalisation import normalise
     from lpld_labels.replay.resize import RESIZERS
 
 __all__ = ["RESIZERS", "ImageStore", "apply_views", "batches_per_epoch", "draw_views", "normalise"]
@@ -22,7 +23,7 @@ __all__ = ["RESIZERS", "ImageStore", "apply_views", "batches_per_epoch", "draw_v
 _NEEDS_TORCH = {
     "RESIZERS": "lpld_labels.replay.resize",
     "apply_views": "lpld_labels.replay.apply",
-    "normalise": "lpld_labels.replay.apply",
+    "normalise": "lpld_labels.replay.normalisation",
 }
 
 

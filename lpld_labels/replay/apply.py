@@ -1,94 +1,64 @@
 """Applying views: from decoded images to the pixels the teacher saw.
 
-Every step works on single values or single images with operations that round the same way wherever
-they run, so a batch comes out bit-identical whatever the number of threads.
+A view's pixels are whole numbers until views are mixed, so the work is done in uint8 and only the
+last step makes floats. Every step handles one image at a time, or rounds each value on its own
+(never a fused multiply-add, which rounds otherwise at the ends of a thread's share), so a batch
+comes out bit-identical whatever the number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_labels.errors import InvalidBatchError
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.manifest import Augmentation
 from lpld_labels.records import CutOut, Mix, ViewBatch
-from lpld_labels.replay.resize import Pixels, resizer
+from lpld_labels.replay.resize import Pixels, find_resizer
 from lpld_labels.replay.store import ImageStore
 
+_scratch = threading.local()
 
-def apply_views(views: ViewBatch, store: ImageStore, augmentation: Augmentation) -> torch.Tensor:
-    """Return the pixels of a whole label batch: float32 [B, 3, H, W], channels-last, 0..255.
+
+def apply_views(
+    views: ViewBatch,
+    store: ImageStore,
+    augmentation: Augmentation,
+    *,
+    dtype: torch.dtype = torch.float32,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the pixels of a whole label batch: [B, 3, H, W], channels-last, 0..255.
 
     Order: shuffle patches, crop, resize, flip, cut out, mix. Not normalised; see `normalise`.
+
+    dtype: float32, or uint8 for the same values in a quarter of the bytes (not with MixUp, whose
+        values are not whole numbers).
+    out: tensor to write into, as an earlier call returned it. Fresh memory costs more than the
+        arithmetic, so callers that are done with a batch should hand it back.
     """
-    _check_views(views, store)
-    pixels = _resized(views, store, augmentation)
+    _check_views(views, store, augmentation)
+    _check_dtype(dtype, views.mix)
+    shape = (views.rows, 3, augmentation.output_height, augmentation.output_width)
+    if out is None:
+        out = torch.empty(shape, dtype=dtype, memory_format=torch.channels_last)
+    _check_out(out, shape, dtype)
+    in_place = dtype == torch.uint8 and views.mix is None
+    plain = out if in_place else _scratch_bytes(shape)
+    _render(views, store, augmentation, plain)
     if views.cutout is not None:
-        _cut_out(pixels, views.cutout)
+        _cut_out(plain, views.cutout)
+    if in_place:
+        return out
     if views.mix is None:
-        mixed = pixels.to(torch.float32)
-    elif views.mix.box is not None:
-        mixed = _cutmix(pixels, views.mix).to(torch.float32)
-    else:
-        mixed = _mixup(pixels, views.mix)
-    return mixed.permute(0, 3, 1, 2)
-
-
-def normalise(pixels: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """Return (pixels / 255 - mean) / std per channel for float32 [B, 3, H, W] in channels-last.
-
-    Works on rows of a batch as on the whole: every value is rounded on its own.
-    """
-    rows = pixels.permute(0, 2, 3, 1).contiguous()
-    width = rows.shape[2]
-    # One factor and offset per value of an image row: long contiguous inner loops instead of threes.
-    scale = torch.tensor([1.0 / (255.0 * s) for s in std], dtype=torch.float32).to(rows.device).repeat(width)
-    shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
-    flat = rows.reshape(rows.shape[0], rows.shape[1], -1).mul(scale).sub_(shift.to(rows.device).repeat(width))
-    return flat.reshape(rows.shape).permute(0, 3, 1, 2)
-
-
-def _check_views(views: ViewBatch, store: ImageStore) -> None:
-    """Refuse crops outside their image: slicing would shrink them without a word."""
-    if int(views.images.max()) >= len(store):
-        raise InvalidBatchError(
-            "field 'images' is wrong",
-            where=views.key,
-            expected=f"indices below {len(store)}",
-            got=int(views.images.max()),
-            hint="the image folder is not the one of this pool",
-        )
-    sizes = np.stack([store.table.heights[views.images], store.table.widths[views.images]], axis=1)
-    outside = (views.crops[:, :2].astype(np.int64) + views.crops[:, 2:] > sizes).any(axis=1)
-    if outside.any():
-        slot = int(np.argmax(outside))
-        raise InvalidBatchError(
-            f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
-            where=views.key,
-            expected=f"within {sizes[slot].tolist()} (height, width)",
-            got=views.crops[slot].tolist(),
-        )
-
-
-def _resized(views: ViewBatch, store: ImageStore, augmentation: Augmentation) -> torch.Tensor:
-    """Return each view before cut-out and mix: uint8 [B, H, W, 3]."""
-    resize = resizer(augmentation.resize)
-    height, width = augmentation.output_height, augmentation.output_width
-    pixels = torch.empty((views.rows, height, width, 3), dtype=torch.uint8)
-    for slot, (index, crop, flip) in enumerate(
-        zip(views.images.tolist(), views.crops.tolist(), views.flips.tolist(), strict=True)
-    ):
-        image = store[index]
-        if views.patch_order is not None:
-            image = shuffle_patches(image, views.patch_order[slot])
-        top, left, rows, columns = crop
-        resized = resize(image[top : top + rows, left : left + columns], height, width)
-        pixels[slot] = resized.flip(1) if flip else resized
-    return pixels
+        return out.copy_(plain)
+    if views.mix.box is None:
+        return _mixup(plain, views.mix, out)
+    return _cutmix(plain, views.mix, out)
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
@@ -100,33 +70,110 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
     height, width = image.shape[0] // grid, image.shape[1] // grid
     shuffled = image.copy()
     for target, source in enumerate(order.tolist()):
-        (to_row, to_column), (row, column) = divmod(target, grid), divmod(source, grid)
-        shuffled[to_row * height : (to_row + 1) * height, to_column * width : (to_column + 1) * width] = (
-            image[row * height : (row + 1) * height, column * width : (column + 1) * width]
-        )
+        top, left = (target // grid) * height, (target % grid) * width
+        from_top, from_left = (source // grid) * height, (source % grid) * width
+        tile = image[from_top : from_top + height, from_left : from_left + width]
+        shuffled[top : top + height, left : left + width] = tile
     return shuffled
 
 
-def _cut_out(pixels: torch.Tensor, cutout: CutOut) -> None:
+def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, plain: torch.Tensor) -> None:
+    """Write each view up to its flip into uint8 [B, 3, H, W]."""
+    resize = find_resizer(augmentation.resize)
+    size = (augmentation.output_height, augmentation.output_width)
+    images, crops, flips = views.images.tolist(), views.crops.tolist(), views.flips.tolist()
+    for slot, (index, crop, flip) in enumerate(zip(images, crops, flips, strict=True)):
+        image = store[index]
+        if views.patch_order is not None:
+            image = shuffle_patches(image, views.patch_order[slot])
+        view = resize(image, crop, size)
+        plain[slot : slot + 1] = view.flip(3) if flip else view
+
+
+def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
     """Paint one box per view, in place."""
+    fills = torch.from_numpy(cutout.fill)[:, :, None, None]
     for slot, (top, left, bottom, right) in enumerate(cutout.boxes.tolist()):
-        pixels[slot, top:bottom, left:right] = torch.from_numpy(cutout.fill[slot])
+        plain[slot, :, top:bottom, left:right] = fills[slot]
 
 
-def _cutmix(pixels: torch.Tensor, mix: Mix) -> torch.Tensor:
-    """Show each partner inside the box."""
-    if mix.box is not None:
-        top, left, bottom, right = mix.box
-        partner = torch.from_numpy(mix.partner.astype(np.int64))
-        pixels[:, top:bottom, left:right] = pixels[:, top:bottom, left:right][partner]
-    return pixels
-
-
-def _mixup(pixels: torch.Tensor, mix: Mix) -> torch.Tensor:
-    """Blend each view with its partner: float32 [B, H, W, 3]."""
-    mixed = torch.empty(pixels.shape, dtype=torch.float32)
+def _cutmix(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
+    """Write each view to `out`, inside the box its partner."""
+    if mix.box is None:
+        raise InvalidBatchError("CutMix needs a box")
+    top, left, bottom, right = mix.box
     for slot, partner in enumerate(mix.partner.tolist()):
-        # Two products and a sum, not a fused step: those round differently at the ends of a thread's share.
-        mixed[slot] = pixels[slot].to(torch.float32).mul_(mix.strength)
-        mixed[slot] += pixels[partner].to(torch.float32).mul_(1.0 - mix.strength)
-    return mixed
+        out[slot] = plain[slot]
+        out[slot, :, top:bottom, left:right] = plain[partner, :, top:bottom, left:right]
+    return out
+
+
+def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
+    """Write strength * view + (1 - strength) * partner to `out`."""
+    other = torch.empty_like(out[:1])
+    for slot, partner in enumerate(mix.partner.tolist()):
+        other.copy_(plain[partner]).mul_(1.0 - mix.strength)
+        out[slot : slot + 1].copy_(plain[slot]).mul_(mix.strength).add_(other)
+    return out
+
+
+def _scratch_bytes(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return uint8 channels-last memory of this thread that is reused from call to call."""
+    held: torch.Tensor | None = getattr(_scratch, "held", None)
+    needed = math.prod(shape)
+    if held is None or len(held) < needed:
+        held = torch.empty(needed, dtype=torch.uint8)
+        _scratch.held = held
+    rows, channels, height, width = shape
+    return held[:needed].view(rows, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _check_views(views: ViewBatch, store: ImageStore, augmentation: Augmentation) -> None:
+    """Refuse what slicing would cut down to size without a word: wrong images, crops and boxes."""
+    if int(views.images.max()) >= len(store):
+        raise InvalidBatchError(
+            "field 'images' is wrong",
+            where=views.key,
+            expected=f"indices below {len(store)}",
+            got=int(views.images.max()),
+            hint="these views are about other images",
+        )
+    sizes = np.stack([store.table.heights[views.images], store.table.widths[views.images]], axis=1)
+    outside = (views.crops[:, :2].astype(np.int64) + views.crops[:, 2:] > sizes).any(axis=1)
+    if outside.any():
+        slot = int(np.argmax(outside))
+        raise InvalidBatchError(
+            f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
+            where=views.key,
+            expected=f"within {sizes[slot].tolist()} (height, width)",
+            got=views.crops[slot].tolist(),
+        )
+    limit = (augmentation.output_height, augmentation.output_width)
+    corners = [] if views.mix is None or views.mix.box is None else [views.mix.box[2:]]
+    if views.cutout is not None:
+        corners.append(tuple(views.cutout.boxes[:, 2:].max(axis=0).tolist()))
+    for bottom, right in corners:
+        if bottom > limit[0] or right > limit[1]:
+            raise InvalidBatchError(
+                "a box reaches outside the view",
+                where=views.key,
+                expected=f"at most {limit}",
+                got=(bottom, right),
+            )
+
+
+def _check_dtype(dtype: torch.dtype, mix: Mix | None) -> None:
+    if dtype not in (torch.float32, torch.uint8):
+        raise InvalidArgumentError("pixels come as float32 or uint8", got=dtype)
+    if dtype == torch.uint8 and mix is not None and mix.box is None:
+        raise InvalidArgumentError("MixUp's pixels are not whole numbers", expected="float32", got=dtype)
+
+
+def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    good = tuple(out.shape) == shape and out.dtype == dtype and out.device.type == "cpu"
+    if not good or not out.is_contiguous(memory_format=torch.channels_last):
+        raise InvalidArgumentError(
+            "out does not fit the views",
+            expected=f"{dtype} {list(shape)} on the CPU, channels-last",
+            got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
+        )
