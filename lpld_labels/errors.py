@@ -18,6 +18,7 @@
     +-- LabelSourceError            a foreign label folder cannot be imported, or a pool not exported to it
     |   +-- LabelFileError          one file of it is missing, damaged or not what its place says
     |       +-- UnsafePickleError   one file of it asks for more than data; nothing of it was run
+    +-- ComputationError            a computation cannot go on (values not finite, out of memory)
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -127,3 +128,7 @@ class LabelFileError(LabelSourceError):
 
 class UnsafePickleError(LabelFileError):
     """One file of a foreign label folder asks for more than data; nothing of it was run."""
+
+
+class ComputationError(LabelPoolError):
+    """A computation cannot go on: values that are not finite, or no memory left."""

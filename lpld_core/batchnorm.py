@@ -1,0 +1,102 @@
+"""BatchNorm layers of a network: finding them, watching what flows in, and fast moments of it.
+
+Class statistics and the recovery loss both need mean and variance over the images of each class at
+every BatchNorm layer. Both start from `image_sums`: one sum and one sum of squares per image and
+channel. Whatever grouping comes later works on those small [B, channels] tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lpld_labels.errors import InvalidArgumentError
+
+_CHUNK_VALUES = 1 << 17
+"""Values reduced at a time on a CPU: the temporary stays in the cache, which is 2 to 3 times faster."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchNormLayer:
+    """A BatchNorm2d layer with tracked statistics, and its name inside the network."""
+
+    name: str
+    module: nn.BatchNorm2d
+
+    @property
+    def channels(self) -> int:
+        return self.module.num_features
+
+    @property
+    def running_mean(self) -> Tensor:
+        """Global mean: float [channels]."""
+        return _tracked(self.module.running_mean, self.name)
+
+    @property
+    def running_var(self) -> Tensor:
+        """Global variance: float [channels]."""
+        return _tracked(self.module.running_var, self.name)
+
+
+def _tracked(statistic: Tensor | None, name: str) -> Tensor:
+    if statistic is None:
+        raise InvalidArgumentError(
+            f"BatchNorm layer '{name}' does not track statistics",
+            hint="use a teacher whose BatchNorm layers have track_running_stats=True",
+        )
+    return statistic
+
+
+def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[BatchNormLayer, ...]:
+    """Return the network's BatchNorm2d layers in module order; refuse a network that has none."""
+    layers = tuple(
+        BatchNormLayer(name=path, module=module)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+    )
+    if not layers:
+        raise InvalidArgumentError(
+            f"{name} has no BatchNorm2d layer, so it has no statistics to match",
+            hint="squeeze and recover with a BatchNorm network such as a ResNet; this one can still label",
+        )
+    for layer in layers:
+        _tracked(layer.module.running_mean, layer.name)
+    return layers
+
+
+@contextlib.contextmanager
+def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Call `watch(layer number, input [B, channels, H, W])` whenever a layer is about to run."""
+    handles = []
+    try:
+        for number, layer in enumerate(layers):
+
+            def before(module: nn.Module, inputs: tuple[Tensor, ...], number: int = number) -> None:
+                watch(number, inputs[0])
+
+            handles.append(layer.module.register_forward_pre_hook(before))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def image_sums(values: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sum and sum of squares of ``values - shift`` over the pixels of each image and channel.
+
+    values: float [B, channels, H, W], any memory format. shift: float [channels], a guess of the mean;
+    a good one keeps the variance exact where the mean is large. Returns two float [B, channels].
+    """
+    offset = shift.to(values.dtype).view(1, -1, 1, 1)
+    images = len(values)
+    step = images if values.is_cuda else max(1, _CHUNK_VALUES * images // max(1, values.numel()))
+    first, second = [], []
+    for chunk in values.split(step):
+        centred = chunk - offset
+        first.append(centred.sum(dim=(2, 3)))
+        second.append(centred.square_().sum(dim=(2, 3)))
+    return torch.cat(first), torch.cat(second)

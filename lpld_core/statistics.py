@@ -1,0 +1,243 @@
+"""Class-wise BatchNorm statistics of a frozen teacher: gathered in one pass, kept in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lpld_core.batchnorm import batchnorm_layers, image_sums, watched_inputs
+from lpld_core.class_moments import ClassMoments, ExactMoments, RunningMoments
+from lpld_core.teacher import LoadedTeacher
+from lpld_core.weights import WeightsFile, read_weights, save_weights
+from lpld_labels.errors import InvalidArgumentError, ManifestError
+from lpld_labels.fields import FieldReader
+from lpld_labels.manifest import Teacher
+
+KIND = "class-statistics"
+VERSION = 1
+UPDATES = ("exact", "ema")
+LabelledImages = Iterable[tuple[Tensor, Tensor]]
+"""Batches of normalised images float [B, 3, H, W] and labels int64 [B]."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerStatistics:
+    """Statistics at one BatchNorm layer: mean and biased variance, float32 [classes, channels]."""
+
+    name: str
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassStatistics:
+    """What the teacher's BatchNorm layers saw of each class.
+
+    teacher: whose layers. class_names: folder names in class order. counts: int64 [classes], images seen.
+    update: "exact" or "ema". momentum: of ema, else None.
+    """
+
+    teacher: Teacher
+    class_names: tuple[str, ...]
+    counts: Tensor
+    layers: tuple[LayerStatistics, ...]
+    update: str
+    momentum: float | None
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all means and variances."""
+        return sum(layer.mean.nbytes + layer.variance.nbytes for layer in self.layers)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything as one safetensors file, atomically."""
+        tensors = {"counts": self.counts}
+        for layer in self.layers:
+            tensors[f"{layer.name}.mean"] = layer.mean
+            tensors[f"{layer.name}.variance"] = layer.variance
+        about = {
+            "kind": KIND,
+            "version": VERSION,
+            "teacher": {
+                "name": self.teacher.name,
+                "weights_digest": self.teacher.weights_digest,
+                "mean": list(self.teacher.mean or ()),
+                "std": list(self.teacher.std or ()),
+            },
+            "class_names": list(self.class_names),
+            "layers": [layer.name for layer in self.layers],
+            "update": self.update,
+            "momentum": self.momentum,
+        }
+        save_weights(path, tensors, about)
+
+    @staticmethod
+    def load(path: str | Path) -> ClassStatistics:
+        """Read a file that `save` wrote; anything else is refused with its path."""
+        try:
+            file = read_weights(path)
+        except InvalidArgumentError as error:
+            raise _not_statistics(path, error.problem) from None
+        return _parse(file)
+
+    def check_teacher(self, teacher: LoadedTeacher) -> None:
+        """Refuse a teacher these statistics were not taken from."""
+        if self.classes != teacher.classes:
+            raise InvalidArgumentError(
+                "statistics and teacher differ in their number of classes",
+                expected=f"{teacher.classes} (the teacher's)",
+                got=f"{self.classes} in the statistics",
+                hint="squeeze with this teacher on the data it was trained on",
+            )
+        if self.teacher.weights_digest != teacher.description.weights_digest:
+            raise InvalidArgumentError(
+                "statistics were taken from another teacher",
+                expected=f"weights {_short(teacher.description.weights_digest)} ({teacher.description.name})",
+                got=f"{_short(self.teacher.weights_digest)} ({self.teacher.name})",
+                hint="run squeeze again with this teacher, or recover with that one",
+            )
+
+
+def collect_statistics(
+    teacher: LoadedTeacher,
+    batches: LabelledImages,
+    *,
+    class_names: Sequence[str],
+    update: str = "exact",
+    momentum: float = 0.1,
+    progress: Callable[[int], None] | None = None,
+) -> ClassStatistics:
+    """Run the images through the teacher once and return the statistics of every class.
+
+    update: "exact", the moments over all images; or "ema", the paper's moving average (which depends
+    on the order of the batches). progress: called with the number of images done after each batch.
+    """
+    if update not in UPDATES:
+        raise InvalidArgumentError("'update' is wrong", expected=" or ".join(UPDATES), got=update)
+    if len(class_names) != teacher.classes:
+        raise InvalidArgumentError(
+            "teacher and data differ in their number of classes",
+            expected=f"{teacher.classes} (the teacher's)",
+            got=f"{len(class_names)} class folders",
+            hint="use the data this teacher was trained on",
+        )
+    layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
+    kind: Callable[[int, Tensor], ClassMoments] = (
+        ExactMoments if update == "exact" else partial(RunningMoments, momentum=momentum)
+    )
+    moments = [kind(teacher.classes, layer.running_mean) for layer in layers]
+    counts = torch.zeros(teacher.classes, dtype=torch.int64)
+    reached: set[int] = set()
+    labels = torch.empty(0, dtype=torch.int64)
+
+    def watch(number: int, values: Tensor) -> None:
+        first, second = image_sums(values, layers[number].running_mean)
+        moments[number].add(labels, first, second, values.shape[2] * values.shape[3])
+        reached.add(number)
+
+    device = _device(teacher.model)
+    with watched_inputs(layers, watch), torch.inference_mode():
+        for images, targets in batches:
+            labels = targets.to(device)
+            teacher.model(images.to(device))
+            counts += torch.bincount(targets, minlength=teacher.classes)
+            if progress is not None:
+                progress(int(counts.sum()))
+    _refuse_empty_classes(counts, class_names)
+    return ClassStatistics(
+        teacher=teacher.description,
+        class_names=tuple(class_names),
+        counts=counts,
+        # A layer that only runs in training (an auxiliary head) has nothing to match.
+        layers=tuple(_layer(layers[number].name, moments[number]) for number in sorted(reached)),
+        update=update,
+        momentum=momentum if update == "ema" else None,
+    )
+
+
+def _layer(name: str, moments: ClassMoments) -> LayerStatistics:
+    mean, variance = moments.result()
+    if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
+        raise InvalidArgumentError(
+            f"BatchNorm layer '{name}' saw values that are not finite",
+            hint="check the teacher's weights and the normalisation of the images",
+        )
+    return LayerStatistics(name=name, mean=mean.float().cpu(), variance=variance.float().cpu())
+
+
+def _refuse_empty_classes(counts: Tensor, class_names: Sequence[str]) -> None:
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if empty:
+        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise InvalidArgumentError(
+            f"class '{class_names[empty[0]]}'{more} has no image",
+            expected="at least one image per class",
+            hint="add images, or remove the class from data and teacher",
+        )
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _short(digest: str | None) -> str:
+    return "unknown" if digest is None else digest[:12]
+
+
+def _not_statistics(path: str | Path, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"not a statistics file ({reason})", where=path, hint="make one with: lpld-labels squeeze"
+    )
+
+
+def _parse(file: WeightsFile) -> ClassStatistics:
+    if file.about.get("kind") != KIND:
+        raise _not_statistics(file.path, "it holds something else")
+    reader = FieldReader(file.about, where=str(file.path))
+    reader.text("kind")
+    version = reader.integer("version", minimum=1)
+    if version > VERSION:
+        raise _not_statistics(file.path, f"written as version {version}, this program reads {VERSION}")
+    teacher = reader.nested("teacher", Teacher.parse)
+    names = reader.strings("class_names")
+    statistics = ClassStatistics(
+        teacher=teacher,
+        class_names=names,
+        counts=_tensor(file, "counts", (len(names),)),
+        layers=tuple(
+            LayerStatistics(
+                name=layer,
+                mean=_tensor(file, f"{layer}.mean", (len(names), None)),
+                variance=_tensor(file, f"{layer}.variance", (len(names), None)),
+            )
+            for layer in reader.strings("layers")
+        ),
+        update=reader.text("update", choices=UPDATES),
+        momentum=reader.optional("momentum", reader.number),
+    )
+    reader.finish()
+    return statistics
+
+
+def _tensor(file: WeightsFile, name: str, shape: tuple[int | None, ...]) -> Tensor:
+    tensor = file.tensors.get(name)
+    if tensor is None or tensor.ndim != len(shape) or tensor.shape[0] != shape[0]:
+        raise ManifestError(
+            f"tensor '{name}' is wrong",
+            where=file.path,
+            expected=f"first dimension {shape[0]}",
+            got="nothing" if tensor is None else list(tensor.shape),
+            hint="make the file again with: lpld-labels squeeze",
+        )
+    if not torch.isfinite(tensor).all():
+        raise ManifestError(f"tensor '{name}' is not finite", where=file.path, hint="squeeze again")
+    return tensor
