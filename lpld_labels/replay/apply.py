@@ -80,14 +80,16 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
 def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, plain: torch.Tensor) -> None:
     """Write each view up to its flip into uint8 [B, 3, H, W]."""
     resize = find_resizer(augmentation.resize)
-    size = (augmentation.output_height, augmentation.output_width)
+    pixels = plain.permute(0, 2, 3, 1)
+    height, width = pixels.shape[1:3]
     images, crops, flips = views.images.tolist(), views.crops.tolist(), views.flips.tolist()
     for slot, (index, crop, flip) in enumerate(zip(images, crops, flips, strict=True)):
         image = store[index]
         if views.patch_order is not None:
             image = shuffle_patches(image, views.patch_order[slot])
-        view = resize(image, crop, size)
-        plain[slot : slot + 1] = view.flip(3) if flip else view
+        top, left, rows, columns = crop
+        view = resize(image[top : top + rows, left : left + columns], height, width)
+        pixels[slot] = view.flip(1) if flip else view
 
 
 def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:

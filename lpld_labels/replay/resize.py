@@ -6,7 +6,7 @@ the difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,26 +16,23 @@ from PIL import Image
 from lpld_labels.errors import InvalidArgumentError
 
 Pixels = npt.NDArray[np.uint8]
-Resizer = Callable[[Pixels, Sequence[int], tuple[int, int]], torch.Tensor]
-"""(image uint8 [H, W, 3], crop (top, left, height, width), output (height, width))
--> uint8 [1, 3, height, width], channels-last."""
+Resizer = Callable[[Pixels, int, int], torch.Tensor]
+"""(crop uint8 [h, w, 3], output height, output width) -> uint8 [height, width, 3]."""
 
 
-def resize_torch(image: Pixels, crop: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
+def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
     """Bilinear with antialias by PyTorch's uint8 channels-last kernel; one thread per image."""
-    top, left, height, width = crop
     # The batch dimension comes from torch, not NumPy: it needs the largest stride to be channels-last,
     # and without that the kernel is three times slower.
-    window = torch.from_numpy(image)[None, top : top + height, left : left + width].permute(0, 3, 1, 2)
-    return torch.nn.functional.interpolate(window, size=size, mode="bilinear", antialias=True)
+    source = torch.from_numpy(crop)[None].permute(0, 3, 1, 2)
+    resized = torch.nn.functional.interpolate(source, size=(height, width), mode="bilinear", antialias=True)
+    return resized[0].permute(1, 2, 0)
 
 
-def resize_pil(image: Pixels, crop: Sequence[int], size: tuple[int, int]) -> torch.Tensor:
-    """Bilinear by Pillow: crop first, then resize, as torchvision does with PIL images."""
-    top, left, height, width = crop
-    window = Image.fromarray(image[top : top + height, left : left + width])
-    resized = window.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(resized))[None].permute(0, 3, 1, 2)
+def resize_pil(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bilinear by Pillow, on the crop alone, as torchvision does with PIL images."""
+    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(resized))
 
 
 RESIZERS: dict[str, Resizer] = {"pil": resize_pil, "torch": resize_torch}
