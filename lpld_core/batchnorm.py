@@ -95,7 +95,7 @@ def image_sums(values: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     images = len(values)
     step = images if values.is_cuda else max(1, _CHUNK_VALUES * images // max(1, values.numel()))
     first, second = [], []
-    for chunk in values.split(step):
+    for chunk in torch.split(values, step):
         centred = chunk - offset
         first.append(centred.sum(dim=(2, 3)))
         second.append(centred.square_().sum(dim=(2, 3)))

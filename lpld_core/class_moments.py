@@ -68,7 +68,7 @@ class RunningMoments(ClassMoments):
 
     def add(self, labels: Tensor, first: Tensor, second: Tensor, pixels: int) -> None:
         """Move the classes in this batch towards its class moments; leave the others alone."""
-        present, row = labels.unique(return_inverse=True)
+        present, row = torch.unique(labels, return_inverse=True)
         shape = (len(present), first.shape[1])
         count = torch.bincount(row, minlength=len(present)).view(-1, 1) * pixels
         sums = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +58,15 @@ class ClassStatistics:
     def nbytes(self) -> int:
         """Bytes of all means and variances."""
         return sum(layer.mean.nbytes + layer.variance.nbytes for layer in self.layers)
+
+    def digest(self) -> str:
+        """Return the hex SHA-256 over all means and variances."""
+        state = hashlib.sha256()
+        for layer in self.layers:
+            state.update(layer.name.encode())
+            for tensor in (layer.mean, layer.variance):
+                state.update(tensor.contiguous().numpy().data)
+        return state.hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write everything as one safetensors file, atomically."""

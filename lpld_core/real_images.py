@@ -1,0 +1,115 @@
+"""Real images from a class folder, decoded by threads and shown whole or by random crops.
+
+Squeezing and analysing look at every image once, so nothing is cached and no table is needed first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lpld_labels.image_folder import class_names, decode_image, list_images, read_file
+from lpld_labels.replay import normalise
+from lpld_labels.replay.resize import resize_torch
+
+Pixels = npt.NDArray[np.uint8]
+THREADS = min(8, os.cpu_count() or 1)
+_BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RealFolder:
+    """The images of a class folder in ImageFolder order.
+
+    paths: relative POSIX paths. labels: int64 [N], class of each. class_names: in class order.
+    """
+
+    root: Path
+    paths: tuple[str, ...]
+    labels: npt.NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+    @staticmethod
+    def open(root: str | os.PathLike[str]) -> RealFolder:
+        """List a folder; refuse one that is missing, empty, or has a class without images."""
+        paths, labels = list_images(root)
+        return RealFolder(
+            root=Path(root),
+            paths=tuple(paths),
+            labels=np.asarray(labels, np.int64),
+            class_names=tuple(class_names(root)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return images per class: int64 [classes]."""
+        return np.bincount(self.labels, minlength=self.classes)
+
+    def rows_of(self, label: int) -> npt.NDArray[np.int64]:
+        """Return the rows of one class."""
+        return np.flatnonzero(self.labels == label)
+
+    def decode(self, row: int) -> Pixels:
+        """Return one image as uint8 [H, W, 3]."""
+        path = self.root / self.paths[row]
+        return decode_image(read_file(path), where=path)
+
+
+def centre_view(image: Pixels, size: tuple[int, int]) -> Tensor:
+    """Return the largest centred part of the output's shape, resized: uint8 [height, width, 3]."""
+    height, width = image.shape[:2]
+    # Rounding must not reach outside the image, nor shrink an image that already has the shape.
+    rows = min(height, max(1, round(width * size[0] / size[1])))
+    columns = min(width, max(1, round(height * size[1] / size[0])))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return resize_torch(image[top : top + rows, left : left + columns], *size)
+
+
+def prepared(views: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Return uint8 views [B, H, W, 3] as the teacher takes them: float32 [B, 3, H, W], normalised."""
+    return normalise(views.to(torch.float32).permute(0, 3, 1, 2), mean, std)
+
+
+def centre_batches(
+    folder: RealFolder,
+    rows: npt.NDArray[np.int64],
+    *,
+    size: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    batch_size: int,
+    threads: int = THREADS,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
+
+    def load(row: int) -> Tensor:
+        return centre_view(folder.decode(row), size)
+
+    chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[list[Future[Tensor]]] = deque()
+        try:
+            for number, chunk in enumerate(chunks):
+                while len(waiting) <= _BATCHES_AHEAD and number + len(waiting) < len(chunks):
+                    waiting.append([pool.submit(load, row) for row in chunks[number + len(waiting)].tolist()])
+                views = torch.stack([future.result() for future in waiting.popleft()])
+                yield prepared(views, mean, std), torch.from_numpy(folder.labels[chunk])
+        finally:
+            for batch in waiting:
+                for future in batch:
+                    future.cancel()

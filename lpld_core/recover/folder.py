@@ -1,0 +1,131 @@
+"""The folder a recovery run fills: one directory per class, and recover.json that says what it is.
+
+An image file appears with its final name only when it is whole. So a group is finished when all its
+files are there, and no other bookkeeping is needed to resume or to share a run between processes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from lpld_core.recover.plan import Group
+from lpld_core.recover.settings import IMAGE_FORMATS
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.manifest import from_json, to_json
+from lpld_labels.storage import write_atomically, write_errors
+
+RECORD_FILE = "recover.json"
+CONTACT_SHEET_FILE = "contact_sheet.png"
+_SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
+_MAY_CHANGE = ("class_group", "created_by")
+"""Parts of a record that decide no image: a run may be resumed with others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFiles:
+    """How images are written: format, and quality where it has one (JPEG)."""
+
+    format: str = "jpeg"
+    quality: int = 95
+
+    def __post_init__(self) -> None:
+        if self.format not in IMAGE_FORMATS:
+            raise InvalidArgumentError(
+                "image format is wrong", expected=f"one of {', '.join(IMAGE_FORMATS)}", got=self.format
+            )
+        if not 1 <= self.quality <= 100:
+            raise InvalidArgumentError("JPEG quality is wrong", expected="1 to 100", got=self.quality)
+
+    @property
+    def suffix(self) -> str:
+        return _SUFFIXES[self.format]
+
+    def encode(self, pixels: Tensor) -> bytes:
+        """Return the file of one image uint8 [H, W, 3]."""
+        stream = io.BytesIO()
+        options = {"quality": self.quality} if self.format == "jpeg" else {}
+        Image.fromarray(pixels.numpy()).save(stream, self.format, **options)
+        return stream.getvalue()
+
+
+class RecoveredFolder:
+    """Where a run's images go.
+
+    class_names: directory of each class. They must be in sorted order, or whoever lists the folder
+    later would number the classes differently.
+    """
+
+    def __init__(self, root: str | Path, *, class_names: Sequence[str], files: ImageFiles) -> None:
+        self.root = Path(root)
+        self.class_names = tuple(class_names)
+        self.files = files
+        if list(class_names) != sorted(set(class_names)):
+            raise InvalidArgumentError("class names are not sorted and distinct", where=self.root)
+
+    def path(self, label: int, number: int) -> Path:
+        """Return the path of one image."""
+        name = self.class_names[label]
+        return self.root / name / f"{name}_{number:05d}{self.files.suffix}"
+
+    def has(self, group: Group) -> bool:
+        """Whether all images of a group are there."""
+        return all(self.path(*member).exists() for member in group.members)
+
+    def save(self, group: Group, pixels: Tensor) -> None:
+        """Write the images of a group: uint8 [B, H, W, 3] in the order of its members."""
+        with write_errors(self.root):
+            for label in group.classes:
+                (self.root / self.class_names[label]).mkdir(parents=True, exist_ok=True)
+        for member, image in zip(group.members, pixels, strict=True):
+            write_atomically(self.path(*member), self.files.encode(image))
+
+    def prepare(self, record: dict[str, Any]) -> None:
+        """Leave the record in the folder; refuse a folder that a different run has begun to fill."""
+        with write_errors(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        path = self.root / RECORD_FILE
+        if path.exists():
+            _require_same_run(from_json(path.read_bytes(), where=str(path)), record, path)
+        elif any(entry.is_dir() for entry in self.root.iterdir()):
+            raise PoolConflictError(
+                f"the folder holds other directories and no {RECORD_FILE}",
+                where=self.root,
+                hint="choose an empty folder: every directory here counts as a class",
+            )
+        write_atomically(path, to_json(record))
+
+
+def _require_same_run(found: Any, wanted: dict[str, Any], path: Path) -> None:
+    """Compare two records field by field and name the first difference."""
+    if not isinstance(found, dict):
+        raise PoolConflictError("not the record of a recovery run", where=path)
+    wanted = from_json(to_json(wanted), where=str(path))
+    for name in sorted(found.keys() | wanted.keys()):
+        if name not in _MAY_CHANGE and found.get(name) != wanted.get(name):
+            raise PoolConflictError(
+                f"images of a different run are here: '{name}' differs",
+                where=path,
+                expected=_brief(wanted.get(name)),
+                got=_brief(found.get(name)),
+                hint="choose another folder, or repeat the settings of that run to resume it",
+            )
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Return normalised images float [B, 3, H, W] as pixels: uint8 [B, H, W, 3] on the CPU."""
+    scale, shift = (torch.tensor(v, dtype=torch.float64).view(1, 3, 1, 1) for v in (std, mean))
+    pixels = (images.detach().cpu().double() * scale + shift) * 255
+    return pixels.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()

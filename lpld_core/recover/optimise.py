@@ -1,0 +1,210 @@
+"""Optimising the images of one group from noise to what the teacher remembers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lpld_core.batchnorm import batchnorm_layers
+from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
+from lpld_core.recover.plan import Group
+from lpld_core.recover.settings import RecoverSettings
+from lpld_core.recover.views import draw_noise, draw_view, show
+from lpld_core.statistics import ClassStatistics
+from lpld_core.teacher import LoadedTeacher
+from lpld_labels.errors import ComputationError, InvalidArgumentError
+
+_CHECK_EVERY = 25
+"""Iterations between looks at the loss. NaN spreads through Adam's averages and stays, so none is missed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecoveredGroup:
+    """The last iterate of a group and its losses there.
+
+    images: float [B, 3, H, W], normalised, in the order of `Group.members`.
+    cross_entropy, batchnorm: mean over the group's units at the last iteration.
+    """
+
+    images: Tensor
+    cross_entropy: float
+    batchnorm: float
+
+
+def layer_targets(
+    teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: str
+) -> tuple[LayerTarget, ...]:
+    """Return what each BatchNorm layer is matched with: class rows [classes, channels], or one global row."""
+    layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
+    if kind == "global":
+        return tuple(
+            LayerTarget(layer=layer, mean=layer.running_mean[None], variance=layer.running_var[None])
+            for layer in layers
+        )
+    if statistics is None:
+        raise InvalidArgumentError(
+            "class statistics are needed",
+            hint="make them with: lpld-labels squeeze; or match global statistics",
+        )
+    statistics.check_teacher(teacher)
+    by_name = {layer.name: layer for layer in layers}
+    return tuple(
+        LayerTarget(
+            layer=by_name[entry.name],
+            mean=entry.mean.to(by_name[entry.name].running_mean),
+            variance=entry.variance.to(by_name[entry.name].running_var),
+        )
+        for entry in statistics.layers
+    )
+
+
+class GroupOptimiser:
+    """The images of one group on their way from keyed noise to the last iterate.
+
+    targets: of `layer_targets`, for all classes. Images have the teacher's dtype and device.
+    """
+
+    def __init__(
+        self, teacher: LoadedTeacher, group: Group, targets: Sequence[LayerTarget], settings: RecoverSettings
+    ) -> None:
+        self.group = group
+        self.settings = settings
+        self._model = teacher.model
+        like = next(teacher.model.parameters())
+        self._sizes = [len(unit.members) for unit in group.units]
+        units = torch.arange(len(self._sizes)).repeat_interleave(torch.tensor(self._sizes))
+        self._unit_of_image = units.to(like.device)
+        self._classes = torch.tensor([label for label, _ in group.members], device=like.device)
+        self._targets = _targets_of(group, targets)
+        self._low, self._high = _valid_range(teacher, like)
+        self.images = _starting_images(group, settings, like).requires_grad_()
+        self._adam = torch.optim.Adam([self.images], lr=settings.learning_rate, betas=settings.betas)
+
+    def losses(self, iteration: int) -> UnitLosses:
+        """Return both losses of every unit, seen through the views of an iteration."""
+        settings = self.settings
+        ranges = settings.view_ranges(iteration)
+        views = [
+            draw_view(ranges, settings.size, seed=settings.seed, unit=unit.key, iteration=iteration)
+            for unit in self.group.units
+        ]
+        return unit_losses(
+            self._model,
+            show(self.images, self._sizes, views).contiguous(memory_format=torch.channels_last),
+            self._classes,
+            self._unit_of_image,
+            self._targets,
+            first_layer_weight=settings.first_layer_weight,
+        )
+
+    def step(self, total: Tensor, iteration: int) -> None:
+        """Move the images against the gradient of the summed losses, then back to valid pixels."""
+        self._adam.param_groups[0]["lr"] = self.settings.rate(iteration)
+        (self.images.grad,) = torch.autograd.grad(total, self.images)
+        self._adam.step()
+        with torch.no_grad():
+            self.images.copy_(torch.minimum(torch.maximum(self.images, self._low), self._high))
+
+
+def recover_group(
+    teacher: LoadedTeacher,
+    group: Group,
+    targets: Sequence[LayerTarget],
+    settings: RecoverSettings,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> RecoveredGroup:
+    """Optimise one group's images and return the last iterate.
+
+    progress: called with the number of iterations done after each. Raises ComputationError that names
+    the class when values stop being finite, or what to lower when memory runs out.
+    """
+    last = settings.iterations - 1
+    with memory_errors(settings):
+        optimiser = GroupOptimiser(teacher, group, targets, settings)
+        for iteration in range(settings.iterations):
+            losses = optimiser.losses(iteration)
+            per_unit = losses.total(settings.alpha)
+            if iteration % _CHECK_EVERY == 0 or iteration == last:
+                _refuse_not_finite(per_unit, group, iteration)
+            optimiser.step(per_unit.sum(), iteration)
+            if progress is not None:
+                progress(iteration + 1)
+    images = optimiser.images.detach()
+    sizes = [len(unit.members) for unit in group.units]
+    _refuse_not_finite(torch.stack([unit.sum() for unit in torch.split(images, sizes)]), group, last)
+    return RecoveredGroup(
+        images=images,
+        cross_entropy=float(losses.cross_entropy.detach().mean()),
+        batchnorm=float(losses.batchnorm.detach().mean()),
+    )
+
+
+def _targets_of(group: Group, targets: Sequence[LayerTarget]) -> list[LayerTarget]:
+    """Pick each unit's row of class statistics; a single global row serves all units as it is."""
+    chosen = []
+    for target in targets:
+        rows = [unit.members[0][0] for unit in group.units] if len(target.mean) > 1 else [0]
+        chosen.append(LayerTarget(layer=target.layer, mean=target.mean[rows], variance=target.variance[rows]))
+    return chosen
+
+
+def _starting_images(group: Group, settings: RecoverSettings, like: Tensor) -> Tensor:
+    noise = [
+        torch.from_numpy(
+            draw_noise((len(unit.members), 3, *settings.size), seed=settings.seed, unit=unit.key)
+        ).to(like)
+        for unit in group.units
+    ]
+    return torch.cat(noise)
+
+
+def _valid_range(teacher: LoadedTeacher, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what black and white are after normalisation: [1, 3, 1, 1] each."""
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (teacher.mean, teacher.std))
+    black, white = -mean / std, (1 - mean) / std
+    return black.view(1, 3, 1, 1).to(like), white.view(1, 3, 1, 1).to(like)
+
+
+def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
+    bad = (~torch.isfinite(per_unit.detach())).nonzero().flatten().tolist()
+    if not bad:
+        return
+    labels = sorted({label for number in bad for label, _ in group.units[number].members})
+    named = f"class {labels[0]}" if len(labels) == 1 else f"classes {labels[0]} to {labels[-1]}"
+    raise ComputationError(
+        f"recovery of {named} gave values that are not finite by iteration {iteration}",
+        hint="finished groups are kept; check the statistics or lower the learning rate or alpha",
+    )
+
+
+@contextlib.contextmanager
+def memory_errors(settings: RecoverSettings) -> Iterator[None]:
+    """Turn running out of memory into advice on what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        raise ComputationError(
+            "out of memory during recovery", hint=f"finished groups are kept; {_what_to_lower(settings)}"
+        ) from None
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an error means that memory ran out; on a CPU torch raises a plain RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "memory" in str(error).lower() and "alloc" in str(error).lower()
+
+
+def _what_to_lower(settings: RecoverSettings) -> str:
+    if settings.class_group > 1:
+        return f"lower class_group, now {settings.class_group} (the images stay the same), and run again"
+    if settings.method == "lpld":
+        return f"one class does not fit: lower ipc, now {settings.ipc}, or the image size"
+    return f"one batch does not fit: lower batch_size, now {settings.batch_size}, or the image size"

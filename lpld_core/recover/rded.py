@@ -1,0 +1,117 @@
+"""Images without optimisation (RDED): the crops of real images that the teacher is surest of.
+
+Of every real image a few random crops are tried and the one with the lowest cross-entropy is kept;
+the best crops of a class, shrunk and stitched n x n, are its images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lpld_core.real_images import THREADS, RealFolder, prepared
+from lpld_core.recover.settings import RdedSettings
+from lpld_core.teacher import LoadedTeacher
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.manifest import Augmentation
+from lpld_labels.order import keyed_generator
+from lpld_labels.replay.draw import draw_crops
+from lpld_labels.replay.resize import resize_torch
+
+_CHOICE_STREAM, _CROP_STREAM = 3, 4
+
+
+def stitch_class(
+    teacher: LoadedTeacher,
+    folder: RealFolder,
+    label: int,
+    settings: RdedSettings,
+    *,
+    batch_size: int = 100,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Return a class's images: uint8 [ipc, H, W, 3].
+
+    batch_size: crops the teacher sees at a time. progress: called with (images done, candidates).
+    """
+    rows = _candidates(folder, label, settings)
+    kept, losses = [], []
+    step = max(1, batch_size // settings.crops)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(rows), step):
+            chosen = rows[start : start + step].tolist()
+            crops = torch.stack(list(pool.map(lambda row: _crops_of(folder, row, settings), chosen)))
+            loss = _cross_entropy(teacher, crops.flatten(0, 1), label).view(len(chosen), settings.crops)
+            best = loss.min(dim=1)
+            kept.append(crops[torch.arange(len(chosen)), best.indices])
+            losses.append(best.values)
+            if progress is not None:
+                progress(min(start + step, len(rows)), len(rows))
+    order = torch.cat(losses).argsort(stable=True)[: settings.ipc * settings.tiles**2]
+    return _stitched(torch.cat(kept)[order], settings)
+
+
+def _candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
+    """Return the rows of a random choice of the class's images, in folder order."""
+    rows = folder.rows_of(label)
+    needed = settings.ipc * settings.tiles**2
+    if min(len(rows), settings.candidates) < needed:
+        raise InvalidArgumentError(
+            f"class '{folder.class_names[label]}' has too few real images",
+            where=folder.root,
+            expected=f"{needed} for {settings.ipc} images of {settings.tiles} x {settings.tiles} crops",
+            got=min(len(rows), settings.candidates),
+            hint="lower ipc or add real images (or look at more candidates)",
+        )
+    draws = keyed_generator(settings.seed, _CHOICE_STREAM, label, 0, 0).random(len(rows))
+    chosen: npt.NDArray[np.int64] = rows[np.sort(np.argsort(draws, kind="stable")[: settings.candidates])]
+    return chosen
+
+
+def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
+    """Return random crops of one real image at the teacher's size: uint8 [crops, H, W, 3]."""
+    image = folder.decode(row)
+    augmentation = Augmentation(
+        output_height=settings.size[0],
+        output_width=settings.size[1],
+        resize="torch",
+        crop_scale=(settings.smallest_crop, 1.0),
+        # Tiles have the output's shape, so crops of it are not distorted.
+        crop_ratio=(settings.size[1] / settings.size[0],) * 2,
+    )
+    crops = draw_crops(
+        keyed_generator(settings.seed, _CROP_STREAM, row, 0, 0),
+        np.full(settings.crops, image.shape[0], np.int64),
+        np.full(settings.crops, image.shape[1], np.int64),
+        augmentation,
+    )
+    views = [
+        resize_torch(image[top : top + height, left : left + width], *settings.size)
+        for top, left, height, width in crops.tolist()
+    ]
+    return torch.stack(views)
+
+
+@torch.inference_mode()
+def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int) -> Tensor:
+    """Return the teacher's cross-entropy for each crop: float32 [N] on the CPU."""
+    device = next(teacher.model.parameters()).device
+    logits = teacher.model(prepared(crops, teacher.mean, teacher.std).to(device)).float()
+    target = torch.full((len(crops),), label, device=device)
+    return torch.nn.functional.cross_entropy(logits, target, reduction="none").cpu()
+
+
+def _stitched(crops: Tensor, settings: RdedSettings) -> Tensor:
+    """Shrink crops uint8 [ipc * n * n, H, W, 3] and lay each n * n of them side by side.
+
+    Neighbours in the order of loss go to different images, so that no image gets all the best crops.
+    """
+    tiles, (height, width) = settings.tiles, settings.size
+    small = torch.stack([resize_torch(crop.numpy(), height // tiles, width // tiles) for crop in crops])
+    grid = small.view(tiles, tiles, settings.ipc, height // tiles, width // tiles, 3)
+    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, height, width, 3)
