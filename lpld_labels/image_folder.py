@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -84,7 +85,11 @@ def scan_image_folder(root: str | os.PathLike[str], *, progress: Progress | None
         height, width, _ = decode_image(data, where=folder / path).shape
         return width, height, content_digest(data)
 
-    facts = list(_with_progress(_in_threads(examine, paths), len(paths), progress))
+    facts = []
+    for fact in map_in_threads(examine, paths):
+        facts.append(fact)
+        if progress is not None:
+            progress(len(facts), len(paths))
     return ImageTable(
         paths=paths,
         classes=np.array(classes, np.int32),
@@ -112,8 +117,9 @@ def check_images(
     def check(row: int) -> None:
         read_image_file(folder, table, row)
 
-    for _ in _with_progress(_in_threads(check, rows), len(rows), progress):
-        pass
+    for done, _ in enumerate(map_in_threads(check, rows), 1):
+        if progress is not None:
+            progress(done, len(rows))
 
 
 def read_image_file(root: Path, table: ImageTable, row: int) -> bytes:
@@ -168,25 +174,28 @@ def _image_paths(folder: Path, class_name: str) -> list[str]:
     for directory, _, names in sorted(os.walk(folder / class_name, followlinks=True)):
         below = Path(directory).relative_to(folder)
         paths += [(below / name).as_posix() for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
+    for path in paths:
+        if not _is_text(path):
+            raise ImageReadError(
+                f"file name is not UTF-8: {path!r}", where=folder / class_name, hint="rename this file"
+            )
     return paths
 
 
-def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def _is_text(path: str) -> bool:
+    """Whether a path can be stored; Python carries undecodable bytes of file names as lone surrogates."""
+    return path.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in path)
+
+
+def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Yield work(item) in order, some items ahead; reading, hashing and decoding let go of the GIL."""
+    waiting = iter(items)
     with ThreadPoolExecutor(_THREADS) as pool:
-        waiting = iter(items)
-        running = [pool.submit(work, item) for item in islice(waiting, _AHEAD)]
+        running = deque(pool.submit(work, item) for item in islice(waiting, _AHEAD))
         try:
             while running:
-                yield running.pop(0).result()
-                running += [pool.submit(work, item) for item in islice(waiting, 1)]
+                yield running.popleft().result()
+                running.extend(pool.submit(work, item) for item in islice(waiting, 1))
         finally:
             for future in running:
                 future.cancel()
-
-
-def _with_progress(results: Iterator[R], total: int, progress: Progress | None) -> Iterator[R]:
-    for done, result in enumerate(results, 1):
-        yield result
-        if progress is not None:
-            progress(done, total)

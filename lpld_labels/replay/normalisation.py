@@ -42,6 +42,6 @@ def normalise(
     # One factor per value of an image row instead of one per channel: a long inner loop, not one of three.
     rows = out.permute(0, 2, 3, 1).view(batch, height, width * 3)
     # On a CPU image by image, so that the second pass finds the values still in the cache.
-    for part in rows.split(1 if out.device.type == "cpu" else batch):
+    for part in torch.split(rows, 1 if out.device.type == "cpu" else batch):
         part.mul_(scale).sub_(shift)
     return out

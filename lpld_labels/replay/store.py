@@ -1,17 +1,19 @@
-"""Decoded images by index, kept in memory up to a limit."""
+"""Decoded images by index, in memory or in a file that processes share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.errors import ImageMismatchError
-from lpld_labels.image_folder import decode_image, read_image_file
+from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.image_folder import Progress, decode_image, map_in_threads, read_image_file
 from lpld_labels.images import ImageTable
+from lpld_labels.replay.pixel_file import PixelFile
 
 Pixels = npt.NDArray[np.uint8]
 MEMORY_BYTES = 4 * 1024**3
@@ -20,20 +22,35 @@ MEMORY_BYTES = 4 * 1024**3
 class ImageStore:
     """The images of a table as uint8 [H, W, 3], decoded when first asked for.
 
-    root: the image folder. memory_bytes: how much to keep decoded; the rest is decoded every time.
-    Callers must not write into what they get. Stores can be pickled (without what they hold) and survive fork.
+    root: the image folder. Every file read from it is checked against the table's digest.
+    memory_bytes: how much to keep decoded in this process; the rest is decoded every time.
+    cache_directory: keep all decoded images in a memory-mapped file there instead, filled once and
+        shared by every process that gives the same directory (see pixel_file).
+
+    Stores can be pickled (settings only; what is in memory stays behind) and survive fork. Threads
+    may share one. The arrays are shared, so callers must not write into them.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], table: ImageTable, *, memory_bytes: int = MEMORY_BYTES
+        self,
+        root: str | os.PathLike[str],
+        table: ImageTable,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        cache_directory: str | os.PathLike[str] | None = None,
     ) -> None:
+        if memory_bytes < 0:
+            raise InvalidArgumentError("memory_bytes is negative", expected="0 or more", got=memory_bytes)
         self.root = Path(root)
         self.table = table
-        self.memory_bytes = memory_bytes
-        sizes = table.heights.astype(np.int64) * table.widths * 3
-        # Views take images evenly, so which ones are kept does not matter; deciding it in advance
+        self._settings: dict[str, Any] = {"memory_bytes": memory_bytes, "cache_directory": cache_directory}
+        self._file = (
+            PixelFile(Path(cache_directory), self.root, table) if cache_directory is not None else None
+        )
+        # Views take images evenly, so it does not matter which ones are kept; deciding it in advance
         # needs neither bookkeeping nor locks.
-        self._keep = (np.cumsum(sizes) <= memory_bytes).tolist()
+        ends = np.cumsum(table.heights.astype(np.int64) * table.widths * 3)
+        self._keep: list[bool] = (ends <= memory_bytes).tolist()
         self._held: dict[int, Pixels] = {}
 
     def __len__(self) -> int:
@@ -41,13 +58,25 @@ class ImageStore:
 
     def __getitem__(self, index: int) -> Pixels:
         """Return image `index` as uint8 [H, W, 3]."""
-        held = self._held.get(index)
-        if held is not None:
-            return held
-        image = self._decode(index)
-        if self._keep[index]:
-            self._held[index] = image
+        if self._file is not None:
+            return self._file.get(index, self._decode)
+        image = self._held.get(index)
+        if image is None:
+            image = self._decode(index)
+            if self._keep[index]:
+                self._held[index] = image
         return image
+
+    def fill(self, *, indices: Sequence[int] | None = None, progress: Progress | None = None) -> None:
+        """Decode ahead of use everything that will be kept, or some of it, in several threads.
+
+        progress: called with (done, total). Fill before forking workers and they share the memory.
+        """
+        wanted = range(len(self)) if indices is None else indices
+        kept = [index for index in wanted if self._file is not None or self._keep[index]]
+        for done, _ in enumerate(map_in_threads(self.__getitem__, kept), 1):
+            if progress is not None:
+                progress(done, len(kept))
 
     def _decode(self, index: int) -> Pixels:
         where = self.root / self.table.paths[index]
@@ -59,11 +88,12 @@ class ImageStore:
                 where=where,
                 expected=f"{expected[1]} x {expected[0]}",
                 got=f"{image.shape[1]} x {image.shape[0]}",
+                hint="give the image folder that the pool was built from",
             )
         return image
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "table": self.table, "memory_bytes": self.memory_bytes}
+        return {"root": self.root, "table": self.table, **self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]  # one way to build a store, also after pickling

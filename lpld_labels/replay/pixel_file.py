@@ -1,0 +1,164 @@
+"""A memory-mapped file of decoded images, filled as they are first asked for.
+
+Layout, little endian: a header (magic, key), one uint64 seal per image, then from the next page on
+the images' pixels back to back in table order. A seal of 0 means not there yet; otherwise its low
+32 bits are the CRC-32 of the pixels, which each process checks once before it trusts them. So any
+number of processes may fill the same file at the same time without locks: they write the same
+bytes, and a torn write or a crash in the middle is noticed and done again.
+
+The file's name carries the key, which covers the contents of all images: a file made from other
+images is never opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import mmap
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import PIL
+
+from lpld_labels.errors import PoolWriteError
+from lpld_labels.images import ImageTable
+from lpld_labels.storage import write_errors
+
+Pixels = npt.NDArray[np.uint8]
+
+MAGIC = b"lpld-labels pixels 1\n"
+_FILLED = 1 << 32
+_PAGE = 4096
+
+log = logging.getLogger(__name__)
+
+
+def pixel_key(root: Path, table: ImageTable) -> str:
+    """Return the hex digest of everything that decides the decoded pixels.
+
+    Images whose contents the table does not know count by path, size and time of change.
+    """
+    state = hashlib.sha256(MAGIC)
+    # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
+    state.update(f"pillow {PIL.__version__}\n{table.digest()}\n".encode())
+    state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
+    for path, digest in zip(table.paths, table.digests, strict=True):
+        if digest is None:
+            with contextlib.suppress(FileNotFoundError):
+                status = (root / path).stat()
+                state.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())
+    return state.hexdigest()
+
+
+class PixelFile:
+    """Decoded images in one file that all processes of a machine share.
+
+    directory: where the file is or will be; made when it is not there.
+    Processes that may not write the file use what it holds and decode the rest.
+    """
+
+    def __init__(self, directory: Path, root: Path, table: ImageTable) -> None:
+        key = pixel_key(root, table)
+        self.path = directory / f"images-{key[:32]}.pixels"
+        self._header = MAGIC + key.encode()
+        self._shapes = np.stack([table.heights, table.widths], axis=1).tolist()
+        self._seals_start = _round_up(len(self._header), 8)
+        first = _round_up(self._seals_start + 8 * len(table), _PAGE)
+        sizes = table.heights.astype(np.int64) * table.widths * 3
+        self._starts = (first + np.concatenate([[0], np.cumsum(sizes)])).tolist()
+        self._trusted = bytearray(len(table))
+        if not self._is_whole():
+            self._create()
+        self._map()
+
+    def get(self, index: int, decode: Callable[[int], Pixels]) -> Pixels:
+        """Return image `index` as uint8 [H, W, 3], decoding and keeping it if it is not there."""
+        start, end = self._starts[index], self._starts[index + 1]
+        pixels: Pixels = self._bytes[start:end]
+        if not self._trusted[index]:
+            if int(self._seals[index]) != _FILLED | zlib.crc32(pixels.data):
+                image = decode(index)
+                if self._writable:
+                    self._write(index, image)
+                return image
+            self._trusted[index] = 1
+        height, width = self._shapes[index]
+        return pixels.reshape(height, width, 3)
+
+    def _write(self, index: int, image: Pixels) -> None:
+        """Write the pixels, then their seal: whoever sees the seal checks it against the pixels.
+
+        Written through the file and not the map: a full disk is then an error, not a signal that
+        ends the process.
+        """
+        seal = _FILLED | zlib.crc32(image.data)
+        with write_errors(self.path), self.path.open("r+b", buffering=0) as stream:
+            for data, position in (
+                (image.reshape(-1).data, self._starts[index]),
+                (memoryview(seal.to_bytes(8, "little")), self._seals_start + 8 * index),
+            ):
+                written = 0
+                while written < len(data):
+                    written += os.pwrite(stream.fileno(), data[written:], position + written)
+
+    def _is_whole(self) -> bool:
+        """Whether the file is there with the right header and length."""
+        try:
+            with self.path.open("rb") as stream:
+                header = stream.read(len(self._header))
+                return header == self._header and os.fstat(stream.fileno()).st_size == self._starts[-1]
+        except FileNotFoundError:
+            return False
+
+    def _create(self) -> None:
+        """Put an empty file in place in one step; of several processes one wins and all use its file."""
+        total = self._starts[-1]
+        temporary = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
+        with write_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.path.parent).free
+            if free < total:
+                raise PoolWriteError(
+                    "not enough space for the decoded images",
+                    where=self.path.parent,
+                    expected=f"{total} bytes",
+                    got=f"{free} free",
+                    hint="choose another directory or keep decoded images in memory",
+                )
+            try:
+                with temporary.open("xb") as stream:
+                    stream.write(self._header)
+                    stream.truncate(total)
+                self._publish(temporary)
+            finally:
+                temporary.unlink(missing_ok=True)
+        log.debug("made %s for %d images", self.path, len(self._shapes))
+
+    def _publish(self, temporary: Path) -> None:
+        # A file of this name that is not whole was cut short, by a copy for instance: replace it.
+        if not self.path.exists():
+            with contextlib.suppress(FileExistsError):
+                self.path.hardlink_to(temporary)
+            if self.path.exists():
+                return
+        temporary.replace(self.path)
+
+    def _map(self) -> None:
+        """Map the file. The map is writable only because torch insists; nothing writes to it."""
+        self._writable = os.access(self.path, os.W_OK)
+        with self.path.open("r+b" if self._writable else "rb") as stream:
+            access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY
+            mapped = mmap.mmap(stream.fileno(), 0, access=access)
+        self._bytes = np.frombuffer(mapped, np.uint8)
+        self._seals = np.frombuffer(mapped, "<u8", count=len(self._trusted), offset=self._seals_start)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
