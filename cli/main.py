@@ -7,6 +7,7 @@ import click
 from .console import LazyGroup, run
 
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
+    "build": (".build", "Label an image folder with a teacher."),
     "inspect": (".inspect", "Say what a pool is and what it weighs."),
     "verify": (".verify", "Check that a pool is whole."),
 }

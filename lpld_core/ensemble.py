@@ -7,16 +7,51 @@ teachers' norms. Without that, the teacher with the largest logits would decide 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.teacher import DEFAULT_WEIGHTS, LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.manifest import Teacher
 from lpld_labels.replay import normalise
 
 NORMALISED_MEAN = "mean of logits scaled to the teachers' mean Frobenius norm per batch"
 """What a pool records in its header as `ensemble`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherChoice:
+    """What a person asked for, before anything is loaded; arguments of `load_teacher`."""
+
+    name: str
+    weights: str = DEFAULT_WEIGHTS
+    input_size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def load_ensemble(
+    choices: Sequence[TeacherChoice],
+    *,
+    classes: int | None = None,
+    device: str | torch.device = "cpu",
+    amp: bool = False,
+) -> Ensemble:
+    """Load the chosen teachers. classes: refuse teachers with another class count."""
+    teachers = [
+        load_teacher(
+            choice.name,
+            weights=choice.weights,
+            classes=classes,
+            input_size=choice.input_size,
+            mean=choice.mean,
+            std=choice.std,
+            device=device,
+        )
+        for choice in choices
+    ]
+    return Ensemble(teachers, amp=amp)
 
 
 class Ensemble:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -18,7 +18,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def map_ahead(work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2) -> Iterator[R]:
+def map_ahead(
+    work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
+) -> Generator[R, None, None]:
     """Yield work(item) in order, computed by `workers` threads up to `ahead` items before they are used.
 
     Closing the iterator, or an error in it, waits for running work and drops what has not begun.

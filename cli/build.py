@@ -1,0 +1,267 @@
+"""``lpld-labels build``: label an image folder with a teacher."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lpld_core.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
+
+from .console import human_bytes, output, print_json, progress_bar, talk
+from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
+
+if TYPE_CHECKING:
+    from lpld_core.ensemble import TeacherChoice
+    from lpld_core.relabel import BuildResult
+
+
+def _part(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Parse ``2/3``, the second of three shares, to (number from 0, of how many)."""
+    del ctx, param
+    if value is None:
+        return None
+    number, _, parts = value.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
+    return int(number) - 1, int(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line said; None where the preset or the machine decides."""
+
+    images: Path
+    out: Path
+    teachers: tuple[str, ...]
+    weights: tuple[str, ...]
+    size: int | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    preset: str
+    epochs: int | None
+    batch_size: int | None
+    ratio: float
+    seed: int
+    crop_scale: tuple[float, float] | None
+    flip: bool | None
+    mix: str | None
+    cutout: float | None
+    patches: int | None
+    resize: str | None
+    codec: str
+    fewer_classes: bool
+    device: str
+    amp: bool
+    threads: int | None
+    workers: int | None
+    jobs: int
+    part: tuple[int, int] | None
+    seal_seconds: float
+    as_json: bool
+
+
+@click.command("build")
+@click.argument("images", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@teacher_options
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    default=DEFAULT_PRESET,
+    show_default=True,
+    help="Settings of a published experiment; the options below replace parts of it.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Views of every image, before pruning.")
+@click.option("--batch-size", type=click.IntRange(1), help="Views labelled, mixed and stored together.")
+@click.option(
+    "--ratio",
+    type=click.FloatRange(1),
+    default=1.0,
+    show_default=True,
+    help="Label only the 1/RATIO of the batches that random pruning would keep.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="All views and their pruning follow from it.",
+)
+@click.option("--crop-scale", type=float, nargs=2, metavar="LOW HIGH", help="Area share of random crops.")
+@click.option("--flip/--no-flip", default=None, help="Mirror every other view.")
+@click.option("--mix", type=click.Choice(list(MIX_ALPHAS)), help="Blend views with others of their batch.")
+@click.option("--cutout", type=float, metavar="SHARE", help="Paint over a box with this share of the side.")
+@click.option("--patches", type=click.IntRange(1, 15), metavar="N", help="Shuffle N x N patches (RDED).")
+@click.option("--resize", type=click.Choice(["torch", "pil"]), help="Resize code [default: torch].")
+@click.option("--codec", default="f16", show_default=True, help="How labels are stored.")
+@click.option(
+    "--fewer-classes",
+    is_flag=True,
+    help="The folder may have fewer classes than the teacher; class numbers are the folder's.",
+)
+@machine_options
+@click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that label together; with --device cuda, spread over the GPUs.",
+)
+@click.option(
+    "--part", callback=_part, metavar="I/N", help="Label one share and do not publish; see the examples."
+)
+@click.option(
+    "--seal-seconds",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="How often finished work is made safe against a crash.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def command(**given: Any) -> None:
+    """Label the image folder IMAGES (one directory per class) and write the pool OUT.
+
+    Run the same command again after a crash or Ctrl-C: finished batches are kept. Run it with a
+    smaller --ratio to grow a pool: only the difference is labelled.
+
+    \b
+    Examples:
+      lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18
+      lpld-labels build syn/in1k_ipc10 pools/in1k_40x --teacher resnet18 --ratio 40
+      lpld-labels build syn/tiny pools/tiny --preset tiny --teacher small-resnet18 \\
+          --teacher-weights tiny_resnet18.safetensors
+      lpld-labels build syn/in1k_ipc10 pools/plus --preset imagenet1k-plus
+      lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --device cuda --jobs 8
+
+    \b
+    On three machines that share a disk, then once more without --part to publish:
+      lpld-labels build syn pools/in1k --teacher resnet18 --part 1/3     (2/3, 3/3)
+      lpld-labels build syn pools/in1k --teacher resnet18
+    """
+    options = Options(**given)
+    recipe = _recipe(options)
+    choices = teacher_choices(
+        options.teachers or recipe.teachers,
+        options.weights,
+        size=options.size,
+        mean=options.mean,
+        std=options.std,
+    )
+    check_device(options.device)
+    try:
+        result, classes = _build(options, recipe, choices)
+    except KeyboardInterrupt:
+        talk().print(f"stopped: finished batches are safe in {options.out}; run the same command again")
+        raise
+    _show(options, result, classes)
+
+
+def _recipe(options: Options) -> LabelRecipe:
+    """Return the preset with what was given explicitly in its place."""
+    wishes: dict[str, Any] = {
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "crop_scale": options.crop_scale,
+        "mix": options.mix,
+        "cutout_fraction": options.cutout,
+        "patch_grid": options.patches,
+        "resize": options.resize,
+    }
+    recipe = preset_named(options.preset).label
+    recipe = replace(recipe, **{name: value for name, value in wishes.items() if value is not None})
+    if options.flip is not None:
+        recipe = replace(recipe, flip_probability=0.5 if options.flip else None)
+    return recipe
+
+
+def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) -> tuple[BuildResult, int]:
+    """Scan, load, label, publish; return what was done and the number of image classes."""
+    import torch
+
+    from lpld_core.ensemble import load_ensemble
+    from lpld_core.relabel import LabelJob, build_pool
+    from lpld_core.relabel_jobs import Machine, label_in_processes
+    from lpld_labels.image_folder import class_names, scan_image_folder
+
+    classes = len(class_names(options.images))
+    wanted_classes = None if options.fewer_classes else classes
+    machine = Machine(
+        device=options.device,
+        amp=options.amp,
+        threads=options.threads or max(1, (os.cpu_count() or 1) // options.jobs),
+        workers=options.workers or (1 if options.device == "cpu" else min(8, os.cpu_count() or 1)),
+    )
+    torch.set_num_threads(machine.threads)
+    ensemble = load_ensemble(choices, classes=wanted_classes, device=machine.device, amp=machine.amp)
+    with progress_bar("reading images") as progress:
+        table = scan_image_folder(options.images, progress=progress)
+    job = LabelJob(
+        images=options.images,
+        pool=options.out,
+        augmentation=recipe.augmentation(ensemble.input_size),
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        seed=options.seed,
+        ratio=options.ratio,
+        codec=options.codec,
+        seal_seconds=options.seal_seconds,
+    )
+    with progress_bar("labelling batches") as progress:
+        if options.jobs > 1:
+            label_in_processes(
+                job,
+                choices,
+                table,
+                classes=wanted_classes,
+                jobs=options.jobs,
+                machine=machine,
+                progress=progress,
+            )
+        result = build_pool(
+            job,
+            ensemble,
+            table,
+            part=options.part or (0, 1),
+            publish=options.part is None,
+            workers=machine.workers,
+            progress=progress,
+        )
+    return result, classes
+
+
+def _show(options: Options, result: BuildResult, classes: int) -> None:
+    manifest = result.manifest
+    labelled = None if options.jobs > 1 else result.labelled
+    if options.as_json:
+        print_json(
+            {
+                "pool": str(options.out),
+                "published": manifest is not None,
+                "labelled_batches": labelled,
+                "image_classes": classes,
+                "batches": manifest.counts.batches if manifest else None,
+                "rows": manifest.counts.rows if manifest else None,
+                "bytes": sum(entry.bytes for entry in manifest.files) if manifest else None,
+                "content_digest": manifest.content_digest if manifest else None,
+            }
+        )
+        return
+    if manifest is None:
+        output().print(
+            f"labelled {result.labelled} batches, {result.found} were done; not published: "
+            "run without --part when all parts are done",
+            highlight=False,
+        )
+        return
+    counts = manifest.counts
+    size = human_bytes(sum(entry.bytes for entry in manifest.files))
+    output().print(
+        f"{options.out}: {counts.batches} batches, {counts.rows} labels, {size}; "
+        f"content {manifest.content_digest[:16]}",
+        highlight=False,
+    )

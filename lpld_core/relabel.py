@@ -1,0 +1,230 @@
+"""Building a pool: which batches it needs, what the teacher says about them, and writing them down.
+
+Every batch follows from (seed, epoch, batch) alone, so it makes no difference in which order, by how
+many processes or in how many sittings they are labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpld_core.ensemble import Ensemble
+from lpld_core.overlap import WorkBehind, map_ahead
+from lpld_labels.codecs import Codec, codec_named
+from lpld_labels.codecs.floats import Float32Codec
+from lpld_labels.errors import InvalidArgumentError, NotAPoolError, PoolConflictError
+from lpld_labels.images import ImageTable
+from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader
+from lpld_labels.order import lowest_ranked
+from lpld_labels.reader import PoolReader
+from lpld_labels.records import BatchKey, LabelBatch, ViewBatch
+from lpld_labels.replay import ImageStore, apply_views, batches_per_epoch, draw_views
+from lpld_labels.selection import kept_count
+from lpld_labels.writer import PoolWriter, missing_keys
+
+Progress = Callable[[int, int], None]
+"""Called with (batches labelled, batches to label)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelJob:
+    """What to label and where to put it.
+
+    images, pool: the image folder and the pool's directory. epochs: views per image at ratio 1.
+    ratio: label only the batches that random pruning by this ratio would keep.
+    codec: a spelling of `codec_named`. seal_seconds: work a crash may cost.
+    """
+
+    images: Path
+    pool: Path
+    augmentation: Augmentation
+    epochs: int
+    batch_size: int
+    seed: int = 0
+    ratio: float = 1.0
+    codec: str = "f16"
+    seal_seconds: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What a build did: batches it labelled and found done, and the pool's manifest if published."""
+
+    labelled: int
+    found: int
+    manifest: Manifest | None
+
+
+def wanted_batches(
+    images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
+) -> list[BatchKey]:
+    """Return the batches of a pool in key order.
+
+    At ratio 1 these are all. Above, they are the floor(n / ratio) of lowest rank among the n complete
+    ones: what random pruning of the full pool keeps.
+    """
+    if epochs < 1 or images < 1:
+        raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
+    count = batches_per_epoch(images, batch_size)
+    if ratio == 1:
+        return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
+    complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]
+    return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
+
+
+def build_pool(
+    job: LabelJob,
+    ensemble: Ensemble,
+    images: ImageTable,
+    *,
+    part: tuple[int, int] = (0, 1),
+    publish: bool = True,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Label what is missing and publish the pool.
+
+    part: (number from 0, of how many); label only this share of the batches. publish: commit at the
+    end; where several processes fill one pool, one of them does so when the others are done.
+    workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
+    """
+    wanted = wanted_batches(
+        len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
+    )
+    published = _published(job.pool)
+    _refuse_surplus(published.keys if published else (), wanted, job)
+    codec = codec_named(job.codec)
+    header = _header(job, ensemble)
+    with PoolWriter(
+        job.pool, header=header, images=images, codec=codec, extend=True, seal_seconds=job.seal_seconds
+    ) as writer:
+        _refuse_surplus(writer.keys, wanted, job)
+        share = wanted[part[0] :: part[1]]
+        missing = list(missing_keys(writer, share))
+        _label(job, ensemble, images, codec, missing, writer, workers=workers, progress=progress)
+        manifest = _commit(writer, published, job, ensemble, wanted) if publish else None
+    return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Published:
+    """What was in the pool before this build."""
+
+    keys: frozenset[BatchKey]
+    lineage: tuple[LineageStep, ...]
+    content_digest: str
+
+
+def _published(pool: Path) -> _Published | None:
+    try:
+        with PoolReader(pool) as reader:
+            return _Published(
+                keys=frozenset(reader.keys),
+                lineage=reader.header.lineage,
+                content_digest=reader.manifest.content_digest,
+            )
+    except NotAPoolError:
+        return None
+
+
+def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job: LabelJob) -> None:
+    """A build adds; it must not leave a pool that holds more than was asked for."""
+    surplus = set(present).difference(wanted)
+    if surplus:
+        raise PoolConflictError(
+            f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
+            where=job.pool,
+            hint=f"prune it to ratio {job.ratio:g} instead, or choose another path",
+        )
+
+
+def _header(job: LabelJob, ensemble: Ensemble) -> PoolHeader:
+    return PoolHeader(
+        classes=ensemble.classes,
+        batch_size=job.batch_size,
+        augmentation=job.augmentation,
+        seed=job.seed,
+        teachers=ensemble.descriptions,
+        ensemble=ensemble.rule,
+    )
+
+
+def _label(
+    job: LabelJob,
+    ensemble: Ensemble,
+    images: ImageTable,
+    codec: Codec,
+    keys: Sequence[BatchKey],
+    writer: PoolWriter,
+    *,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Draw and apply ahead, label, write behind."""
+    store = ImageStore(job.images, images)
+    with WorkBehind(writer.append) as write, closing(_prepared(job, store, keys, workers)) as prepared:
+        for done, (views, pixels) in enumerate(prepared, 1):
+            write.put(_labelled(views, ensemble.logits(pixels), codec))
+            if progress is not None:
+                progress(done, len(keys))
+
+
+def _prepared(
+    job: LabelJob, store: ImageStore, keys: Sequence[BatchKey], workers: int
+) -> Generator[tuple[ViewBatch, torch.Tensor], None, None]:
+    def prepare(key: BatchKey) -> tuple[ViewBatch, torch.Tensor]:
+        views = draw_views(
+            job.augmentation,
+            store.table,
+            seed=job.seed,
+            epoch=key.epoch,
+            batch=key.batch,
+            batch_size=job.batch_size,
+        )
+        return views, apply_views(views, store, job.augmentation)
+
+    return map_ahead(prepare, keys, workers=workers, ahead=workers + 1)
+
+
+def _labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
+    """Attach labels, rounded to float16 unless the codec keeps all 32 bits.
+
+    Rounding first makes a pool built with a lossy codec equal to a float16 pool encoded later.
+    """
+    labels = logits if isinstance(codec, Float32Codec) else logits.half()
+    known: dict[str, Any] = {field.name: getattr(views, field.name) for field in fields(views)}
+    return LabelBatch(**known, labels=labels.numpy())
+
+
+def _commit(
+    writer: PoolWriter,
+    published: _Published | None,
+    job: LabelJob,
+    ensemble: Ensemble,
+    wanted: Sequence[BatchKey],
+) -> Manifest:
+    before = published.lineage if published else ()
+    if published is not None and writer.keys == published.keys:
+        return writer.commit(lineage=before)
+    step = LineageStep(
+        operation="build",
+        parent_digest=published.content_digest if published else None,
+        parameters={
+            "ratio": job.ratio,
+            "seed": job.seed,
+            "level": "batch",
+            "epochs": job.epochs,
+            "batches": len(wanted),
+            "torch": torch.__version__,
+            "device": ensemble.device.type,
+            "amp": ensemble.amp,
+            "threads": torch.get_num_threads(),
+        },
+    )
+    return writer.commit(lineage=(*before, step))
