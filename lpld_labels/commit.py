@@ -38,9 +38,14 @@ def commit_pool(
     codec: Codec,
     images: ImageTable,
     *,
+    shard_bytes: int,
     lineage: tuple[LineageStep, ...] | None = None,
 ) -> Manifest:
-    """Publish all sealed shards together with what the pool already holds."""
+    """Publish all sealed shards together with what the pool already holds.
+
+    shard_bytes: small shards are merged up to this many label bytes.
+    lineage: replaces the header's, if given.
+    """
     if lineage is not None:
         header = replace(header, lineage=lineage)
     lock = filelock.FileLock(staging.directory / LOCK)
@@ -51,16 +56,18 @@ def commit_pool(
             "another process is committing this pool", where=staging.pool, hint="let it finish"
         ) from None
     try:
-        return _commit(staging, header, codec, images)
+        return _commit(staging, header, codec, images, shard_bytes)
     finally:
         lock.release()
 
 
-def _commit(staging: StagingArea, header: PoolHeader, codec: Codec, images: ImageTable) -> Manifest:
+def _commit(
+    staging: StagingArea, header: PoolHeader, codec: Codec, images: ImageTable, shard_bytes: int
+) -> Manifest:
     old = _old_manifest(staging.pool)
     shards = _fresh(staging.sealed(), old)
     _refuse_duplicates(shards, _old_index(staging.pool, old), staging.pool)
-    shards = merge_small_shards(staging, shards, codec, header.classes)
+    shards = merge_small_shards(staging, shards, codec, header.classes, limit=shard_bytes)
     for shard in shards:
         staging.publish(shard)
     files = list(old.files_of("views") + old.files_of("labels")) if old else []
@@ -95,7 +102,7 @@ def _commit(staging: StagingArea, header: PoolHeader, codec: Codec, images: Imag
         created_by=f"lpld-labels {__version__}",
     )
     write_atomically(staging.pool / MANIFEST_FILE, manifest.dump())
-    _delete_unnamed(staging.pool, old, manifest)
+    _delete_old_indexes(staging.pool, manifest)
     staging.remove()
     return manifest
 
@@ -213,9 +220,9 @@ def _write_tables(pool: Path, codec: Codec, images: ImageTable) -> list[FileEntr
     return entries
 
 
-def _delete_unnamed(pool: Path, old: Manifest | None, new: Manifest) -> None:
-    """Delete files the old manifest named and the new one does not (its batch index)."""
-    named = {entry.path for entry in new.files}
-    for entry in old.files if old else ():
-        if entry.path not in named:
-            (pool / entry.path).unlink(missing_ok=True)
+def _delete_old_indexes(pool: Path, manifest: Manifest) -> None:
+    """Delete batch indexes of earlier commits, finished or interrupted."""
+    named = {entry.path for entry in manifest.files_of("batches")}
+    for path in sorted(pool.glob("batches-*.parquet")):
+        if path.name not in named:
+            path.unlink()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from lpld_labels.errors import FormatVersionError, ManifestError
@@ -233,7 +234,19 @@ class Manifest:
             created_by=reader.text("created_by"),
         )
         reader.finish()
+        manifest._check_files(reader)
         return manifest
+
+    def _check_files(self, reader: FieldReader) -> None:
+        roles: tuple[FileRole, ...] = ("batches", "images")
+        for role in roles:
+            found = len(self.files_of(role))
+            if found != 1:
+                raise reader.error("files", f"one file of role {role}", found)
+        views = [PurePosixPath(entry.path).name for entry in self.files_of("views")]
+        labels = [PurePosixPath(entry.path).name for entry in self.files_of("labels")]
+        if views != labels:
+            raise reader.error("files", "a labels file for every views file", f"{views} and {labels}")
 
 
 def to_json(document: dict[str, Any]) -> bytes:

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 from pyarrow import fs
 
 from lpld_labels.codecs import Codec
-from lpld_labels.schema import SHARD_LABEL_BYTES
 from lpld_labels.shard import LABELS, VIEWS, EncodedBatch, SealedShard, load_sealed, seal_shard
 from lpld_labels.shard_reader import ShardCaches, ShardReader
 from lpld_labels.staging import StagingArea
 
 
 def merge_small_shards(
-    staging: StagingArea, shards: Sequence[SealedShard], codec: Codec, classes: int
+    staging: StagingArea, shards: Sequence[SealedShard], codec: Codec, classes: int, *, limit: int
 ) -> list[SealedShard]:
-    """Return the shards with small neighbours (in key order) merged into full-size ones."""
+    """Return the shards with small neighbours (in key order) merged up to `limit` label bytes."""
     result = []
-    for group in _groups(sorted(shards, key=lambda shard: shard.keys[0])):
+    for group in _groups(sorted(shards, key=lambda shard: shard.keys[0]), limit):
         # A shard whose files an interrupted commit has moved already stays as it is.
         whole = all((staging.directory / s.name / file).exists() for s in group for file in (VIEWS, LABELS))
         if len(group) == 1 or not whole:
@@ -37,12 +36,12 @@ def merge_small_shards(
     return result
 
 
-def _groups(shards: Sequence[SealedShard]) -> Iterator[list[SealedShard]]:
-    """Gather neighbours while their label bytes together stay within one full shard."""
+def _groups(shards: Sequence[SealedShard], limit: int) -> Iterator[list[SealedShard]]:
+    """Gather neighbours while their label bytes together stay within the limit."""
     group: list[SealedShard] = []
     size = 0
     for shard in shards:
-        if group and size + shard.labels_bytes > SHARD_LABEL_BYTES:
+        if group and size + shard.labels_bytes > limit:
             yield group
             group, size = [], 0
         group.append(shard)

@@ -26,7 +26,7 @@ class ParquetRows:
         self._file = open_file(system, where)
         try:
             self._parquet = pq.ParquetFile(self._file, page_checksum_verification=True, pre_buffer=False)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise PoolCorruptError(f"not a readable Parquet file: {error}", where=where) from None
         found = self._parquet.schema_arrow
         if schema is not None and not found.equals(schema):

@@ -44,6 +44,7 @@ class PoolWriter:
     path: local directory of the pool.
     extend: allow adding batches to a pool that is already there.
     shard_bytes: label bytes gathered in memory before a shard is sealed.
+    seal_seconds: seal at least this often; the commit merges small shards.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class PoolWriter:
 
     def _join_existing(self, extend: bool) -> set[BatchKey]:
         """Return the keys already published; refuse a pool that may not or cannot be extended."""
-        if not (self.path / MANIFEST_FILE).exists():
-            return set()
+        with write_errors(self.path):
+            if not (self.path / MANIFEST_FILE).exists():
+                return set()
         if not extend:
             raise PoolConflictError(
                 "a pool is already here", where=self.path, hint="choose another path or extend it"
@@ -196,7 +198,14 @@ class PoolWriter:
         lineage: replaces the header's lineage, e.g. when a pool was extended.
         """
         self.flush()
-        return commit_pool(self._staging, self.header, self.codec, self.images, lineage=lineage)
+        return commit_pool(
+            self._staging,
+            self.header,
+            self.codec,
+            self.images,
+            shard_bytes=self._shard_bytes,
+            lineage=lineage,
+        )
 
     def __enter__(self) -> PoolWriter:
         return self

@@ -1,0 +1,144 @@
+"""Random but valid label batches, image tables and pools for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lpld_labels import (
+    Augmentation,
+    BatchKey,
+    Box,
+    CutOut,
+    ImageTable,
+    LabelBatch,
+    Mix,
+    PoolHeader,
+    PoolReader,
+    PoolWriter,
+    Teacher,
+)
+from lpld_labels.codecs import Codec, codec_named
+
+SIZE = 32
+
+
+def make_images(count: int = 50, classes: int = 10, size: int = 48) -> ImageTable:
+    """Return a table of square images with made-up digests."""
+    side = np.full(count, size, np.int32)
+    return ImageTable(
+        paths=[f"class{i % classes:04d}/image{i:05d}.png" for i in range(count)],
+        classes=(np.arange(count) % classes).astype(np.int32),
+        widths=side,
+        heights=side,
+        digests=[i.to_bytes(16, "little") for i in range(count)],
+    )
+
+
+def make_header(classes: int = 10, batch_size: int = 8, mix: str = "cutmix", **fields: Any) -> PoolHeader:
+    """Return a header for views of 32 x 32 pixels."""
+    augmentation = Augmentation(
+        output_height=SIZE,
+        output_width=SIZE,
+        resize="torch",
+        crop_scale=(0.08, 1.0),
+        crop_ratio=(0.75, 4 / 3),
+        flip_probability=0.5,
+        mix=mix,
+        mix_alpha=None if mix == "none" else 1.0,
+    )
+    teacher = Teacher(name="resnet18", weights_digest="0" * 64, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    values: dict[str, Any] = {"seed": 0, "teachers": (teacher,), **fields}
+    return PoolHeader(classes=classes, batch_size=batch_size, augmentation=augmentation, **values)
+
+
+def make_batch(
+    epoch: int,
+    batch: int,
+    *,
+    rows: int = 8,
+    classes: int = 10,
+    images: ImageTable | None = None,
+    mix: str = "cutmix",
+    cutout: bool = False,
+    patches: int | None = None,
+    dtype: type[np.floating[Any]] = np.float16,
+) -> LabelBatch:
+    """Return a batch that depends on nothing but its arguments."""
+    table = images if images is not None else make_images(classes=classes)
+    rng = np.random.default_rng([epoch, batch, rows, classes])
+    chosen = rng.integers(0, len(table), rows).astype(np.int32)
+    sizes = np.stack([table.heights[chosen], table.widths[chosen]], axis=1)
+    extent = rng.integers(1, sizes + 1)
+    start = rng.integers(0, sizes - extent + 1)
+    order = np.stack([rng.permutation(patches**2) for _ in range(rows)]) if patches else None
+    return LabelBatch(
+        key=BatchKey(epoch, batch),
+        images=chosen,
+        crops=np.concatenate([start, extent], axis=1).astype(np.int32),
+        flips=rng.random(rows) < 0.5,
+        mix=_mix(rng, rows, mix),
+        cutout=_cutout(rng, rows) if cutout else None,
+        patch_order=None if order is None else order.astype(np.uint8),
+        labels=rng.normal(0, 3, (rows, classes)).astype(dtype),
+    )
+
+
+def _mix(rng: np.random.Generator, rows: int, kind: str) -> Mix | None:
+    if kind == "none":
+        return None
+    corners = np.sort(rng.integers(0, SIZE + 1, (2, 2)), axis=0)
+    box = Box(*corners.ravel().tolist()) if kind == "cutmix" else None
+    return Mix(partner=rng.permutation(rows).astype(np.int32), strength=float(rng.random()), box=box)
+
+
+def _cutout(rng: np.random.Generator, rows: int) -> CutOut:
+    corners = np.sort(rng.integers(0, SIZE + 1, (rows, 2, 2)), axis=1).reshape(rows, 4)
+    return CutOut(boxes=corners.astype(np.int32), fill=rng.integers(0, 256, (rows, 3)).astype(np.uint8))
+
+
+def make_batches(epochs: int = 3, per_epoch: int = 4, **options: Any) -> list[LabelBatch]:
+    """Return the batches of some epochs in key order."""
+    return [make_batch(e, b, **options) for e in range(epochs) for b in range(per_epoch)]
+
+
+def write_pool(
+    path: Path,
+    batches: Sequence[LabelBatch],
+    *,
+    codec: Codec | str = "f16",
+    header: PoolHeader | None = None,
+    images: ImageTable | None = None,
+) -> PoolReader:
+    """Write a pool and open it."""
+    classes = batches[0].classes if batches else 10
+    header = header or make_header(classes, max((b.rows for b in batches), default=8))
+    images = images or make_images(classes=classes)
+    chosen = codec_named(codec) if isinstance(codec, str) else codec
+    with PoolWriter(path, header=header, images=images, codec=chosen) as writer:
+        writer.extend(batches)
+        writer.commit()
+    return PoolReader(path)
+
+
+def assert_same_views(found: Any, expected: Any) -> None:
+    """Compare everything about two batches but their labels."""
+    assert found.key == expected.key
+    np.testing.assert_array_equal(found.images, expected.images)
+    np.testing.assert_array_equal(found.crops, expected.crops)
+    np.testing.assert_array_equal(found.flips, expected.flips)
+    assert (found.mix is None) == (expected.mix is None)
+    if expected.mix is not None:
+        np.testing.assert_array_equal(found.mix.partner, expected.mix.partner)
+        assert found.mix.strength == expected.mix.strength
+        assert found.mix.box == expected.mix.box
+    assert (found.cutout is None) == (expected.cutout is None)
+    if expected.cutout is not None:
+        np.testing.assert_array_equal(found.cutout.boxes, expected.cutout.boxes)
+        np.testing.assert_array_equal(found.cutout.fill, expected.cutout.fill)
+    assert (found.patch_order is None) == (expected.patch_order is None)
+    if expected.patch_order is not None:
+        np.testing.assert_array_equal(found.patch_order, expected.patch_order)
