@@ -101,7 +101,7 @@ class Ensemble:
 
     @torch.inference_mode()
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Label pixels float32 [B, 3, H, W] with values 0..255 on any device: float32 [B, C] on the CPU."""
+        """Label pixels, uint8 or float32 [B, 3, H, W] with values 0..255: float32 [B, C] on the CPU."""
         device = self.device
         pixels = pixels.to(device, non_blocking=True)
         with torch.autocast(device.type, enabled=self.amp):

@@ -6,7 +6,7 @@ many processes or in how many sittings they are labelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from lpld_core.ensemble import Ensemble
-from lpld_core.overlap import WorkBehind, map_ahead
+from lpld_core.overlap import WorkBehind
+from lpld_core.rendering import rendered
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.floats import Float32Codec
 from lpld_labels.errors import InvalidArgumentError, NotAPoolError, PoolConflictError
@@ -24,7 +25,7 @@ from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.order import lowest_ranked
 from lpld_labels.reader import PoolReader
 from lpld_labels.records import BatchKey, LabelBatch, ViewBatch
-from lpld_labels.replay import ImageStore, apply_views, batches_per_epoch, draw_views
+from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
 from lpld_labels.selection import kept_count
 from lpld_labels.writer import PoolWriter, missing_keys
 
@@ -166,30 +167,27 @@ def _label(
     workers: int,
     progress: Progress | None,
 ) -> None:
-    """Draw and apply ahead, label, write behind."""
+    """Draw and render ahead, label, write behind."""
     store = ImageStore(job.images, images)
-    with WorkBehind(writer.append) as write, closing(_prepared(job, store, keys, workers)) as prepared:
-        for done, (views, pixels) in enumerate(prepared, 1):
-            write.put(_labelled(views, ensemble.logits(pixels), codec))
-            if progress is not None:
-                progress(done, len(keys))
 
-
-def _prepared(
-    job: LabelJob, store: ImageStore, keys: Sequence[BatchKey], workers: int
-) -> Generator[tuple[ViewBatch, torch.Tensor], None, None]:
-    def prepare(key: BatchKey) -> tuple[ViewBatch, torch.Tensor]:
-        views = draw_views(
+    def draw(key: BatchKey) -> ViewBatch:
+        return draw_views(
             job.augmentation,
-            store.table,
+            images,
             seed=job.seed,
             epoch=key.epoch,
             batch=key.batch,
             batch_size=job.batch_size,
         )
-        return views, apply_views(views, store, job.augmentation)
 
-    return map_ahead(prepare, keys, workers=workers, ahead=workers + 1)
+    with (
+        WorkBehind(writer.append) as write,
+        closing(rendered(keys, draw, store, job.augmentation, workers=workers)) as batches,
+    ):
+        for done, (views, pixels) in enumerate(batches, 1):
+            write.put(_labelled(views, ensemble.logits(pixels), codec))
+            if progress is not None:
+                progress(done, len(keys))
 
 
 def _labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
