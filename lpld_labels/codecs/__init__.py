@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from lpld_labels.codecs.affine import Int4Codec, Int6Codec, Int8Codec
 from lpld_labels.codecs.base import Codec, EncodedLabels, Payload
 from lpld_labels.codecs.floats import Float16Codec, Float32Codec
+from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, PoolFormatError
 from lpld_labels.manifest import CodecEntry
 
 CODECS: Mapping[str, type[Codec]] = {
-    kind.name: kind for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec)
+    kind.name: kind
+    for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec)
 }
 
 SPELLINGS: Mapping[str, Codec] = {

@@ -39,8 +39,10 @@ class RowGrid:
         # A constant row has range 0; any positive step stores it exactly.
         step = np.where(scale > 0, scale, 1)
         # The range of float32 rows may itself overflow float32.
-        work = np.float32 if spread.max(initial=0.0) < np.finfo(np.float32).max else np.float64
-        codes = rows.astype(work)
+        work: type[np.floating[Any]] = (
+            np.float32 if spread.max(initial=0.0) < np.finfo(np.float32).max else np.float64
+        )
+        codes: npt.NDArray[np.floating[Any]] = rows.astype(work)
         codes -= offset.astype(work)[:, None]
         codes /= step.astype(work)[:, None]
         np.rint(codes, out=codes)

@@ -1,0 +1,217 @@
+"""Fitting `klt` to a pool: which directions pay for themselves, and which step meets the demand.
+
+Everything follows from one exchange rate. At step s the quantisation error of a coefficient is about
+s^2/12, and one more bit would quarter it, so a bit is worth ln(2) s^2/6 of squared error. A direction is
+kept if it lowers the error of all rows by more than the bits of its coefficients *and of itself* are
+worth, and its entries are stored just so finely that another bit would no longer pay. A basis for 10,000
+rows is therefore small and coarse, one for 60 million rows large and fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from lpld_labels.codecs.bands import LARGEST, band_edges
+from lpld_labels.codecs.klt import ROUNDING, FloatArray, KltCodec
+from lpld_labels.codecs.spectrum import as_logits, find_spectrum
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.fidelity import TEMPERATURES, Fidelity, FidelityMeter
+from lpld_labels.records import LabelArray
+
+FINEST = 2.0**-9
+"""Smallest step tried, as a share of the largest spread: finer than float16 labels themselves."""
+COARSEST = 4.0
+TOLERANCE = 1.003
+"""Steps are solved for within this ratio."""
+GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)
+"""Entropy in bits of a Gaussian in units of its standard deviation, at fine quantisation."""
+
+
+class KltFitter:
+    """Makes klt codecs for one pool from a sample of its labels.
+
+    fit, tune: blocks of float16/float32 [B, C] labels; directions come from `fit`, everything else is
+    judged on `tune`. rows: rows of the pool that will share the basis. batch_size: of that pool.
+    """
+
+    def __init__(
+        self,
+        *,
+        fit: Sequence[LabelArray],
+        tune: Sequence[LabelArray],
+        rows: int,
+        batch_size: int,
+        label_kind: str = "logits",
+        seed: int = 0,
+    ) -> None:
+        if not fit or not tune:
+            raise InvalidArgumentError(
+                "too few labels to fit codec 'klt'", expected="at least 2 batches or rows", hint="use 'int8'"
+            )
+        self.rows = rows
+        self.batch_size = batch_size
+        self.label_kind = label_kind
+        self._tune = tune
+        self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed)
+        self._coordinates = self._spectrum.coordinates(tune, label_kind=label_kind)
+        self._shift = _spread_of_row_means(tune, self._spectrum.mean, label_kind)
+
+    def codec(self, step: float, *, target: Mapping[str, float] | None = None) -> KltCodec:
+        """Return the codec for a quantisation step in logits."""
+        # Few digits: the manifest shows them, and the number there is the number used.
+        step = float(f"{step:.6g}")
+        if not (step > 0 and math.isfinite(step)):
+            raise InvalidArgumentError("quantisation step is wrong", expected="a number > 0", got=step)
+        spreads = self._spectrum.spreads
+        grain = self._grain(step)
+        count = self._worthwhile(step, grain)
+        vectors = np.rint(self._spectrum.directions[:count] / grain[:count, None]).astype(np.int16)
+        # The row mean comes first, although its spread may be small: it has a place of its own.
+        order = np.concatenate([[max(self._shift, *spreads[:1])], spreads[:count]])
+        return KltCodec(
+            vectors=vectors,
+            scales=grain[:count],
+            mean=self._spectrum.mean.astype(np.float16),
+            step=step,
+            edges=band_edges(order, self.batch_size),
+            label_kind=self.label_kind,
+            target=target if target is not None else {"step": step},
+        )
+
+    def for_fidelity(self, fidelity: float, *, temperature: float) -> KltCodec:
+        """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
+        if not 0 < fidelity < 1:
+            raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
+
+        def good(codec: KltCodec) -> bool:
+            return self.measure(codec, temperatures=(temperature,)).kept[temperature] >= fidelity
+
+        codec = self._coarsest(good, {"fidelity": fidelity, "temperature": temperature})
+        if codec is None:
+            best = self.measure(self.codec(self._scale * FINEST), temperatures=(temperature,))
+            sampled = sum(len(block) for block in self._tune)
+            raise InvalidArgumentError(
+                "codec 'klt' cannot keep that much of these labels",
+                expected=f"at most {best.kept[temperature]:.4f} at T = {temperature:g}",
+                got=fidelity,
+                hint=f"ask for less or use 'int8' (judged on {sampled} rows; more rows give a better basis)",
+            )
+        return codec
+
+    def for_bytes_per_row(self, limit: float) -> KltCodec:
+        """Return the best codec within `limit` bytes per row, its share of the tables included."""
+        if not limit > 0:
+            raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
+
+        def bad(codec: KltCodec) -> bool:
+            return self.bytes_per_row(codec) > limit
+
+        coarsest = self.codec(self._scale * COARSEST)
+        if bad(coarsest):
+            raise InvalidArgumentError(
+                "codec 'klt' cannot be that small",
+                expected=f"at least {self.bytes_per_row(coarsest):.1f} bytes per row",
+                got=limit,
+            )
+        return self._finest(lambda codec: not bad(codec), {"bytes_per_row": limit})
+
+    def measure(self, codec: KltCodec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
+        """Return what the codec keeps of the rows it was not fitted to."""
+        meter = FidelityMeter(temperatures=temperatures, label_kind=self.label_kind)
+        for block in self._tune:
+            meter.add(block, codec.rebuilt(codec.quantised(block) * np.float32(codec.step)))
+        return meter.result()
+
+    def bytes_per_row(self, codec: KltCodec) -> float:
+        """Return payload bytes per row, measured, plus the tables' share."""
+        return self.payload_per_row(codec) + sum(map(len, codec.tables().values())) / self.rows
+
+    def payload_per_row(self, codec: KltCodec) -> float:
+        """Return payload bytes per row of full batches made of the rows judged on."""
+        labels = np.concatenate(list(self._tune))
+        size = min(self.batch_size, len(labels))
+        whole = len(labels) - len(labels) % size
+        used = 0
+        for start in range(0, whole, size):
+            payload = codec.encode(labels[start : start + size]).payload
+            used += sum(len(array[0].as_buffer()) for array in payload.values())
+        return used / whole
+
+    # Inside
+
+    @property
+    def _scale(self) -> float:
+        """Largest spread of any coefficient; 1 where labels are all alike."""
+        return max(float(self._shift), *map(float, self._spectrum.spreads[:1])) or 1.0
+
+    def _grain(self, step: float) -> FloatArray:
+        """Return the step [K] on which each direction's entries are stored."""
+        directions, spreads = self._spectrum.directions, self._spectrum.spreads
+        classes = directions.shape[1]
+        grain: FloatArray = step / (spreads * math.sqrt(self.rows))
+        # Never so coarse that a direction is lost, never so fine that int16 overflows.
+        grain = np.minimum(grain, 1 / math.sqrt(classes))
+        finest = np.abs(directions).max(axis=1, initial=0) / LARGEST
+        return np.asarray(np.maximum(grain, finest), np.float32)
+
+    def _worthwhile(self, step: float, grain: FloatArray) -> int:
+        """Return how many directions pay for their coefficients and for themselves."""
+        if not len(grain):
+            return 0
+        bit = math.log(2) * step**2 / 6
+        integers = np.floor(np.abs(self._coordinates) / step + ROUNDING) * np.sign(self._coordinates)
+        error = (self._coordinates - integers * step) ** 2
+        saved = (self._coordinates**2 - error).mean(axis=0)
+        classes = self._spectrum.directions.shape[1]
+        own = classes * (GAUSSIAN_BITS - np.log2(grain * math.sqrt(classes)))
+        profit = self.rows * (saved - bit * _entropy(integers)) - bit * own
+        running = np.cumsum(profit)
+        best = int(running.argmax())
+        return best + 1 if running[best] > 0 else 0
+
+    def _coarsest(self, good: Callable[[KltCodec], bool], target: Mapping[str, float]) -> KltCodec | None:
+        """Return the codec of the largest step that is good, or None; fine steps are better."""
+        low, high = self._scale * FINEST, self._scale * COARSEST
+        best = self.codec(low, target=target)
+        if not good(best):
+            return None
+        while high / low > TOLERANCE:
+            middle = self.codec(math.sqrt(low * high), target=target)
+            if good(middle):
+                best, low = middle, middle.step
+            else:
+                high = middle.step
+        return best
+
+    def _finest(self, good: Callable[[KltCodec], bool], target: Mapping[str, float]) -> KltCodec:
+        """Return the codec of the smallest step that is good; the coarsest is known to be."""
+        low, high = self._scale * FINEST, self._scale * COARSEST
+        best = self.codec(high, target=target)
+        while high / low > TOLERANCE:
+            middle = self.codec(math.sqrt(low * high), target=target)
+            if good(middle):
+                best, high = middle, middle.step
+            else:
+                low = middle.step
+        return best
+
+
+def _spread_of_row_means(blocks: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> float:
+    shifts = [(as_logits(block, label_kind) - mean).mean(axis=1) for block in blocks]
+    return float(np.concatenate(shifts).std() * math.sqrt(len(mean)))
+
+
+def _entropy(integers: FloatArray) -> FloatArray:
+    """Return the empirical entropy in bits of each column [n, K] of whole numbers."""
+    limit = 255
+    codes = np.clip(integers, -limit, limit).astype(np.int64) + limit
+    width = 2 * limit + 1
+    columns = integers.shape[1]
+    counts = np.bincount((codes + np.arange(columns) * width).ravel(), minlength=columns * width)
+    share = counts.reshape(columns, width) / len(integers)
+    return np.asarray(-(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1), np.float32)
