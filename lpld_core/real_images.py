@@ -1,4 +1,4 @@
-"""Real images from a class folder, decoded by threads and shown whole or by random crops.
+"""Real images from a class folder, decoded by threads and shown by their centre.
 
 Squeezing and analysing look at every image once, so nothing is cached and no table is needed first.
 """
@@ -6,10 +6,9 @@ Squeezing and analysing look at every image once, so nothing is cached and no ta
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lpld_core.evaluate import LARGE_IMAGE_SHARE, WHOLE_IMAGE_BELOW, centre_crop
+from lpld_core.overlap import map_ahead
 from lpld_labels.image_folder import class_names, decode_image, list_images, read_file
 from lpld_labels.replay import normalise
 from lpld_labels.replay.resize import resize_torch
@@ -71,12 +72,13 @@ class RealFolder:
 
 
 def centre_view(image: Pixels, size: tuple[int, int]) -> Tensor:
-    """Return the largest centred part of the output's shape, resized: uint8 [height, width, 3]."""
+    """Return the centred part that evaluation shows, resized: uint8 [height, width, 3].
+
+    An image that has the output's size already, such as a recovered one, is shown whole.
+    """
     height, width = image.shape[:2]
-    # Rounding must not reach outside the image, nor shrink an image that already has the shape.
-    rows = min(height, max(1, round(width * size[0] / size[1])))
-    columns = min(width, max(1, round(height * size[1] / size[0])))
-    top, left = (height - rows) // 2, (width - columns) // 2
+    whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
+    top, left, rows, columns = centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE)
     return resize_torch(image[top : top + rows, left : left + columns], *size)
 
 
@@ -97,19 +99,13 @@ def centre_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
 
-    def load(row: int) -> Tensor:
-        return centre_view(folder.decode(row), size)
-
     chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[list[Future[Tensor]]] = deque()
-        try:
-            for number, chunk in enumerate(chunks):
-                while len(waiting) <= _BATCHES_AHEAD and number + len(waiting) < len(chunks):
-                    waiting.append([pool.submit(load, row) for row in chunks[number + len(waiting)].tolist()])
-                views = torch.stack([future.result() for future in waiting.popleft()])
-                yield prepared(views, mean, std), torch.from_numpy(folder.labels[chunk])
-        finally:
-            for batch in waiting:
-                for future in batch:
-                    future.cancel()
+    views = map_ahead(
+        lambda row: centre_view(folder.decode(row), size),
+        rows.tolist(),
+        workers=threads,
+        ahead=_BATCHES_AHEAD * batch_size,
+    )
+    for chunk in chunks:
+        batch = torch.stack(list(islice(views, len(chunk))))
+        yield prepared(batch, mean, std), torch.from_numpy(folder.labels[chunk])

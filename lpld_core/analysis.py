@@ -1,0 +1,162 @@
+"""How diverse images are and how close to real ones: similarity within classes, and MMD (paper, 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lpld_core.features import extract_features
+from lpld_core.real_images import RealFolder, centre_batches
+from lpld_core.teacher import LoadedTeacher
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.order import keyed_generator
+
+_BANDWIDTH_SAMPLE = 2000
+_KERNEL_ROWS = 1024
+_SAMPLE_STREAM = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """Mean cosine similarity of two images of a class: mean and standard deviation over classes.
+
+    with_self: the same mean with every image also paired with itself. The paper's figures fall with
+    the number of images as this one does, so compare with it.
+    """
+
+    mean: float
+    std: float
+    with_self: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderAnalysis:
+    """Measures of one image folder. mmd_squared: distance to the real images, None for those."""
+
+    name: str
+    images: int
+    similarity: Similarity
+    mmd_squared: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """Folders side by side, the real one last. bandwidth: of the Gaussian kernel, in feature units."""
+
+    folders: tuple[FolderAnalysis, ...]
+    bandwidth: float
+
+
+def class_similarity(features: Tensor, labels: Tensor) -> Similarity:
+    """Return the similarity within classes of features [N, dimensions] with labels int64 [N].
+
+    The mean over all pairs of n unit vectors is (|their sum|^2 - n) / (n (n - 1)): no pair is visited.
+    """
+    unit = torch.nn.functional.normalize(features.double(), dim=1)
+    _, row, count = torch.unique(labels, return_inverse=True, return_counts=True)
+    if int(count.min()) < 2:
+        raise InvalidArgumentError(
+            "similarity needs two images of every class", expected="at least 2", got=int(count.min())
+        )
+    sums = torch.zeros(len(count), unit.shape[1], dtype=torch.float64).index_add_(0, row, unit)
+    squared = sums.square().sum(dim=1)
+    distinct = (squared - count) / (count * (count - 1))
+    return Similarity(
+        mean=float(distinct.mean()),
+        std=float(distinct.std(correction=0)),
+        with_self=float((squared / count.square()).mean()),
+    )
+
+
+def median_bandwidth(features: Tensor) -> float:
+    """Return the median distance between features [N, dimensions] (evenly chosen, at most 2000)."""
+    step = -(-len(features) // _BANDWIDTH_SAMPLE)
+    median = float(torch.pdist(features[::step].double()).median())
+    if not median > 0:
+        raise InvalidArgumentError("the real images' features are all the same", hint="use another model")
+    return median
+
+
+def mean_kernel(first: Tensor, second: Tensor, bandwidth: float) -> float:
+    """Return the mean of exp(-|a - b|^2 / (2 bandwidth^2)) over all rows a of first and b of second."""
+    a, b = first.double(), second.double()
+    total = 0.0
+    for rows in torch.split(a, _KERNEL_ROWS):
+        squared = torch.cdist(rows, b).square_()
+        total += float(squared.mul_(-1 / (2 * bandwidth**2)).exp_().sum())
+    return total / (len(a) * len(b))
+
+
+def mmd_squared(real: Tensor, synthetic: Tensor, bandwidth: float, real_kernel: float | None = None) -> float:
+    """Return K_TT + K_SS - 2 K_TS with a Gaussian kernel. real_kernel: K_TT, where known already."""
+    own = mean_kernel(real, real, bandwidth) if real_kernel is None else real_kernel
+    return own + mean_kernel(synthetic, synthetic, bandwidth) - 2 * mean_kernel(real, synthetic, bandwidth)
+
+
+def analyse(
+    model: LoadedTeacher,
+    folders: Sequence[tuple[str, RealFolder]],
+    real: RealFolder,
+    *,
+    real_per_class: int = 200,
+    batch_size: int = 128,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Analysis:
+    """Measure image folders (name, folder) against real images with a model's features.
+
+    real_per_class: real images used of each class, a keyed random choice. progress: (images done, all).
+    The real folder's own similarity comes last.
+    """
+    for name, folder in (*folders, ("real", real)):
+        if folder.classes != model.classes:
+            raise InvalidArgumentError(
+                "folder and model differ in their number of classes",
+                where=f"{name} ({folder.root})",
+                expected=f"{model.classes} (the model's)",
+                got=folder.classes,
+            )
+    chosen = [(name, folder, np.arange(len(folder))) for name, folder in folders]
+    chosen.append(("real", real, _sample(real, real_per_class, seed)))
+    total = sum(len(rows) for _, _, rows in chosen)
+    done = 0
+    extracted = []
+    for _, folder, rows in chosen:
+
+        def report(here: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + here, total)
+
+        batches = centre_batches(
+            folder, rows, size=model.input_size, mean=model.mean, std=model.std, batch_size=batch_size
+        )
+        extracted.append(extract_features(model, batches, progress=report))
+        done += len(rows)
+    real_features, _ = extracted[-1]
+    bandwidth = median_bandwidth(real_features)
+    real_kernel = mean_kernel(real_features, real_features, bandwidth)
+    results = []
+    for (name, folder, rows), (features, labels) in zip(chosen, extracted, strict=True):
+        distance = None
+        if folder is not real:
+            distance = mmd_squared(real_features, features, bandwidth, real_kernel)
+        similarity = class_similarity(features, labels)
+        results.append(
+            FolderAnalysis(name=name, images=len(rows), similarity=similarity, mmd_squared=distance)
+        )
+    return Analysis(folders=tuple(results), bandwidth=bandwidth)
+
+
+def _sample(folder: RealFolder, per_class: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return at most `per_class` rows of every class, in folder order."""
+    kept = []
+    for label in range(folder.classes):
+        rows = folder.rows_of(label)
+        draws = keyed_generator(seed, _SAMPLE_STREAM, label, 0, 0).random(len(rows))
+        kept.append(rows[np.sort(np.argsort(draws, kind="stable")[:per_class])])
+    return np.concatenate(kept)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from lpld_core.real_images import RealFolder
+from lpld_core.recover import (
+    CONTACT_SHEET_FILE,
+    RECORD_FILE,
+    ImageFiles,
+    Part,
+    RdedSettings,
+    RecoverSettings,
+    recover_images,
+    stitch_images,
+)
+from lpld_core.recover.contact_sheet import evenly
+from lpld_core.recover.folder import to_pixels
+from lpld_core.statistics import ClassStatistics, collect_statistics
+from lpld_core.teacher import LoadedTeacher
+from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
+from lpld_labels.image_folder import scan_image_folder
+from lpld_labels.manifest import Teacher
+from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
+
+NAMES = ("ant", "bee", "cat", "dog")
+SETTINGS = RecoverSettings(
+    method="lpld", ipc=3, iterations=3, learning_rate=0.1, alpha=0.05, roll=2, size=(8, 8), class_group=1
+)
+PNG = ImageFiles(format="png")
+
+
+@pytest.fixture(scope="module")
+def teacher() -> LoadedTeacher:
+    return tiny_teacher()
+
+
+@pytest.fixture
+def statistics(teacher: LoadedTeacher) -> ClassStatistics:
+    images = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return collect_statistics(teacher, [(images, torch.arange(16) % 4)], class_names=NAMES)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_images_are_saved_as_an_image_folder(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+) -> None:
+    calls: list[tuple[int, int]] = []
+    summary = recover_images(
+        teacher,
+        tmp_path / "out",
+        settings=SETTINGS,
+        statistics=statistics,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert (summary.made_groups, summary.kept_groups, summary.images, summary.complete) == (4, 0, 12, True)
+    assert calls == [(done, 12) for done in range(1, 13)]
+    table = scan_image_folder(tmp_path / "out")
+    assert table.paths[:2] == ["ant/ant_00000.jpg", "ant/ant_00001.jpg"]
+    assert np.bincount(table.classes).tolist() == [3, 3, 3, 3]
+    assert set(table.widths) == set(table.heights) == {8}
+    record = json.loads((tmp_path / "out" / RECORD_FILE).read_text())
+    assert record["method"] == "lpld"
+    assert record["class_group"] == 1
+    assert record["teacher"]["weights_digest"] == teacher.description.weights_digest
+    assert record["statistics_digest"] == statistics.digest()
+    with Image.open(tmp_path / "out" / CONTACT_SHEET_FILE) as sheet:
+        assert sheet.size == (3 * 10 + 2, 4 * 10 + 2)
+
+
+def test_killed_run_goes_on_at_the_next_group(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+) -> None:
+    recover_images(teacher, tmp_path / "whole", settings=SETTINGS, statistics=statistics)
+
+    def stop(done: int, total: int) -> None:
+        if done == 8:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        recover_images(teacher, tmp_path / "cut", settings=SETTINGS, statistics=statistics, progress=stop)
+    assert not (tmp_path / "cut" / CONTACT_SHEET_FILE).exists()
+    # A kill between two files of a group leaves some of them: that group is made again.
+    (tmp_path / "cut" / "bee" / "bee_00002.jpg").unlink()
+    summary = recover_images(teacher, tmp_path / "cut", settings=SETTINGS, statistics=statistics)
+    assert (summary.made_groups, summary.kept_groups, summary.complete) == (3, 1, True)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_parts_make_the_same_images_as_one_run(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+) -> None:
+    recover_images(teacher, tmp_path / "whole", settings=SETTINGS, statistics=statistics)
+    done = [
+        recover_images(
+            teacher, tmp_path / "parts", settings=SETTINGS, statistics=statistics, part=Part(number=n, of=3)
+        )
+        for n in (3, 1, 2)
+    ]
+    assert [summary.made_groups for summary in done] == [1, 2, 1]
+    assert [summary.complete for summary in done] == [False, False, True]
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_folder_of_another_run_is_refused(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+) -> None:
+    recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
+    before = contents(tmp_path / "out")
+    for changes in ({"alpha": 0.1}, {"seed": 1}, {"ipc": 2}):
+        other = dataclasses.replace(SETTINGS, **changes)
+        with pytest.raises(PoolConflictError, match=f"'{next(iter(changes))}' differs"):
+            recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
+    with pytest.raises(PoolConflictError, match="'image_files' differs"):
+        recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics, files=PNG)
+    assert contents(tmp_path / "out") == before
+    regrouped = dataclasses.replace(SETTINGS, class_group=4)
+    summary = recover_images(teacher, tmp_path / "out", settings=regrouped, statistics=statistics)
+    assert (summary.made_groups, summary.kept_groups) == (0, 1)
+    (tmp_path / "foreign" / "holiday").mkdir(parents=True)
+    with pytest.raises(PoolConflictError, match="holds other directories"):
+        recover_images(teacher, tmp_path / "foreign", settings=SETTINGS, statistics=statistics)
+
+
+def test_nan_keeps_finished_groups(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+) -> None:
+    statistics.layers[0].variance[2] = math.nan
+    with pytest.raises(ComputationError, match=r"group 2 \(cat\): recovery of class 2 .*not finite"):
+        recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == ["ant", "bee"]
+    assert len(list((tmp_path / "out").rglob("*.jpg"))) == 6
+
+
+def test_class_names_must_fit(teacher: LoadedTeacher, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, statistics_kind="global", iterations=1)
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 2"):
+        recover_images(teacher, tmp_path / "a", settings=settings, class_names=("x", "y"))
+    with pytest.raises(InvalidArgumentError, match="not sorted"):
+        recover_images(teacher, tmp_path / "b", settings=settings, class_names=("d", "c", "b", "a"))
+    recover_images(teacher, tmp_path / "c", settings=settings)
+    assert (tmp_path / "c" / "0003" / "0003_00002.jpg").exists()
+
+
+def test_pixels_come_back_exactly() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+    normalised = (pixels.float() / 255 - mean) / std
+    assert torch.equal(to_pixels(normalised, MEAN, STD), pixels.permute(0, 2, 3, 1))
+
+
+def test_image_files_are_checked() -> None:
+    with pytest.raises(InvalidArgumentError, match="jpeg, png"):
+        ImageFiles(format="gif")
+    with pytest.raises(InvalidArgumentError, match="1 to 100"):
+        ImageFiles(quality=0)
+
+
+def test_contact_sheet_shows_an_even_choice() -> None:
+    assert evenly(3, 10) == [0, 1, 2]
+    assert evenly(1000, 5) == [0, 250, 500, 749, 999]
+    assert evenly(1, 10) == [0]
+
+
+class Brightness(nn.Module):
+    """A classifier that takes an image for class 1 the surer, the brighter it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        bright = images.mean(dim=(1, 2, 3)) * self.weight
+        return torch.stack([-bright, bright], dim=1)
+
+
+def brightness_teacher() -> LoadedTeacher:
+    description = Teacher(name="tests:brightness", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return LoadedTeacher(model=Brightness(), description=description, input_size=(8, 8), classes=2)
+
+
+def grey_folder(root: Path, greys: list[int]) -> RealFolder:
+    for name in ("dark", "light"):
+        (root / name).mkdir(parents=True)
+        for number, grey in enumerate(greys):
+            Image.new("RGB", (20, 14), (grey, grey, grey)).save(root / name / f"{number}.png")
+    return RealFolder.open(root)
+
+
+def test_rded_stitches_the_crops_the_teacher_is_surest_of(tmp_path: Path) -> None:
+    greys = [10, 200, 30, 120, 220, 60, 90, 250, 160, 70]
+    real = grey_folder(tmp_path / "real", greys)
+    settings = RdedSettings(ipc=2, size=(8, 8), crops=3)
+    stitch_images(brightness_teacher(), tmp_path / "out", settings=settings, real=real, files=PNG)
+    tiles = {}
+    for name in ("dark", "light"):
+        images = [np.asarray(Image.open(path)) for path in sorted((tmp_path / "out" / name).iterdir())]
+        assert [image.shape for image in images] == [(8, 8, 3)] * 2
+        tiles[name] = [
+            [int(image[top : top + 4, left : left + 4].mean()) for top in (0, 4) for left in (0, 4)]
+            for image in images
+        ]
+    ordered = sorted(greys)
+    assert sorted(itertools.chain(*tiles["dark"])) == ordered[:8]
+    assert sorted(itertools.chain(*tiles["light"])) == ordered[2:]
+    assert tiles["light"] == [[250, 200, 120, 70], [220, 160, 90, 60]]
+
+
+def test_rded_keeps_the_best_crop_of_an_image(tmp_path: Path) -> None:
+    (tmp_path / "real" / "a").mkdir(parents=True)
+    (tmp_path / "real" / "b").mkdir()
+    ramp = np.repeat(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], 64, axis=0).repeat(3, axis=2)
+    for name in ("a", "b"):
+        Image.fromarray(ramp).save(tmp_path / "real" / name / "ramp.png")
+    real = RealFolder.open(tmp_path / "real")
+    brightness = {}
+    for crops in (1, 12):
+        settings = RdedSettings(ipc=1, size=(8, 8), tiles=1, crops=crops)
+        out = tmp_path / f"out{crops}"
+        stitch_images(brightness_teacher(), out, settings=settings, real=real, files=PNG)
+        for name in ("a", "b"):
+            brightness[name, crops] = float(np.asarray(Image.open(out / name / f"{name}_00000.png")).mean())
+    assert brightness["a", 12] < brightness["a", 1]
+    assert brightness["b", 12] > brightness["b", 1]
+
+
+def test_rded_refuses_classes_with_too_few_images(tmp_path: Path, teacher: LoadedTeacher) -> None:
+    real = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=7))
+    with pytest.raises(InvalidArgumentError, match=r"'class0' has too few real images.*expected 8.*got 7"):
+        stitch_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=2, size=(8, 8)), real=real)
+    three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=4))
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
+        stitch_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=1, size=(8, 8)), real=three)

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lpld_core.batchnorm import batchnorm_layers, image_sums
+from lpld_core.statistics import ClassStatistics, collect_statistics
+from lpld_core.teacher import LoadedTeacher, weights_digest
+from lpld_core.update_bound import update_bound
+from lpld_labels.errors import InvalidArgumentError, ManifestError
+from lpld_labels.manifest import Teacher
+from tests.lpld_core.networks import MEAN, STD, tiny_teacher
+
+NAMES = ("ant", "bee", "cat", "dog")
+Batch = tuple[Tensor, Tensor]
+
+
+def data(rows: int = 37, seed: int = 0) -> Batch:
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randn(rows, 3, 8, 8, generator=random) * 2 + 1
+    labels = torch.randint(0, 4, (rows,), generator=random)
+    labels[:4] = torch.arange(4)
+    return images, labels
+
+
+def batches(images: Tensor, labels: Tensor, size: int) -> Iterator[Batch]:
+    return zip(torch.split(images, size), torch.split(labels, size), strict=True)
+
+
+def activations(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Inputs of the layers that run, in float64, by the plainest means."""
+    seen: dict[str, Tensor] = {}
+    handles = [
+        getattr(model, name).register_forward_hook(
+            lambda module, inputs, output, name=name: seen.__setitem__(name, inputs[0].double())
+        )
+        for name in ("bn1", "bn2")
+    ]
+    with torch.no_grad():
+        model(images)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def plain_moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    flat = values.permute(1, 0, 2, 3).flatten(1)
+    return flat.mean(dim=1), flat.var(dim=1, correction=0)
+
+
+@settings(deadline=None, max_examples=20)
+@given(size=st.integers(1, 40), order=st.integers(0, 10**6))
+def test_exact_moments_are_those_of_all_images_whatever_the_batches(size: int, order: int) -> None:
+    teacher = tiny_teacher()
+    images, labels = data()
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(order))
+    found = collect_statistics(teacher, batches(images[shuffled], labels[shuffled], size), class_names=NAMES)
+    expected = activations(teacher.model, images)
+    assert [layer.name for layer in found.layers] == ["bn1", "bn2"]
+    assert found.counts.tolist() == torch.bincount(labels).tolist()
+    for layer in found.layers:
+        for label in range(4):
+            mean, variance = plain_moments(expected[layer.name][labels == label])
+            torch.testing.assert_close(layer.mean[label], mean.float(), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(layer.variance[label], variance.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_moving_average_updates_only_the_classes_in_a_batch() -> None:
+    teacher = tiny_teacher()
+    images, labels = data()
+    found = collect_statistics(
+        teacher, batches(images, labels, 5), class_names=NAMES, update="ema", momentum=0.3
+    )
+    for layer in found.layers:
+        values = activations(teacher.model, images)[layer.name]
+        mean, variance = torch.zeros_like(layer.mean), torch.ones_like(layer.variance)
+        for start in range(0, len(labels), 5):
+            part, part_labels = values[start : start + 5], labels[start : start + 5]
+            for label in sorted(set(part_labels.tolist())):
+                now = plain_moments(part[part_labels == label])
+                mean[label] = 0.7 * mean[label] + 0.3 * now[0].float()
+                variance[label] = 0.7 * variance[label] + 0.3 * now[1].float()
+        torch.testing.assert_close(layer.mean, mean, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(layer.variance, variance, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_sums_keep_the_variance_where_the_mean_is_large(memory_format: torch.memory_format) -> None:
+    values = 1000 + torch.randn(9, 5, 130, 130).contiguous(memory_format=memory_format)
+    first, second = image_sums(values, torch.full((5,), 999.5))
+    pixels = 130 * 130
+    mean = first.double() / pixels
+    variance = second.double() / pixels - mean.square()
+    exact = values.double().var(dim=(2, 3), correction=0)
+    torch.testing.assert_close(variance, exact, rtol=1e-4, atol=0)
+
+
+def test_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+    teacher = tiny_teacher()
+    saved = collect_statistics(teacher, batches(*data(), 8), class_names=NAMES, update="ema", momentum=0.2)
+    saved.save(tmp_path / "s.safetensors")
+    loaded = ClassStatistics.load(tmp_path / "s.safetensors")
+    assert (loaded.teacher, loaded.class_names, loaded.update, loaded.momentum) == (
+        teacher.description,
+        NAMES,
+        "ema",
+        0.2,
+    )
+    assert torch.equal(loaded.counts, saved.counts)
+    assert loaded.digest() == saved.digest()
+    for a, b in zip(loaded.layers, saved.layers, strict=True):
+        assert a.name == b.name
+        assert torch.equal(a.mean, b.mean)
+        assert torch.equal(a.variance, b.variance)
+    loaded.check_teacher(teacher)
+
+
+def test_statistics_of_another_teacher_are_refused() -> None:
+    found = collect_statistics(tiny_teacher(), [data()], class_names=NAMES)
+    with pytest.raises(InvalidArgumentError, match="taken from another teacher"):
+        found.check_teacher(tiny_teacher(seed=1))
+    with pytest.raises(InvalidArgumentError, match=r"differ in their number of classes.*expected 5"):
+        found.check_teacher(tiny_teacher(classes=5))
+
+
+def test_wrong_data_is_refused() -> None:
+    images, labels = data()
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3 class folders"):
+        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES[:3])
+    with pytest.raises(InvalidArgumentError, match="class 'cat' has no image"):
+        collect_statistics(tiny_teacher(), [(images, labels * (labels != 2))], class_names=NAMES)
+    with pytest.raises(InvalidArgumentError, match="exact or ema, got median"):
+        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES, update="median")
+    images[3, 0, 0, 0] = math.nan
+    with pytest.raises(InvalidArgumentError, match="'bn1' saw values that are not finite"):
+        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES)
+
+
+def test_network_without_batchnorm_is_refused() -> None:
+    teacher = tiny_teacher(batchnorm=False)
+    with pytest.raises(InvalidArgumentError, match=r"tests:tiny has no BatchNorm2d layer.*can still label"):
+        collect_statistics(teacher, [data()], class_names=NAMES)
+    untracked = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False))
+    with pytest.raises(InvalidArgumentError, match="'0' does not track statistics"):
+        batchnorm_layers(untracked)
+
+
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"none\.safetensors: not a statistics file"):
+        ClassStatistics.load(tmp_path / "none.safetensors")
+    path = tmp_path / "s.safetensors"
+    path.write_bytes(b"not safetensors")
+    with pytest.raises(InvalidArgumentError, match="not a statistics file"):
+        ClassStatistics.load(path)
+    found = collect_statistics(tiny_teacher(), [data()], class_names=NAMES)
+    found.layers[0].mean[2, 1] = math.inf
+    found.save(path)
+    with pytest.raises(ManifestError, match=r"'bn1\.mean' is not finite"):
+        ClassStatistics.load(path)
+
+
+def test_bound_is_the_papers_for_imagenet() -> None:
+    bound = update_bound(smallest_class=732, images=1_281_167, batch_size=256)
+    assert (bound.required, bound.available, bound.one_pass_suffices) == (1356, 5005, True)
+    assert bound.convergence == pytest.approx(423, abs=1)
+    small = update_bound(smallest_class=500, images=10_000, batch_size=256)
+    assert not small.one_pass_suffices
+    with pytest.raises(InvalidArgumentError, match="'momentum' is out of range"):
+        update_bound(smallest_class=1, images=2, batch_size=1, momentum=1.0)
+    with pytest.raises(InvalidArgumentError, match="no bound"):
+        update_bound(smallest_class=0, images=2, batch_size=1)
+
+
+def test_resnet18_of_tiny_imagenet_weighs_what_the_paper_says() -> None:
+    model = torchvision.models.resnet18(num_classes=200).eval()
+    teacher = LoadedTeacher(
+        model=model,
+        description=Teacher(name="resnet18", weights_digest=weights_digest(model), mean=MEAN, std=STD),
+        input_size=(32, 32),
+        classes=200,
+    )
+    batch = (torch.zeros(200, 3, 32, 32), torch.arange(200))
+    found = collect_statistics(teacher, [batch], class_names=[f"{n:03d}" for n in range(200)])
+    # The paper's 7.35 MB are 2^20 bytes each and include the file's small change.
+    assert found.nbytes / 2**20 == pytest.approx(7.35, abs=0.05)
