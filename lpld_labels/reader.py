@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from lpld_labels.cache import BlockCache
 from lpld_labels.codecs import Codec, restore_codec
+from lpld_labels.digest import bytes_digest
 from lpld_labels.errors import BatchNotFoundError, NotAPoolError, PoolCorruptError
 from lpld_labels.images import ImageTable
 from lpld_labels.index import BatchIndex
@@ -257,7 +258,17 @@ class PoolReader:
         tables = {}
         for entry in self.manifest.files_of("codec"):
             with self._system.open_input_stream(self._at(entry.path)) as stream:
-                tables[PurePosixPath(entry.path).name] = stream.read()
+                table = stream.read()
+            # Labels decoded with another pool's table would be wrong without a sign of it.
+            if bytes_digest(table) != entry.digest:
+                raise PoolCorruptError(
+                    "codec table is not the one this pool was written with",
+                    where=self._at(entry.path),
+                    expected=f"SHA-256 {entry.digest[:12]}...",
+                    got=f"{bytes_digest(table)[:12]}...",
+                    hint="restore this file",
+                )
+            tables[PurePosixPath(entry.path).name] = table
         return tables
 
     def close(self) -> None:
