@@ -1,0 +1,14 @@
+"""Importing label folders of other programs. Reads their files as data; needs no torch.
+
+from lpld_labels.importers import import_labels
+report = import_labels("FKD_cutmix_fp16", "pool", images="syn_data")
+"""
+
+from __future__ import annotations
+
+from lpld_labels.importers.base import ImportOptions
+from lpld_labels.importers.formats import AUTO, FORMATS
+from lpld_labels.importers.report import Hole, ImportReport
+from lpld_labels.importers.run import import_labels
+
+__all__ = ["AUTO", "FORMATS", "Hole", "ImportOptions", "ImportReport", "import_labels"]

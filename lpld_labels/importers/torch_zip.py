@@ -1,0 +1,210 @@
+"""Files of `torch.save` without torch: a zip of one pickle and the bytes of each tensor.
+
+    NAME/data.pkl      the object; tensors refer to their storage by key
+    NAME/data/KEY      bytes of one storage, stored without compression
+    NAME/byteorder     "little" or "big"; absent in older files, which are little
+
+Sizes in a file are claims. Every claim is checked against the bytes that are there before anything
+is allocated, so a file can never take more memory than its own length.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import LabelFileError
+from lpld_labels.importers.numpy_pickle import numpy_names
+from lpld_labels.importers.pickle_data import Name, PickleReader
+
+Array = npt.NDArray[Any]
+
+MAX_FILE_BYTES = 1 << 31
+"""A batch of 1024 rows of 10,450 float32 labels is 43 MB; nothing near 2 GiB is a label batch."""
+MAX_DIMENSIONS = 8
+
+STORAGE_DTYPES: Mapping[str, str] = {
+    "torch.HalfStorage": "f2",
+    "torch.FloatStorage": "f4",
+    "torch.DoubleStorage": "f8",
+    "torch.ByteStorage": "u1",
+    "torch.CharStorage": "i1",
+    "torch.ShortStorage": "i2",
+    "torch.IntStorage": "i4",
+    "torch.LongStorage": "i8",
+    "torch.BoolStorage": "?",
+}
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    UnicodeDecodeError,
+    ValueError,
+    struct.error,
+)
+
+
+def read_torch_zip(path: Path) -> object:
+    """Return what was saved: lists and tuples of numbers, None, and NumPy arrays for tensors.
+
+    Arrays are read-only views of the file's bytes. Raises LabelFileError for a file that is damaged or
+    not of this kind, UnsafePickleError for one that asks for anything but data.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise LabelFileError(
+                "file is too large for a label batch", where=path, expected=f"<= {MAX_FILE_BYTES}", got=size
+            )
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise LabelFileError("file is missing", where=path, hint="copy the folder again") from None
+    except OSError as error:
+        raise LabelFileError(f"cannot read: {error.strerror}", where=path) from None
+    return _SavedObject(data, where=str(path)).read()
+
+
+class _Entry(NamedTuple):
+    """Where the bytes of a zip member are, and their CRC-32."""
+
+    header: int
+    size: int
+    crc: int
+
+
+class _SavedObject:
+    """One file, taken apart."""
+
+    def __init__(self, data: bytes, *, where: str) -> None:
+        self._data = data
+        self._where = where
+        self._entries = self._directory()
+        self._root = self._find_root()
+        self._order = self._byte_order()
+        self._storages: dict[str, Array] = {}
+
+    def read(self) -> object:
+        program = bytes(self._bytes(f"{self._root}/data.pkl"))
+        names = {
+            **{text: Name(text) for text in STORAGE_DTYPES},
+            "torch._utils._rebuild_tensor_v2": Name("torch._utils._rebuild_tensor_v2", self._tensor),
+            "collections.OrderedDict": Name("collections.OrderedDict", _no_hooks),
+            **numpy_names(program),
+        }
+        reader = PickleReader(names=names, persistent=self._storage, where=self._where)
+        return reader.read(program)
+
+    def _error(self, problem: str, expected: object = "", got: object = "") -> LabelFileError:
+        return LabelFileError(
+            problem, where=self._where, expected=expected, got=got, hint="restore this file"
+        )
+
+    def _directory(self) -> dict[str, _Entry]:
+        try:
+            with zipfile.ZipFile(io.BytesIO(self._data)) as archive:
+                members = archive.infolist()
+        except _UNREADABLE as error:
+            problem = f"not a whole file of torch.save: {error}"
+            raise LabelFileError(
+                problem,
+                where=self._where,
+                expected="the zip form that PyTorch >= 1.6 writes",
+                hint="restore this file; a file of an older PyTorch must be loaded and saved again",
+            ) from None
+        if len({member.filename for member in members}) != len(members):
+            raise self._error("two members of the zip have the same name")
+        if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 for member in members):
+            raise self._error("the zip is compressed or encrypted", "stored members, as torch.save writes")
+        if sum(member.file_size for member in members) > len(self._data):
+            raise self._error("members of the zip overlap")
+        return {m.filename: _Entry(m.header_offset, m.file_size, m.CRC) for m in members}
+
+    def _find_root(self) -> str:
+        roots = [name.split("/")[0] for name in self._entries if name.split("/")[1:] == ["data.pkl"]]
+        if len(roots) != 1:
+            raise self._error("not a file of torch.save", "one NAME/data.pkl in the zip", len(roots))
+        return roots[0]
+
+    def _byte_order(self) -> Literal["<", ">"]:
+        name = f"{self._root}/byteorder"
+        if name not in self._entries:
+            return "<"
+        order = bytes(self._bytes(name))
+        if order not in (b"little", b"big"):
+            raise self._error("unknown byte order", "little or big", repr(order[:16]))
+        return "<" if order == b"little" else ">"
+
+    def _bytes(self, name: str) -> memoryview:
+        """Return the bytes of a member, known to be those that were written."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise self._error("a member of the zip is missing", repr(name))
+        try:
+            signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(self._data, entry.header)
+        except struct.error:
+            raise self._error("damaged zip: a member lies outside the file", repr(name)) from None
+        start = entry.header + _LOCAL_HEADER.size + name_length + extra_length
+        content = memoryview(self._data)[start : start + entry.size]
+        if signature != b"PK\x03\x04" or len(content) != entry.size:
+            raise self._error("damaged zip: a member lies outside the file", repr(name))
+        if zlib.crc32(content) != entry.crc:
+            raise self._error("damaged file: checksum of a member does not match", repr(name))
+        return content
+
+    def _storage(self, identifier: object) -> Array:
+        """Return a storage as a flat array; its id is ("storage", type, key, device, element count)."""
+        match identifier:
+            case ("storage", Name(text=kind), str(key), str(), int(count)) if kind in STORAGE_DTYPES:
+                pass
+            case _:
+                raise self._error("damaged pickle: a tensor's storage is not named as torch does")
+        name = f"{self._root}/data/{key}"
+        if name not in self._storages:
+            dtype = np.dtype(STORAGE_DTYPES[kind])
+            content = self._bytes(name)
+            if len(content) != count * dtype.itemsize:
+                raise self._error(
+                    f"storage {key} has the wrong size", f"{count * dtype.itemsize} bytes", len(content)
+                )
+            if dtype == np.bool_:
+                # Bytes that are neither 0 nor 1 would be booleans that are neither true nor false.
+                self._storages[name] = np.frombuffer(content, np.uint8) != 0
+            else:
+                stored = np.frombuffer(content, dtype.newbyteorder(self._order))
+                self._storages[name] = stored.astype(dtype, copy=False)
+        return self._storages[name]
+
+    def _tensor(
+        self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+    ) -> Array:
+        """Return a tensor as a view of its storage, once every element is known to lie inside."""
+        numbers = [offset, *shape, *strides]
+        if not isinstance(storage, np.ndarray) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError("a tensor's shape is not made of numbers >= 0")
+        if len(shape) != len(strides) or len(shape) > MAX_DIMENSIONS:
+            raise ValueError("a tensor's shape and strides do not fit each other")
+        count = math.prod(shape)
+        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if count > storage.size or (count and last >= storage.size):
+            raise ValueError("a tensor reaches outside its storage")
+        if count == 0:
+            return np.empty(shape, storage.dtype)
+        steps = [step * storage.itemsize for step in strides]
+        return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
+
+
+def _no_hooks() -> None:
+    """Stand for the empty dictionary of hooks that every tensor carries."""
