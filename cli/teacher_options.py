@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_WEIGHTS = "DEFAULT"
 
 
-def _channels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+def channels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Parse three numbers separated by commas, one per colour channel."""
     del ctx, param
     if value is None:
@@ -32,10 +32,10 @@ def teacher_options(command: F) -> F:
     """Add --teacher, --teacher-weights, --size, --mean and --std."""
     for option in (
         click.option(
-            "--std", callback=_channels, metavar="R,G,B", help="Normalisation, where the weights do not say."
+            "--std", callback=channels, metavar="R,G,B", help="Normalisation, where the weights do not say."
         ),
         click.option(
-            "--mean", callback=_channels, metavar="R,G,B", help="Normalisation, where the weights do not say."
+            "--mean", callback=channels, metavar="R,G,B", help="Normalisation, where the weights do not say."
         ),
         click.option(
             "--size", type=click.IntRange(1), help="Side of a view in pixels [default: the teacher's]."

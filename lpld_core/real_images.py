@@ -98,7 +98,6 @@ def centre_batches(
     threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
-
     chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     views = map_ahead(
         lambda row: centre_view(folder.decode(row), size),

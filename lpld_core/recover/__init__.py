@@ -1,21 +1,11 @@
-"""Recovery: making a few images per class out of what a teacher remembers of its training data."""
+"""Recovery: a few images per class, made out of what a teacher remembers of its training data.
 
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, ImageFiles
-from lpld_core.recover.plan import Part
-from lpld_core.recover.run import RunSummary, recover_images, stitch_images
-from lpld_core.recover.settings import METHODS, PRESETS, Preset, RdedSettings, RecoverSettings
-
-__all__ = [
-    "CONTACT_SHEET_FILE",
-    "METHODS",
-    "PRESETS",
-    "RECORD_FILE",
-    "ImageFiles",
-    "Part",
-    "Preset",
-    "RdedSettings",
-    "RecoverSettings",
-    "RunSummary",
-    "recover_images",
-    "stitch_images",
-]
+settings       what a run is told; the papers' presets
+plan           which images are optimised together
+views          how an image is shown to the teacher
+losses         cross-entropy and the distance to BatchNorm statistics
+optimise       from noise to the last iterate, one group at a time
+rded           stitching crops of real images instead
+folder, run    the image folder of a run: resumable, divisible
+contact_sheet  one picture of it
+"""

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from lpld_core.batchnorm import BatchNormLayer, image_sums, watched_inputs
-
-FIRST_LAYER_WEIGHT = 10.0
+from lpld_core.recover.settings import FIRST_LAYER_WEIGHT
 
 
 class _UnitMoments(torch.autograd.Function):

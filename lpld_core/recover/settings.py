@@ -1,19 +1,22 @@
-"""What a recovery run is told: method, sizes and schedule, with the papers' settings as presets."""
+"""What a recovery run is told: method, sizes and schedule, with the papers' settings as presets.
+
+Nothing here needs torch, so the command line can list methods and presets without loading it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from lpld_core.recover.losses import FIRST_LAYER_WEIGHT
 from lpld_core.recover.plan import Group, class_units, grouped, mixed_units
-from lpld_core.recover.views import ViewRanges
 from lpld_labels.errors import InvalidArgumentError
 
 OPTIMISED_METHODS = ("lpld", "sre2l", "cda")
 METHODS = (*OPTIMISED_METHODS, "rded")
 STATISTICS_KINDS = ("class", "global")
 IMAGE_FORMATS = ("jpeg", "png")
+FIRST_LAYER_WEIGHT = 10.0
+"""The papers weigh the distance at the first BatchNorm layer ten times."""
 _LARGEST_CROP = 1.0
 
 
@@ -32,6 +35,21 @@ PRESETS = {
     "tiny": Preset(iterations=4000, learning_rate=0.1, alpha=0.05, roll=4),
     "imagenet21k": Preset(iterations=2000, learning_rate=0.05, alpha=0.25, roll=32),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRanges:
+    """What views are drawn from.
+
+    smallest_crop: least share of the image's area in a crop (the largest is 1).
+    ratio: least and greatest width / height of a crop.
+    flip_probability: of mirroring left to right. roll: greatest cyclic shift per axis in pixels.
+    """
+
+    smallest_crop: float = 0.08
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip_probability: float = 0.5
+    roll: int = 32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,27 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lpld_core.recover.settings import ViewRanges
 from lpld_labels.manifest import Augmentation
 from lpld_labels.order import keyed_generator
 from lpld_labels.replay.draw import draw_crops
 
 _VIEW_STREAM, _NOISE_STREAM = 1, 2
 Matrix = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewRanges:
-    """What views are drawn from.
-
-    smallest_crop: least share of the image's area in a crop (the largest is 1).
-    ratio: least and greatest width / height of a crop.
-    flip_probability: of mirroring left to right. roll: greatest cyclic shift per axis in pixels.
-    """
-
-    smallest_crop: float = 0.08
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip_probability: float = 0.5
-    roll: int = 32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,18 +13,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from lpld_core.real_images import RealFolder
-from lpld_core.recover import (
-    CONTACT_SHEET_FILE,
-    RECORD_FILE,
-    ImageFiles,
-    Part,
-    RdedSettings,
-    RecoverSettings,
-    recover_images,
-    stitch_images,
-)
 from lpld_core.recover.contact_sheet import evenly
-from lpld_core.recover.folder import to_pixels
+from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, ImageFiles, to_pixels
+from lpld_core.recover.plan import Part
+from lpld_core.recover.run import recover_images, stitch_images
+from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.statistics import ClassStatistics, collect_statistics
 from lpld_core.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
