@@ -33,7 +33,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.images import ImageTable
 from lpld_labels.manifest import Augmentation
 from lpld_labels.order import keyed_generator
-from lpld_labels.records import BatchKey, Box, CutOut, IntArray, Mix, ViewBatch
+from lpld_labels.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
 
 CROP_TRIES = 10
 DEFAULT_CROP_RATIO = (3 / 4, 4 / 3)
@@ -67,9 +67,7 @@ def draw_views(
     rows = len(chosen)
     patch_order = _draw_patches(rng, rows, augmentation.patch_grid)
     crops = draw_crops(rng, heights, widths, augmentation)
-    flips = np.zeros(rows, np.bool_)
-    if augmentation.flip_probability is not None:
-        flips = rng.random(rows) < augmentation.flip_probability
+    flips = _draw_flips(rng, rows, augmentation.flip_probability)
     return ViewBatch(
         key=BatchKey(epoch, batch),
         images=chosen,
@@ -94,7 +92,7 @@ def _draw_patches(rng: np.random.Generator, rows: int, grid: int | None) -> npt.
     if grid is None:
         return None
     if not 1 <= grid <= 15:
-        raise InvalidArgumentError("patch grid is out of range", expected="1 to 15", got=grid)
+        raise InvalidArgumentError("patch_grid is out of range", expected="1 to 15", got=grid)
     return np.argsort(rng.random((rows, grid * grid)), axis=1, kind="stable").astype(np.uint8)
 
 
@@ -140,6 +138,14 @@ def _largest_crop(
         np.clip(height, 1, heights).astype(np.int64),
         np.clip(width, 1, widths).astype(np.int64),
     )
+
+
+def _draw_flips(rng: np.random.Generator, rows: int, probability: float | None) -> BoolArray:
+    if probability is None:
+        return np.zeros(rows, np.bool_)
+    if not 0 <= probability <= 1:
+        raise InvalidArgumentError("flip_probability is out of range", expected="0 to 1", got=probability)
+    return rng.random(rows) < probability
 
 
 def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:

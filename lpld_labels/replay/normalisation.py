@@ -28,11 +28,12 @@ def normalise(
         out = torch.empty(
             pixels.shape, dtype=torch.float32, device=pixels.device, memory_format=torch.channels_last
         )
-    if tuple(out.shape) != tuple(pixels.shape) or not out.is_contiguous(memory_format=torch.channels_last):
+    fits = out.shape == pixels.shape and out.dtype == torch.float32 and out.device == pixels.device
+    if not fits or not out.is_contiguous(memory_format=torch.channels_last):
         raise InvalidArgumentError(
             "out does not fit the pixels",
-            expected=f"{list(pixels.shape)}, channels-last",
-            got=f"{list(out.shape)}, strides {list(out.stride())}",
+            expected=f"float32 {list(pixels.shape)} on {pixels.device}, channels-last",
+            got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
         )
     if out is not pixels:
         out.copy_(pixels)

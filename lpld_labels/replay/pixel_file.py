@@ -74,9 +74,10 @@ class PixelFile:
         sizes = table.heights.astype(np.int64) * table.widths * 3
         self._starts = (first + np.concatenate([[0], np.cumsum(sizes)])).tolist()
         self._trusted = bytearray(len(table))
-        if not self._is_whole():
-            self._create()
-        self._map()
+        with write_errors(self.path):
+            if not self._is_whole():
+                self._create()
+            self._map()
 
     def get(self, index: int, decode: Callable[[int], Pixels]) -> Pixels:
         """Return image `index` as uint8 [H, W, 3], decoding and keeping it if it is not there."""
@@ -114,31 +115,30 @@ class PixelFile:
             with self.path.open("rb") as stream:
                 header = stream.read(len(self._header))
                 return header == self._header and os.fstat(stream.fileno()).st_size == self._starts[-1]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def _create(self) -> None:
         """Put an empty file in place in one step; of several processes one wins and all use its file."""
         total = self._starts[-1]
         temporary = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
-        with write_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(self.path.parent).free
-            if free < total:
-                raise PoolWriteError(
-                    "not enough space for the decoded images",
-                    where=self.path.parent,
-                    expected=f"{total} bytes",
-                    got=f"{free} free",
-                    hint="choose another directory or keep decoded images in memory",
-                )
-            try:
-                with temporary.open("xb") as stream:
-                    stream.write(self._header)
-                    stream.truncate(total)
-                self._publish(temporary)
-            finally:
-                temporary.unlink(missing_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.path.parent).free
+        if free < total:
+            raise PoolWriteError(
+                "not enough space for the decoded images",
+                where=self.path.parent,
+                expected=f"{total} bytes",
+                got=f"{free} free",
+                hint="choose another directory or keep decoded images in memory",
+            )
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(self._header)
+                stream.truncate(total)
+            self._publish(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
         log.debug("made %s for %d images", self.path, len(self._shapes))
 
     def _publish(self, temporary: Path) -> None:
