@@ -56,12 +56,13 @@ class _AffineCodec(Codec):
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        return converted(self._grid(payload, rows, classes).values(), dtype)
+        return converted(self.grid(payload, rows, classes).values(), dtype)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
-        return _canonical(self._grid(payload, rows, classes))
+        return _canonical(self.grid(payload, rows, classes))
 
-    def _grid(self, payload: Payload, rows: int, classes: int) -> RowGrid:
+    def grid(self, payload: Payload, rows: int, classes: int) -> RowGrid:
+        """Return codes [rows, classes] and the grid of each row, to finish decoding elsewhere."""
         codes = payload["codes"]
         width = packed_width(classes, self.bits)
         if len(codes) != rows or codes.type.byte_width != width:
