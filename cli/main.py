@@ -7,7 +7,9 @@ import click
 from .console import LazyGroup, run
 
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
-    "build": (".build", "Label an image folder with a teacher."),
+    "build": (".build", "Label an image folder with a teacher: images -> pool."),
+    "prune": (".prune", "Keep a part of the label batches: pool -> smaller pool."),
+    "train": (".train", "Train a student from a pool."),
     "inspect": (".inspect", "Say what a pool is and what it weighs."),
     "verify": (".verify", "Check that a pool is whole."),
 }

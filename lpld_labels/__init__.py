@@ -1,20 +1,45 @@
 """Soft labels for dataset distillation in Parquet: the pool format and everything that reads it.
 
-from lpld_labels import PoolReader
-with PoolReader("pool") as pool:
-    batch = pool.read((0, 3))      # epoch 0, batch 3
-    batch.labels, batch.crops      # float16 [B, C], int32 [B, 4]
+    from lpld_labels import PoolReader
+    with PoolReader("pool") as pool:
+        batch = pool.read((0, 3))      # epoch 0, batch 3
+        batch.labels, batch.crops      # float16 [B, C], int32 [B, 4]
 """
 
 from __future__ import annotations
 
-from lpld_labels.errors import LabelPoolError
-from lpld_labels.images import ImageTable
-from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
-from lpld_labels.reader import PoolReader, open_pool
-from lpld_labels.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
-from lpld_labels.version import __version__
-from lpld_labels.writer import PoolWriter
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lpld_labels.errors import LabelPoolError
+    from lpld_labels.images import ImageTable
+    from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
+    from lpld_labels.reader import PoolReader, open_pool
+    from lpld_labels.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+    from lpld_labels.version import __version__
+    from lpld_labels.writer import PoolWriter
+
+# Loaded on first use: NumPy and pyarrow take longer to import than most commands take to run.
+_HOMES = {
+    "Augmentation": "manifest",
+    "BatchKey": "records",
+    "Box": "records",
+    "CutOut": "records",
+    "ImageTable": "images",
+    "LabelBatch": "records",
+    "LabelPoolError": "errors",
+    "LineageStep": "manifest",
+    "Manifest": "manifest",
+    "Mix": "records",
+    "PoolHeader": "manifest",
+    "PoolReader": "reader",
+    "PoolWriter": "writer",
+    "Teacher": "manifest",
+    "ViewBatch": "records",
+    "__version__": "version",
+    "open_pool": "reader",
+}
 
 __all__ = [
     "Augmentation",
@@ -35,3 +60,13 @@ __all__ = [
     "__version__",
     "open_pool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lpld_labels' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"lpld_labels.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,49 +14,59 @@ import numpy.typing as npt
 # float32 keeps exponents with bias 127, float16 with bias 15; 2**112 moves between them.
 _BIAS_UP = np.float32(2.0**112)
 _BIAS_DOWN = np.float32(2.0**-112)
-_SMALLEST_NORMAL_HALF = np.float32(2.0**-14)
-_LARGEST_HALF = np.float32(65504.0)
-
+_SMALLEST_NORMAL = np.float32(2.0**-14)
+_INFINITE = np.float32(65520.0)
+# Temporaries of this many values are reused from the heap instead of being mapped and zeroed anew.
+_BLOCK = 24_000
 
 
 def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
     """Return float16 values of any shape as float32, exactly."""
-    bits = np.ascontiguousarray(values).view(np.uint16).astype(np.uint32)
-    sign = bits & 0x8000
-    sign <<= 16
-    bits &= 0x7FFF
-    bits <<= 13
-    # Read as float32 the exponent is 112 too small; multiplying repairs subnormals as well.
-    singles = bits.view(np.float32)
-    singles *= _BIAS_UP
-    bits |= sign
-    return singles
+    source = np.ascontiguousarray(values).view(np.uint16).reshape(-1)
+    target = np.empty(source.size, np.float32)
+    for start in range(0, source.size, _BLOCK):
+        bits = source[start : start + _BLOCK].astype(np.uint32)
+        sign = bits & 0x8000
+        sign <<= 16
+        bits &= 0x7FFF
+        bits <<= 13
+        # Read as float32 the exponent is 112 too small; multiplying repairs subnormals as well.
+        out = target[start : start + _BLOCK]
+        np.multiply(bits.view(np.float32), _BIAS_UP, out=out)
+        pattern = out.view(np.uint32)
+        pattern |= sign
+    return target.reshape(values.shape)
 
 
 def to_float16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     """Return float32 values of any shape rounded to the nearest float16, ties to even."""
-    values = np.ascontiguousarray(values, np.float32)
-    size = np.abs(values)
-    if size.size and size.max() > _LARGEST_HALF:
-        # Overflow to infinity is the caller's to judge; NumPy does it right.
-        with np.errstate(over="ignore"):
-            return values.astype(np.float16)
-    tiny = size < _SMALLEST_NORMAL_HALF
-    size *= _BIAS_DOWN
-    bits = size.view(np.uint32)
-    odd = bits >> 13
-    odd &= 1
-    odd += 0x0FFF
-    bits += odd
+    source = np.ascontiguousarray(values, np.float32).reshape(-1)
+    target = np.empty(source.size, np.float16)
+    for start in range(0, source.size, _BLOCK):
+        _round_block(source[start : start + _BLOCK], target[start : start + _BLOCK])
+    return target.reshape(values.shape)
+
+
+def _round_block(values: npt.NDArray[np.float32], halves: npt.NDArray[np.float16]) -> None:
+    bits = (values * _BIAS_DOWN).view(np.uint32)
+    round_up = bits >> 13
+    round_up &= 1
+    round_up += 0x0FFF
+    bits += round_up
     bits >>= 13
-    patterns = bits.astype(np.uint16)
+    bits &= 0x7FFF
+    pattern = halves.view(np.uint16)
+    pattern[...] = bits
     # The upper half of each little-endian word holds the sign.
-    patterns |= values.view("<u2").reshape(*values.shape, 2)[..., 1] & 0x8000
-    halves = patterns.view(np.float16)
-    if tiny.any():
-        # Below the normal range the multiplication above may have rounded once already.
-        halves[tiny] = values[tiny].astype(np.float16)
-    return halves
+    pattern |= values.view("<u2")[1::2] & 0x8000
+    # Below the normal range the multiplication has rounded once already, and above it a half is
+    # infinite; NumPy does these few right.
+    size = np.abs(values)
+    odd = size < _SMALLEST_NORMAL
+    odd |= size >= _INFINITE
+    if odd.any():
+        with np.errstate(over="ignore"):
+            halves[odd] = values[odd].astype(np.float16)
 
 
 def converted(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -118,7 +118,8 @@ class _Cursor:
                 if field == nested:
                     found |= inner
             elif kind == _BINARY:
-                self.position += self._varint()
+                length = self._varint()
+                self.position += length
             elif kind == _BYTE:
                 self.position += 1
             elif kind == _DOUBLE:

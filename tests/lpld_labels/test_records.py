@@ -43,7 +43,10 @@ def _labels(value: float) -> np.ndarray[Any, Any]:
         ({"mix": Mix(partner=np.zeros(ROWS, np.int32), strength=1.5)}, "mix.strength"),
         ({"mix": Mix(partner=np.zeros(ROWS, np.int32), strength=float("nan"))}, "mix.strength"),
         ({"mix": Mix(partner=np.zeros(ROWS, np.int32), strength=0.5, box=Box(5, 0, 4, 9))}, "mix.box"),
-        ({"cutout": CutOut(boxes=np.full((ROWS, 4), [4, 0, 2, 9]), fill=np.zeros((ROWS, 3), np.uint8))}, "boxes"),
+        (
+            {"cutout": CutOut(boxes=np.full((ROWS, 4), [4, 0, 2, 9]), fill=np.zeros((ROWS, 3), np.uint8))},
+            "boxes",
+        ),
         ({"cutout": CutOut(boxes=np.zeros((ROWS, 4), np.int32), fill=np.zeros((ROWS, 3)))}, "cutout.fill"),
         ({"patch_order": np.zeros((ROWS, 4), np.uint8)}, "permutation"),
         ({"patch_order": np.zeros((ROWS, 5), np.uint8)}, "patch_order"),

@@ -1,0 +1,34 @@
+# make demo   the whole pipeline on data that ships with a dependency
+# make test   lint, types, tests
+# Both set up .venv by themselves and do it again only when pyproject.toml changes.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+
+.PHONY: demo test lint types unit clean
+
+demo: $(VENV)/.ready-demo
+	$(RUN)/python -m lpld_core.demo
+
+test: lint types unit
+
+lint: $(VENV)/.ready-test
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+
+types: $(VENV)/.ready-test
+	$(RUN)/mypy
+
+unit: $(VENV)/.ready-test
+	$(RUN)/python -m pytest -n 2 --dist worksteal
+
+# The stamp is touched only after a complete install, so an interrupted one is taken up again.
+$(VENV)/.ready-%: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --upgrade pip
+	$(RUN)/python -m pip install --quiet --editable ".[$*]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info demo_output

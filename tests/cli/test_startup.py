@@ -1,0 +1,65 @@
+"""The command line starts at once and never drags torch in."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.factories import make_batches, write_pool
+
+SCRIPT = Path(sys.executable).with_name("lpld-labels")
+
+
+def test_help_starts_in_under_300_ms() -> None:
+    assert SCRIPT.exists()
+    seconds = []
+    for _ in range(7):
+        start = time.perf_counter()
+        subprocess.run([SCRIPT, "--help"], check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    # The fastest of a few: a busy machine can only make a start slower.
+    assert min(seconds) < 0.3, statistics.median(seconds)
+
+
+@pytest.mark.parametrize(
+    "words", [["inspect"], ["inspect", "--json"], ["verify"], ["prune", "OUT", "--ratio", "3"]]
+)
+def test_commands_that_need_no_torch_do_not_import_it(tmp_path: Path, words: list[str]) -> None:
+    pool = tmp_path / "pool"
+    write_pool(pool, make_batches()).close()
+    arguments = [words[0], str(pool), *(str(tmp_path / w) if w == "OUT" else w for w in words[1:])]
+    code = f"""
+import sys
+sys.argv = ["lpld-labels", *{arguments!r}]
+from importlib.metadata import entry_points
+(script,) = entry_points(group="console_scripts", name="lpld-labels")
+try:
+    script.load()()
+finally:
+    heavy = sorted(set(sys.modules) & {{"torch", "torchvision"}})
+    if heavy:
+        raise RuntimeError(heavy)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_console_script_is_the_installed_one() -> None:
+    found = shutil.which("lpld-labels", path=str(SCRIPT.parent))
+    assert found is not None
+    ended = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith("lpld-labels ")
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", make_batches()).close()
+    command = f"{SCRIPT} inspect {tmp_path / 'pool'} --json | head -1"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602
+    assert ended.stdout == "{\n"
+    assert "Traceback" not in ended.stderr
