@@ -1,45 +1,137 @@
-"""``lpld-labels verify``: is every byte, row and label of a pool as it was written?"""
+"""``lpld-labels verify``: is a pool whole, and is it what its teacher says."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .console import human_bytes, output, print_json, progress_bar
+from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
+
+if TYPE_CHECKING:
+    from lpld_core.verify_teacher import TeacherCheck
+    from lpld_labels.check import CheckReport
 
 
 @click.command("verify")
 @click.argument("pool")
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path),
+    help="The labelled image folder; with --teacher, label some batches again and compare.",
+)
+@teacher_options
+@click.option(
+    "--batches", type=click.IntRange(1), default=8, show_default=True, help="Batches to label again."
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    help="Largest difference of a logit to allow [default: what the codec rounds away].",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Which batches are sampled.")
+@machine_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.pass_context
-def command(ctx: click.Context, pool: str, as_json: bool) -> None:
-    """Check that a pool is whole.
+def command(ctx: click.Context, pool: str, as_json: bool, **options: Any) -> None:
+    """Check that a pool is whole and, given its images and teacher, that its labels are true.
 
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
-    digest of every batch. Names every damaged file. Exit code 0: whole, 1: not.
+    digest of every batch. Names every damaged file. With --images and --teacher it then makes the
+    views of sampled batches again, runs the teacher on them and compares logits; the first row that
+    differs is named. Exit code 0: all is well, 1: not.
 
     \b
     Examples:
       lpld-labels verify pools/in1k_ipc10
       lpld-labels verify pools/in1k_ipc10 --json | jq '.problems[].file'
+      lpld-labels verify pools/in1k_ipc10 --images syn/in1k_ipc10 --teacher resnet18 --batches 20
     """
     from lpld_labels.check import check_pool
 
+    if (options["images"] is None) != (not options["teachers"]):
+        raise click.UsageError("--images and --teacher go together")
     with progress_bar("checking bytes") as progress:
         report = check_pool(pool, progress=progress)
+    teacher = _with_teacher(pool, options) if report.whole and options["teachers"] else None
+    good = report.whole and (teacher is None or teacher.agrees)
     if as_json:
-        print_json({"whole": report.whole, **asdict(report)})
+        document = {"whole": report.whole, **asdict(report)}
+        if teacher is not None:
+            document["teacher"] = {"agrees": teacher.agrees, **asdict(teacher)}
+        print_json(document)
     else:
-        console = output()
-        for problem in report.problems:
-            console.print(
-                f"[red]damaged[/] {problem.file}: {problem.message}", highlight=False, soft_wrap=True
-            )
-        verdict = "[green]whole[/]" if report.whole else f"[red]{len(report.problems)} problems[/]"
-        console.print(
-            f"{verdict}: {report.files} files, {human_bytes(report.bytes)}, "
-            f"{report.batches} batches, {report.rows} rows checked",
-            highlight=False,
+        _show_report(report)
+        if teacher is not None:
+            _show_teacher(teacher)
+    ctx.exit(0 if good else 1)
+
+
+def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
+    """Label sampled batches again."""
+    import torch
+
+    from lpld_core.ensemble import load_ensemble
+    from lpld_core.verify_teacher import verify_with_teacher
+    from lpld_labels.reader import PoolReader
+
+    choices = teacher_choices(
+        options["teachers"],
+        options["weights"],
+        size=options["size"],
+        mean=options["mean"],
+        std=options["std"],
+    )
+    check_device(options["device"])
+    if options["threads"] is not None:
+        torch.set_num_threads(options["threads"])
+    with PoolReader(pool) as reader, progress_bar("labelling batches again") as progress:
+        ensemble = load_ensemble(
+            choices, classes=reader.classes, device=options["device"], amp=options["amp"]
         )
-    ctx.exit(0 if report.whole else 1)
+        return verify_with_teacher(
+            reader,
+            options["images"],
+            ensemble.teachers,
+            batches=options["batches"],
+            seed=options["seed"],
+            tolerance=options["tolerance"],
+            amp=options["amp"],
+            progress=progress,
+        )
+
+
+def _show_report(report: CheckReport) -> None:
+    console = output()
+    for problem in report.problems:
+        console.print(f"[red]damaged[/] {problem.file}: {problem.message}", highlight=False, soft_wrap=True)
+    verdict = "[green]whole[/]" if report.whole else f"[red]{len(report.problems)} problems[/]"
+    console.print(
+        f"{verdict}: {report.files} files, {human_bytes(report.bytes)}, "
+        f"{report.batches} batches, {report.rows} rows checked",
+        highlight=False,
+    )
+
+
+def _show_teacher(check: TeacherCheck) -> None:
+    console = output()
+    for problem in check.wrong_teachers:
+        console.print(f"[red]wrong teacher[/] {problem}", highlight=False, soft_wrap=True)
+    first = check.first_difference
+    if first is not None:
+        console.print(
+            f"[red]differs[/] {check.rows_above_tolerance} of {check.rows} rows, first {first.key} "
+            f"slot {first.slot} ({first.image}) by {first.difference:.4g}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    verdict = "[green]true[/]" if check.agrees else "[red]not true[/]"
+    ties = f" ({check.near_ties} near-ties)" if check.near_ties else ""
+    console.print(
+        f"{verdict}: {check.rows} rows of {check.batches} batches labelled again, largest difference "
+        f"{check.largest_difference:.3g}, top-1 agreement {100 * check.top1_agreement:.2f} %{ties}",
+        highlight=False,
+    )
