@@ -19,12 +19,14 @@ from torch import Tensor
 from lpld_core.evaluate import LARGE_IMAGE_SHARE, WHOLE_IMAGE_BELOW, centre_crop
 from lpld_core.overlap import map_ahead
 from lpld_labels.image_folder import class_names, decode_image, list_images, read_file
+from lpld_labels.order import keyed_generator
 from lpld_labels.replay import normalise
 from lpld_labels.replay.resize import resize_torch
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
+_ORDER_STREAM = 6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,3 +110,9 @@ def centre_batches(
     for chunk in chunks:
         batch = torch.stack(list(islice(views, len(chunk))))
         yield prepared(batch, mean, std), torch.from_numpy(folder.labels[chunk])
+
+
+def shuffled_rows(folder: RealFolder, seed: int) -> npt.NDArray[np.int64]:
+    """Return all rows in a random order that follows from the seed."""
+    draws = keyed_generator(seed, _ORDER_STREAM, 0, 0, 0).random(len(folder))
+    return np.argsort(draws, kind="stable")

@@ -1,0 +1,148 @@
+"""``lpld-labels analyze``: how diverse image folders are, and how close to real images."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import output, print_json, progress_bar, talk
+from .method_options import NetworkOptions, network_options
+
+if TYPE_CHECKING:
+    from lpld_core.analysis import Analysis
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(NetworkOptions):
+    """What the command line said."""
+
+    folders: tuple[Path, ...]
+    real: Path
+    real_per_class: int
+    seed: int
+    batch_size: int
+    plot: Path | None
+    as_json: bool
+
+
+@click.command("analyze")
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--real", type=click.Path(path_type=Path), required=True, help="Image folder of real images.")
+@network_options("model")
+@click.option(
+    "--real-per-class",
+    type=click.IntRange(2),
+    default=200,
+    show_default=True,
+    help="Real images used of every class, a random choice.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that choice.")
+@click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(**given: Any) -> None:
+    """Compare image folders with real images through the features of a pretrained model.
+
+    \b
+    similarity  cosine of two images of a class: mean over pairs, then over classes (+/- std).
+                Lower is more diverse.
+    with self   the same with each image also paired with itself, as the paper seems to do:
+                its ImageNet-1K figures at 50 images per class are .841 (SRe2L), .816 (CDA),
+                .796 (LPLD) and .695 (real images)
+    MMD^2       distance of the feature distributions, Gaussian kernel whose bandwidth is the
+                median distance between real images. Lower is closer to the real images.
+
+    \b
+    Examples:
+      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --model resnet18
+      lpld-labels analyze syn/lpld syn/sre2l --real small/train --plot diversity.png \\
+          --model small-resnet10:width=32,stem_stride=2 --model-weights teacher.safetensors
+    """
+    options = Options(**given)
+    options.prepare_machine()
+    from lpld_core.analysis import analyse
+    from lpld_core.real_images import RealFolder
+
+    real = RealFolder.open(options.real)
+    folders = [(_name(path), RealFolder.open(path)) for path in options.folders]
+    model = options.load(classes=real.classes)
+    with progress_bar("reading features") as progress:
+        analysis = analyse(
+            model,
+            folders,
+            real,
+            real_per_class=options.real_per_class,
+            batch_size=options.batch_size,
+            seed=options.seed,
+            progress=progress,
+        )
+    _show(options, analysis)
+    if options.plot is not None:
+        _plot(analysis, options.plot)
+        talk().print(f"plot saved as {options.plot}")
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name
+
+
+def _show(options: Options, analysis: Analysis) -> None:
+    if options.as_json:
+        print_json(
+            {
+                "model": options.network,
+                "bandwidth": analysis.bandwidth,
+                "folders": [asdict(folder) for folder in analysis.folders],
+            }
+        )
+        return
+    from rich.table import Table
+
+    table = Table(caption=f"Gaussian kernel of bandwidth {analysis.bandwidth:.4g}")
+    for heading in ("folder", "images", "similarity", "with self", "MMD^2"):
+        table.add_column(heading, justify="left" if heading == "folder" else "right")
+    for folder in analysis.folders:
+        similarity = folder.similarity
+        table.add_row(
+            folder.name,
+            str(folder.images),
+            f"{similarity.mean:.3f} +/- {similarity.std:.3f}",
+            f"{similarity.with_self:.3f}",
+            "" if folder.mmd_squared is None else f"{folder.mmd_squared:.4f}",
+        )
+    output().print(table)
+
+
+def _plot(analysis: Analysis, path: Path) -> None:
+    """Draw similarity and MMD^2 as bars, folders side by side."""
+    from lpld_labels.errors import InvalidArgumentError
+
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidArgumentError(
+            "--plot needs matplotlib", hint="pip install 'lpld-labels[demo]'"
+        ) from None
+    names = [folder.name for folder in analysis.folders]
+    synthetic = [folder for folder in analysis.folders if folder.mmd_squared is not None]
+    figure = Figure(figsize=(2.5 + 1.6 * len(names), 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.bar(
+        names,
+        [folder.similarity.mean for folder in analysis.folders],
+        yerr=[folder.similarity.std for folder in analysis.folders],
+        color="tab:blue",
+        capsize=4,
+    )
+    left.set_title("similarity within classes")
+    right.bar(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
+    right.set_title("MMD$^2$ to real images")
+    for axes in (left, right):
+        axes.tick_params(axis="x", rotation=20)
+    try:
+        figure.savefig(path, dpi=120)
+    except (ValueError, OSError) as error:
+        raise InvalidArgumentError(f"cannot save the plot: {error}", where=path) from None

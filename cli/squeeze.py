@@ -1,0 +1,205 @@
+"""``lpld-labels squeeze``: class-wise BatchNorm statistics of a teacher on its training data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import human_bytes, output, print_json, progress_bar, talk
+from .method_options import NetworkOptions, network_options
+
+if TYPE_CHECKING:
+    from lpld_core.real_images import RealFolder
+    from lpld_core.statistics import ClassStatistics
+    from lpld_core.teacher import LoadedTeacher
+    from lpld_core.update_bound import UpdateBound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(NetworkOptions):
+    """What the command line said."""
+
+    data: Path
+    out: Path
+    update: str
+    momentum: float
+    batch_size: int
+    seed: int
+    train_teacher: bool
+    epochs: int | None
+    val: Path | None
+    as_json: bool
+
+
+@click.command("squeeze")
+@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@network_options("teacher")
+@click.option(
+    "--update",
+    type=click.Choice(["exact", "ema"]),
+    default="exact",
+    show_default=True,
+    help="Moments over all images, or the paper's moving average over batches.",
+)
+@click.option(
+    "--momentum",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="Of the moving average.",
+)
+@click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Order of the images.")
+@click.option(
+    "--train-teacher",
+    is_flag=True,
+    help="First train the teacher on DATA from scratch and save it as --teacher-weights.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Of --train-teacher [default: 30].")
+@click.option("--val", type=click.Path(path_type=Path), help="Image folder to measure a trained teacher on.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def command(**given: Any) -> None:
+    """Take class-wise BatchNorm statistics of a teacher on DATA and save them as OUT.
+
+    DATA is an image folder with one directory per class; OUT a safetensors file. One pass serves all
+    classes. The paper's bound says whether one pass would do for a moving average; exact moments
+    need no such thing.
+
+    \b
+    Examples:
+      lpld-labels squeeze imagenet/train in1k.safetensors --teacher resnet18 --device cuda
+      lpld-labels squeeze imagenet/train in1k.safetensors --teacher resnet18 --update ema
+      lpld-labels squeeze small/train stats.safetensors --train-teacher --size 32 \\
+          --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
+    """
+    options = Options(**given)
+    _check(options)
+    options.prepare_machine()
+    from lpld_core.real_images import RealFolder
+    from lpld_core.update_bound import update_bound
+
+    folder = RealFolder.open(options.data)
+    accuracy = _train(options) if options.train_teacher else None
+    teacher = options.load(classes=folder.classes)
+    bound = update_bound(
+        smallest_class=int(folder.counts().min()),
+        images=len(folder),
+        batch_size=options.batch_size,
+        momentum=options.momentum,
+    )
+    statistics = _collect(options, folder, teacher)
+    statistics.save(options.out)
+    _show(options, teacher, statistics, bound, accuracy)
+
+
+def _check(options: Options) -> None:
+    """Refuse options that contradict each other, before anything is read."""
+    if not options.train_teacher:
+        if options.epochs is not None or options.val is not None:
+            raise click.UsageError("--epochs and --val go with --train-teacher")
+        return
+    if options.weights in ("DEFAULT", "random"):
+        raise click.UsageError("--train-teacher needs --teacher-weights FILE, the file to write")
+    if Path(options.weights).exists():
+        raise click.UsageError(f"{options.weights} exists: leave out --train-teacher to use it")
+
+
+def _train(options: Options) -> float | None:
+    """Train the teacher and save it; return its accuracy on --val."""
+    from dataclasses import replace
+
+    from lpld_core.evaluate import ValidationSet
+    from lpld_core.models import IMAGENET_MEAN, IMAGENET_STD
+    from lpld_core.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
+
+    side = options.size or 64
+    job = TeacherJob(
+        out=Path(options.weights),
+        network=options.network,
+        size=(side, side),
+        recipe=replace(TEACHER_RECIPE, epochs=options.epochs or TEACHER_RECIPE.epochs),
+        mean=options.mean or IMAGENET_MEAN,
+        std=options.std or IMAGENET_STD,
+        seed=options.seed,
+    )
+    validation = None if options.val is None else ValidationSet(options.val, size=job.size)
+    with progress_bar("training the teacher") as progress:
+        found = train_teacher(
+            options.data, job, validation=validation, device=options.device, progress=progress
+        )
+    talk().print(f"teacher saved as {options.weights}")
+    return None if found is None else found.top1
+
+
+def _collect(options: Options, folder: RealFolder, teacher: LoadedTeacher) -> ClassStatistics:
+    from lpld_core.real_images import centre_batches, shuffled_rows
+    from lpld_core.statistics import collect_statistics
+
+    batches = centre_batches(
+        folder,
+        shuffled_rows(folder, options.seed),
+        size=teacher.input_size,
+        mean=teacher.mean,
+        std=teacher.std,
+        batch_size=options.batch_size,
+    )
+    with progress_bar("squeezing images") as progress:
+        return collect_statistics(
+            teacher,
+            batches,
+            class_names=folder.class_names,
+            update=options.update,
+            momentum=options.momentum,
+            progress=lambda done: progress(done, len(folder)),
+        )
+
+
+def _show(
+    options: Options,
+    teacher: LoadedTeacher,
+    statistics: ClassStatistics,
+    bound: UpdateBound,
+    accuracy: float | None,
+) -> None:
+    model_bytes = sum(tensor.nbytes for tensor in teacher.model.state_dict().values())
+    if options.as_json:
+        print_json(
+            {
+                "statistics": str(options.out),
+                "update": statistics.update,
+                "classes": statistics.classes,
+                "images": int(statistics.counts.sum()),
+                "layers": len(statistics.layers),
+                "bytes": statistics.nbytes,
+                "model_bytes": model_bytes,
+                "teacher_top1": accuracy,
+                "bound": {
+                    **asdict(bound),
+                    "required": bound.required,
+                    "one_pass_suffices": bound.one_pass_suffices,
+                },
+            }
+        )
+        return
+    out = output()
+    if accuracy is not None:
+        out.print(f"teacher: top-1 {accuracy:.1%} on {options.val}")
+    out.print(
+        f"{options.out}: {statistics.classes} classes x {len(statistics.layers)} BatchNorm layers "
+        f"from {int(statistics.counts.sum()):,} images ({statistics.update})"
+    )
+    out.print(
+        f"size: {human_bytes(statistics.nbytes)} ({statistics.nbytes / 2**20:.2f} MiB) "
+        f"next to {human_bytes(model_bytes)} ({model_bytes / 2**20:.2f} MiB) of the model"
+    )
+    verdict = "one pass is enough" if bound.one_pass_suffices else "one pass is not enough"
+    out.print(
+        f"bound for a moving average: {bound.required:,} batches of {options.batch_size}, "
+        f"one pass has {bound.available:,}: {verdict}"
+    )
+    if statistics.update == "ema" and not bound.one_pass_suffices:
+        talk().print("warning: these averages have not settled; use --update exact")
