@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, default=0, show_default=True, help="Which batches are sampled.")
 @machine_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.pass_context
-def command(ctx: click.Context, pool: str, as_json: bool, **options: Any) -> None:
+def command(pool: str, as_json: bool, **options: Any) -> None:
     """Check that a pool is whole and, given its images and teacher, that its labels are true.
 
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
@@ -67,7 +66,7 @@ def command(ctx: click.Context, pool: str, as_json: bool, **options: Any) -> Non
         _show_report(report)
         if teacher is not None:
             _show_teacher(teacher)
-    ctx.exit(0 if good else 1)
+    click.get_current_context().exit(0 if good else 1)
 
 
 def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
