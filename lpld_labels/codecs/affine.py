@@ -56,7 +56,10 @@ class _AffineCodec(Codec):
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        return converted(self.grid(payload, rows, classes).values(), dtype)
+        grid = self.grid(payload, rows, classes)
+        if np.dtype(dtype) == np.float16 and classes > 1 << self.bits:
+            return grid.halves(bits=self.bits)
+        return converted(grid.values(), dtype)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return _canonical(self.grid(payload, rows, classes))

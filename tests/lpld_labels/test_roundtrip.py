@@ -95,3 +95,12 @@ def test_labels_come_in_the_dtype_asked_for(tmp_path: Path) -> None:
                 labels = pool.read_labels(batch.key, dtype=dtype)
                 assert labels.dtype == dtype
                 np.testing.assert_allclose(labels, batch.labels, atol=0.05)
+
+
+@pytest.mark.parametrize("codec", ["int8", "int6", "int4"])
+def test_looked_up_halves_are_the_rounded_singles(tmp_path: Path, codec: str) -> None:
+    batch = make_batch(0, 0, rows=5, classes=700)
+    with write_pool(tmp_path / "pool", [batch], codec=codec) as pool:
+        halves = pool.read_labels(batch.key, dtype=np.float16)
+        singles = pool.read_labels(batch.key, dtype=np.float32)
+    np.testing.assert_array_equal(halves, singles.astype(np.float16))
