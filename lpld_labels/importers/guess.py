@@ -66,7 +66,7 @@ def _codec(sample: BatchList) -> Codec:
 def _classes(sample: BatchList, images: ImageTable, options: ImportOptions, notes: Notes) -> int:
     folders = int(images.classes.max()) + 1
     if sample.classes is None:
-        classes = sample.labels.shape[1]
+        classes = int(sample.labels.shape[1])
         if options.classes not in (None, classes):
             raise LabelSourceError(
                 "labels have another number of classes than --classes says",
@@ -105,7 +105,7 @@ def output_size(images: ImageTable, options: ImportOptions, notes: Notes) -> int
     sides = {*images.heights.tolist(), *images.widths.tolist()}
     size, why = DEFAULT_OUTPUT_SIZE, "the images differ in size"
     if len(sides) == 1:
-        size, why = int(sides.pop()), "the size of the images"
+        size, why = int(images.heights[0]), "the size of the images"
     notes.assumed.append(f"views of {size} x {size} pixels: {why} (--output-size)")
     return size
 

@@ -75,7 +75,7 @@ class Lpld(BatchFormat):
                 order = stored.ids(epoch)
                 check_ids(order, len(images), where=stored.path)
                 if len(np.unique(order)) != len(order):
-                    raise LabelSourceError(f"epoch {epoch} names an image twice", where=stored.path)
+                    notes.odd.append(f"epoch {epoch} shows an image more than once")
                 yield epoch, order
 
         return epoch_plan(
