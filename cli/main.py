@@ -7,11 +7,21 @@ import click
 from .console import LazyGroup, run
 
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
+    "squeeze": (
+        ".squeeze",
+        "Gather class-wise BatchNorm statistics of a teacher: real images -> statistics.",
+    ),
+    "recover": (".recover", "Synthesise images from a teacher: statistics -> image folder."),
+    "analyze": (".analyze", "Measure how diverse image folders are, side by side."),
     "build": (".build", "Label an image folder with a teacher: images -> pool."),
     "prune": (".prune", "Keep a part of the label batches: pool -> smaller pool."),
+    "encode": (".encode", "Store labels in fewer bytes: pool -> pool of another codec."),
+    "plan": (".plan", "Find the ratio and codec that fit a byte budget."),
     "train": (".train", "Train a student from a pool."),
     "inspect": (".inspect", "Say what a pool is and what it weighs."),
-    "verify": (".verify", "Check that a pool is whole."),
+    "verify": (".verify", "Check that a pool is whole and its labels are true."),
+    "import": (".import_labels", "Turn an existing label folder into a pool, without running its pickles."),
+    "export": (".export", "Write a pool as a label folder that older programs read."),
 }
 """Command name -> (module, one line of help). Modules are imported only when used."""
 
@@ -33,12 +43,18 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
 )
 def group() -> None:
-    """Soft labels for large-scale dataset distillation: build, prune, inspect, verify.
+    """Soft labels for large-scale dataset distillation.
 
     \b
-    lpld-labels inspect POOL          what is in it, what it weighs
-    lpld-labels verify POOL           are all bytes as they were written
-    lpld-labels COMMAND --help        options and examples of a command
+    A session, from real images to a student:
+      lpld-labels squeeze imagenet/train stats.safetensors --teacher resnet18
+      lpld-labels recover syn --teacher resnet18 --statistics stats.safetensors --ipc 10
+      lpld-labels build syn pool --teacher resnet18 --ratio 40
+      lpld-labels inspect pool
+      lpld-labels train pool --images syn --val imagenet/val
+
+    \b
+    Each command explains itself with examples: lpld-labels COMMAND --help
     """
 
 
