@@ -20,6 +20,7 @@ from lpld_core.ensemble import Ensemble
 from lpld_core.rendering import rendered
 from lpld_core.teacher import LoadedTeacher
 from lpld_labels.codecs import Codec
+from lpld_labels.codecs.topk import NO_MASS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.image_folder import check_images
 from lpld_labels.order import keyed_generator
@@ -165,12 +166,15 @@ class _Comparison:
 
     def add(self, batch: LabelBatch, logits: FloatArray) -> None:
         stored = batch.labels.astype(np.float32)
-        difference = np.abs(stored - logits)
-        allowed = (
-            allowed_difference(logits, self._pool.codec)
-            if self._tolerance is None
-            else np.full_like(difference, self._tolerance)
-        )
+        # Top-k labels without a tail say nothing about the classes they left out: none to compare.
+        said = stored != NO_MASS["logits"]
+        difference = np.where(said, np.abs(stored - logits), np.float32(0))
+        if self._tolerance is not None:
+            allowed = np.full_like(difference, self._tolerance)
+        elif said.all():
+            allowed = allowed_difference(logits, self._pool.codec)
+        else:
+            allowed = float_difference(logits)
         # Not "difference > allowed": NaN from the teacher must count as a difference.
         wrong = ~(difference <= allowed).all(axis=1)
         if wrong.any() and self._first is None:
@@ -207,15 +211,22 @@ class _Comparison:
         )
 
 
-def allowed_difference(logits: FloatArray, codec: Codec) -> FloatArray:
-    """Return how far a stored value may be from each logit [B, C] if the labels are the same.
+def float_difference(logits: FloatArray) -> FloatArray:
+    """Return how far a stored float16 may be from each logit [B, C]: one step, plus float32 noise.
 
-    One float16 step (half from rounding, half from noise at a rounding boundary), plus float32 noise,
-    plus, for lossy codecs, the largest error this codec makes on the same row.
+    Half of the step is rounding, the other half noise at a rounding boundary.
     """
     noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
     step = np.spacing(logits.astype(np.float16)).astype(np.float32)
-    allowed: FloatArray = np.abs(step) + noise
+    return np.asarray(np.abs(step) + noise, np.float32)
+
+
+def allowed_difference(logits: FloatArray, codec: Codec) -> FloatArray:
+    """Return how far a stored value may be from each logit [B, C] if the labels are the same.
+
+    What float16 may be off plus, for lossy codecs, the largest error this codec makes on the same row.
+    """
+    allowed = float_difference(logits)
     if not codec.lossless:
         allowed += np.abs(_round_trip(logits, codec) - logits).max(axis=1, keepdims=True)
     return allowed
