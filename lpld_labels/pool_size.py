@@ -49,19 +49,20 @@ class SizeModel:
 
     def estimate(self, kept: npt.NDArray[np.int64]) -> int:
         """Return the likely bytes of a pool of some of the parent's batches."""
-        return int(self.fixed + _SHARD_FILES + _index_bytes(len(kept)) + self.per_batch[kept].sum())
+        return int(self.fixed + _SHARD_FILES + index_bytes(len(kept)) + self.per_batch[kept].sum())
 
     def staged(self, out: Path, batches: int) -> int:
         """Return the bytes of the pool that waits in `out` to be committed, at most a little too high."""
         shards = StagingArea(out).sealed()
         return (
             self.fixed
-            + _index_bytes(batches)
+            + index_bytes(batches)
             + sum(shard.views_bytes + shard.labels_bytes for shard in shards)
         )
 
 
-def _index_bytes(batches: int) -> int:
+def index_bytes(batches: int) -> int:
+    """Return the bytes of a batch index, at its largest."""
     return _INDEX_FILE + _INDEX_ENTRY * batches
 
 

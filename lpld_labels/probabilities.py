@@ -20,4 +20,4 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 def log_probabilities(probabilities: FloatArray) -> FloatArray:
     """Return the logarithms [B, C] of float32 probabilities [B, C]: logits that give them back."""
-    return np.log(np.maximum(probabilities, SMALLEST))
+    return np.asarray(np.log(np.maximum(probabilities, SMALLEST)), np.float32)

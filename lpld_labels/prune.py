@@ -102,7 +102,7 @@ def require_free(out: str | os.PathLike[str]) -> None:
         if not strangers:
             return
     what = "a pool is already here" if (path / MANIFEST_FILE).exists() else "something is already here"
-    raise PoolConflictError(what, where=path, hint="choose another path for the pruned pool")
+    raise PoolConflictError(what, where=path, hint="choose another path")
 
 
 def _stage(pool: PoolReader, out: Path, plan: PrunePlan, progress: Progress | None) -> PoolWriter:

@@ -126,9 +126,9 @@ def pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     packed = np.zeros((rows, cycles, cycle * bits // 8), np.uint8)
     for j in range(cycle):
         byte, shift = divmod(j * bits, 8)
-        packed[:, :, byte] |= padded[:, :, j] << shift
+        packed[:, :, byte] |= padded[:, :, j] << np.uint8(shift)
         if shift + bits > 8:
-            packed[:, :, byte + 1] |= padded[:, :, j] >> (8 - shift)
+            packed[:, :, byte + 1] |= padded[:, :, j] >> np.uint8(8 - shift)
     return packed.reshape(rows, -1)[:, : packed_width(count, bits)]
 
 
@@ -144,10 +144,10 @@ def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDA
     codes = np.empty((rows, cycles, cycle), np.uint8)
     for j in range(cycle):
         byte, shift = divmod(j * bits, 8)
-        code = padded[:, :, byte] >> shift
+        code = padded[:, :, byte] >> np.uint8(shift)
         if shift + bits > 8:
-            code |= padded[:, :, byte + 1] << (8 - shift)
-        codes[:, :, j] = code & ((1 << bits) - 1)
+            code |= padded[:, :, byte + 1] << np.uint8(8 - shift)
+        codes[:, :, j] = code & np.uint8((1 << bits) - 1)
     return codes.reshape(rows, -1)[:, :count]
 
 

@@ -27,7 +27,7 @@ SMALLEST_BAND = 1024
 LARGEST = np.iinfo(np.int16).max
 
 
-def band_edges(spreads: npt.NDArray[np.floating], rows: int) -> tuple[int, ...]:
+def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
     """Cut coefficients, given in order of falling spread [n], into bands for batches of `rows` rows.
 
     Returns edges (0, ..., n): band b holds coefficients edges[b] to edges[b + 1] - 1.
@@ -42,7 +42,7 @@ def band_edges(spreads: npt.NDArray[np.floating], rows: int) -> tuple[int, ...]:
     return (*edges, count) if count else (0,)
 
 
-def pack_integers(values: npt.NDArray[np.floating] | Integers) -> bytes:
+def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
     """Return whole numbers of any shape, in row-major order, as one pcodec file of int16."""
     if values.size and np.abs(values).max() > LARGEST:
         raise InvalidBatchError(
@@ -81,7 +81,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
     return values.reshape(shape)
 
 
-def pack_bands(values: npt.NDArray[np.floating], edges: Sequence[int]) -> list[bytes]:
+def pack_bands(values: npt.NDArray[np.floating[Any]], edges: Sequence[int]) -> list[bytes]:
     """Return one blob per band of whole numbers [rows, n]."""
     return [pack_integers(values[:, low:high]) for low, high in pairwise(edges)]
 

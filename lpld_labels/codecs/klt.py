@@ -126,14 +126,15 @@ class KltCodec(Codec):
         return tuple(f"band_{number}" for number in range(len(self.edges) - 1))
 
     @cached_property
-    def _projection(self) -> FloatArray:
-        """float32 [C, L + 1]: labels @ projection are the least-squares coefficients.
+    def _projection(self) -> npt.NDArray[np.float64]:
+        """float64 [C, L + 1]: labels @ projection are the least-squares coefficients.
 
         The basis is orthonormal up to the rounding of its entries; solving for that rounding keeps a
-        coarse basis (small pools) from adding its error twice.
+        coarse basis (small pools) from adding its error twice. Double precision makes the integers
+        the same however many threads multiply.
         """
         basis = self.basis.astype(np.float64)
-        return np.ascontiguousarray(np.linalg.solve(basis @ basis.T, basis).T.astype(np.float32))
+        return np.ascontiguousarray(np.linalg.solve(basis @ basis.T, basis).T)
 
     # Encoding
 
@@ -149,13 +150,12 @@ class KltCodec(Codec):
         values = converted(labels, np.float32)
         if self.label_kind == "probabilities":
             values = log_probabilities(values)
-        coefficients = (values - self.mean) @ self._projection
-        size: FloatArray = np.abs(coefficients)
+        coefficients = (values - self.mean.astype(np.float64)) @ self._projection
+        size = np.abs(coefficients)
         size /= self.step
         size += ROUNDING
         np.floor(size, out=size)
-        np.copysign(size, coefficients, out=size)
-        return size
+        return np.copysign(size, coefficients, out=size).astype(np.float32)
 
     # Decoding
 
@@ -180,7 +180,7 @@ class KltCodec(Codec):
 
         labels = mean + coefficients @ basis, and softmax over that for pools of probabilities.
         """
-        return self._integers(payload, rows) * np.float32(self.step)
+        return np.multiply(self._integers(payload, rows), self.step, dtype=np.float32)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         """Return the integers, whatever the entropy coder made of them."""

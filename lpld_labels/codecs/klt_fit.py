@@ -9,6 +9,7 @@ rows is therefore small and coarse, one for 60 million rows large and fine.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,12 +21,15 @@ from lpld_labels.codecs.spectrum import as_logits, find_spectrum
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.fidelity import TEMPERATURES, Fidelity, FidelityMeter
 from lpld_labels.records import LabelArray
+from lpld_labels.trial import payload_bytes, rebatched
 
 FINEST = 2.0**-9
 """Smallest step tried, as a share of the largest spread: finer than float16 labels themselves."""
 COARSEST = 4.0
-TOLERANCE = 1.003
-"""Steps are solved for within this ratio."""
+START = math.log(8)
+"""Solving starts at an eighth of the largest spread: near what most pools are coded with."""
+TOLERANCE = 0.004
+"""Steps are solved for within this share."""
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)
 """Entropy in bits of a Gaussian in units of its standard deviation, at fine quantisation."""
 
@@ -47,9 +51,9 @@ class KltFitter:
         label_kind: str = "logits",
         seed: int = 0,
     ) -> None:
-        if not fit or not tune:
+        if not sum(map(len, fit)) or not sum(map(len, tune)):
             raise InvalidArgumentError(
-                "too few labels to fit codec 'klt'", expected="at least 2 batches or rows", hint="use 'int8'"
+                "too few labels to fit codec 'klt'", expected="at least 2 rows", hint="use 'int8'"
             )
         self.rows = rows
         self.batch_size = batch_size
@@ -58,6 +62,12 @@ class KltFitter:
         self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed)
         self._coordinates = self._spectrum.coordinates(tune, label_kind=label_kind)
         self._shift = _spread_of_row_means(tune, self._spectrum.mean, label_kind)
+
+    def for_rows(self, rows: int) -> KltFitter:
+        """Return the fitter of the same labels for a pool of another number of rows."""
+        other = copy.copy(self)
+        other.rows = rows
+        return other
 
     def codec(self, step: float, *, target: Mapping[str, float] | None = None) -> KltCodec:
         """Return the codec for a quantisation step in logits."""
@@ -81,17 +91,21 @@ class KltFitter:
             target=target if target is not None else {"step": step},
         )
 
-    def for_fidelity(self, fidelity: float, *, temperature: float) -> KltCodec:
+    def for_fidelity(
+        self, fidelity: float, *, temperature: float, target: Mapping[str, float] | None = None
+    ) -> KltCodec:
         """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
         if not 0 < fidelity < 1:
             raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
         if not (temperature > 0 and math.isfinite(temperature)):
             raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
 
-        def good(codec: KltCodec) -> bool:
-            return self.measure(codec, temperatures=(temperature,)).kept[temperature] >= fidelity
+        def excess(codec: KltCodec) -> float:
+            lost = 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
+            return math.log(max(lost, 1e-12) / (1 - fidelity))
 
-        codec = self._coarsest(good, {"fidelity": fidelity, "temperature": temperature})
+        found = target or {"fidelity": fidelity, "temperature": temperature}
+        codec = self._just_within(excess, found, finer_is_better=True)
         if codec is None:
             best = self.measure(self.codec(self._scale * FINEST), temperatures=(temperature,))
             sampled = sum(len(block) for block in self._tune)
@@ -103,22 +117,26 @@ class KltFitter:
             )
         return codec
 
-    def for_bytes_per_row(self, limit: float) -> KltCodec:
+    def for_bytes_per_row(self, limit: float, *, target: Mapping[str, float] | None = None) -> KltCodec:
         """Return the best codec within `limit` bytes per row, its share of the tables included."""
         if not limit > 0:
             raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
 
-        def bad(codec: KltCodec) -> bool:
-            return self.bytes_per_row(codec) > limit
+        def excess(codec: KltCodec) -> float:
+            return math.log(self.bytes_per_row(codec) / limit)
 
-        coarsest = self.codec(self._scale * COARSEST)
-        if bad(coarsest):
+        codec = self._just_within(excess, target or {"bytes_per_row": limit}, finer_is_better=False)
+        if codec is None:
             raise InvalidArgumentError(
                 "codec 'klt' cannot be that small",
-                expected=f"at least {self.bytes_per_row(coarsest):.1f} bytes per row",
-                got=limit,
+                expected=f"at least {self.bytes_per_row(self.smallest()):.1f} bytes per row",
+                got=f"{limit:.1f}",
             )
-        return self._finest(lambda codec: not bad(codec), {"bytes_per_row": limit})
+        return codec
+
+    def smallest(self) -> KltCodec:
+        """Return the coarsest codec there is."""
+        return self.codec(self._scale * COARSEST)
 
     def measure(self, codec: KltCodec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
         """Return what the codec keeps of the rows it was not fitted to."""
@@ -133,14 +151,9 @@ class KltFitter:
 
     def payload_per_row(self, codec: KltCodec) -> float:
         """Return payload bytes per row of full batches made of the rows judged on."""
-        labels = np.concatenate(list(self._tune))
-        size = min(self.batch_size, len(labels))
-        whole = len(labels) - len(labels) % size
-        used = 0
-        for start in range(0, whole, size):
-            payload = codec.encode(labels[start : start + size]).payload
-            used += sum(len(array[0].as_buffer()) for array in payload.values())
-        return used / whole
+        batches = rebatched(self._tune, self.batch_size)
+        used = sum(payload_bytes(codec.encode(batch).payload) for batch in batches)
+        return used / sum(map(len, batches))
 
     # Inside
 
@@ -174,31 +187,44 @@ class KltFitter:
         best = int(running.argmax())
         return best + 1 if running[best] > 0 else 0
 
-    def _coarsest(self, good: Callable[[KltCodec], bool], target: Mapping[str, float]) -> KltCodec | None:
-        """Return the codec of the largest step that is good, or None; fine steps are better."""
-        low, high = self._scale * FINEST, self._scale * COARSEST
-        best = self.codec(low, target=target)
-        if not good(best):
-            return None
-        while high / low > TOLERANCE:
-            middle = self.codec(math.sqrt(low * high), target=target)
-            if good(middle):
-                best, low = middle, middle.step
-            else:
-                high = middle.step
-        return best
+    def _just_within(
+        self, excess: Callable[[KltCodec], float], target: Mapping[str, float], *, finer_is_better: bool
+    ) -> KltCodec | None:
+        """Return the codec whose excess is at most 0 and closest to it, or None if there is none.
 
-    def _finest(self, good: Callable[[KltCodec], bool], target: Mapping[str, float]) -> KltCodec:
-        """Return the codec of the smallest step that is good; the coarsest is known to be."""
-        low, high = self._scale * FINEST, self._scale * COARSEST
-        best = self.codec(high, target=target)
-        while high / low > TOLERANCE:
-            middle = self.codec(math.sqrt(low * high), target=target)
-            if good(middle):
-                best, high = middle, middle.step
+        excess: log of what a codec costs over what it may cost; it rises (finer_is_better) or falls
+        with the step, nearly in proportion to its logarithm, so false position finds its root fast.
+        """
+        bounds = math.log(self._scale * FINEST), math.log(self._scale * COARSEST)
+        worse = math.log(2) if finer_is_better else -math.log(2)
+
+        def tried(place: float) -> tuple[float, float, KltCodec]:
+            codec = self.codec(math.exp(place), target=target)
+            return place, excess(codec), codec
+
+        good = bad = tried(math.log(self._scale) - START)
+        while good[1] > 0:
+            if good[0] in bounds:
+                return None
+            bad, good = good, tried(_within(good[0] - worse, bounds))
+        while bad[1] <= 0:
+            if bad[0] in bounds:
+                return bad[2]
+            good, bad = bad, tried(_within(bad[0] + worse, bounds))
+        weight = 1.0
+        while abs(good[0] - bad[0]) > TOLERANCE and good[1] < -TOLERANCE / 4:
+            share = good[1] / (good[1] - weight * bad[1])
+            # Halving the weight of an end that stays (the Illinois rule) keeps it from staying for ever.
+            middle = tried(good[0] + min(max(share, 0.05), 0.95) * (bad[0] - good[0]))
+            if middle[1] <= 0:
+                good, weight = middle, weight / 2
             else:
-                low = middle.step
-        return best
+                bad, weight = middle, 1.0
+        return good[2]
+
+
+def _within(place: float, bounds: tuple[float, float]) -> float:
+    return min(max(place, bounds[0]), bounds[1])
 
 
 def _spread_of_row_means(blocks: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> float:

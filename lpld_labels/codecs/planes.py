@@ -44,4 +44,5 @@ def unpack_planes(
             "label payload has the wrong length", where=where, expected=f"{size} bytes", got=got
         )
     planes = np.frombuffer(data, np.uint8).reshape(kind.itemsize, -1)
-    return np.ascontiguousarray(planes.T).view(kind).reshape(shape)
+    values: npt.NDArray[Any] = np.ascontiguousarray(planes.T).view(kind)
+    return values.reshape(shape)

@@ -55,7 +55,6 @@ class RowGrid:
         values += self.offset.astype(np.float32)[:, None]
         return values
 
-
     def halves(self, *, bits: int) -> npt.NDArray[np.float16]:
         """Return the same values as float16 [B, n].
 

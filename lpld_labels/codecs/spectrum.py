@@ -65,7 +65,7 @@ def find_spectrum(blocks: Sequence[LabelArray], *, label_kind: str = "logits", s
         frame = _range(blocks, mean, min(MOST_DIRECTIONS, rows, classes), label_kind, seed)
     scatter = np.zeros((frame.shape[1], frame.shape[1]))
     for block in _centred(blocks, mean, label_kind):
-        seen = block if classes <= EXACT_CLASSES else block @ frame
+        seen = (block if classes <= EXACT_CLASSES else block @ frame).astype(np.float64)
         scatter += seen.T @ seen
     values, rotation = np.linalg.eigh(scatter / rows)
     # n rows around their mean span n - 1 directions; what lies below rounding is not there.

@@ -1,0 +1,103 @@
+"""What a pool will weigh in another codec: a few of its batches are written for real and weighed.
+
+Parquet files cost something per file, per row group and per batch; writing n and then 2n batches tells
+these apart from what grows with the pool.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lpld_labels.codecs import Codec
+from lpld_labels.pool_size import index_bytes
+from lpld_labels.reader import PoolReader
+from lpld_labels.records import BatchKey, LabelBatch
+from lpld_labels.schema import SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
+from lpld_labels.shard import EncodedBatch, load_sealed, seal_shard
+from lpld_labels.staging import StagingArea
+
+WEIGHED_BATCHES = 16
+WEIGHED_ROWS = 4096
+_TWO_STEPS = 2500
+"""Codec parameters and two steps of lineage in the manifest, at their largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedSize:
+    """Bytes of a pool in some codec.
+
+    fixed: image table, codec tables, manifest. per_shard: of a views and a labels file, whatever they
+    hold. views_per_batch, labels_per_batch: of a full batch, its share of the container included.
+    batch_size: rows of a full batch.
+    """
+
+    fixed: int
+    per_shard: float
+    views_per_batch: float
+    labels_per_batch: float
+    batch_size: int
+
+    def total(self, batches: int) -> int:
+        """Return the bytes of a pool of so many full batches."""
+        labels = self.labels_per_batch * batches
+        shards = max(labels / SHARD_LABEL_BYTES, batches * self.batch_size / SHARD_VIEW_ROWS)
+        files = self.per_shard * (math.floor(shards) + 1)
+        return math.ceil(self.fixed + index_bytes(batches) + files + labels + self.views_per_batch * batches)
+
+    def batches_within(self, budget: int, most: int) -> int:
+        """Return how many full batches, up to `most`, fit into a budget in bytes."""
+        fits, fails = 0, most + 1
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            fits, fails = (middle, fails) if self.total(middle) <= budget else (fits, middle)
+        return fits
+
+
+def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey]) -> EncodedSize:
+    """Weigh a codec on some batches of a pool; `keys` are where to take them from."""
+    size = pool.header.batch_size
+    count = max(1, min(WEIGHED_BATCHES, WEIGHED_ROWS // size))
+    # Full batches first: they are what is asked about.
+    chosen = sorted(keys, key=lambda key: -pool.index.rows_of(key))[:count]
+    batches = [pool.read(chosen[place % len(chosen)]) for place in range(count)]
+    once = _written(batches, codec)
+    twice = _written(batches * 2, codec)
+    rows = sum(batch.rows for batch in batches)
+    views, labels = (later - earlier for later, earlier in zip(twice, once, strict=True))
+    return EncodedSize(
+        fixed=fixed_bytes(pool, codec),
+        per_shard=max(sum(once) - views - labels, 0),
+        views_per_batch=views / rows * size,
+        labels_per_batch=labels / rows * size,
+        batch_size=size,
+    )
+
+
+def fixed_bytes(pool: PoolReader, codec: Codec) -> int:
+    """Return the bytes of the new pool that do not depend on how many batches it has."""
+    manifest = pool.manifest
+    images = sum(entry.bytes for entry in manifest.files_of("images"))
+    return images + sum(map(len, codec.tables().values())) + len(manifest.dump()) + _TWO_STEPS
+
+
+def staged_bytes(pool: PoolReader, codec: Codec, out: Path, batches: int) -> int:
+    """Return the bytes of the pool that waits in `out` to be committed, at most a little too high."""
+    shards = StagingArea(out).sealed()
+    files = sum(shard.views_bytes + shard.labels_bytes for shard in shards)
+    return fixed_bytes(pool, codec) + index_bytes(batches) + files
+
+
+def _written(batches: Sequence[LabelBatch], codec: Codec) -> tuple[int, int]:
+    """Return the bytes of a views and a labels file that hold the batches."""
+    encoded = [
+        EncodedBatch.make(replace(batch, key=BatchKey(0, number)), codec.encode(batch.labels))
+        for number, batch in enumerate(batches)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        name = seal_shard(Path(folder), encoded, codec, batches[0].classes)
+        shard = load_sealed(Path(folder) / name)
+    return shard.views_bytes, shard.labels_bytes
