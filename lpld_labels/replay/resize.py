@@ -35,7 +35,17 @@ def resize_pil(crop: Pixels, height: int, width: int) -> torch.Tensor:
     return torch.from_numpy(np.array(resized))
 
 
-RESIZERS: dict[str, Resizer] = {"pil": resize_pil, "torch": resize_torch}
+def resize_pil_bicubic(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bicubic by Pillow: what FKD's labelling program uses."""
+    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(resized))
+
+
+RESIZERS: dict[str, Resizer] = {
+    "pil": resize_pil,
+    "pil_bicubic": resize_pil_bicubic,
+    "torch": resize_torch,
+}
 
 
 def find_resizer(name: str) -> Resizer:

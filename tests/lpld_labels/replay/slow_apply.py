@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torchvision.transforms import functional
+from torchvision.transforms import InterpolationMode, functional
 
 from lpld_labels import Augmentation, Box, ViewBatch
 from lpld_labels.replay import ImageStore
@@ -34,8 +34,9 @@ def _view(views: ViewBatch, slot: int, image: Pixels, settings: Augmentation) ->
         image = _shuffled(image, views.patch_order[slot].tolist())
     top, left, height, width = views.crops[slot].tolist()
     size = (settings.output_height, settings.output_width)
-    if settings.resize == "pil":
-        picture = functional.resized_crop(Image.fromarray(image), top, left, height, width, size)
+    if settings.resize != "torch":
+        mode = InterpolationMode.BICUBIC if settings.resize == "pil_bicubic" else InterpolationMode.BILINEAR
+        picture = functional.resized_crop(Image.fromarray(image), top, left, height, width, size, mode)
         view = np.asarray(functional.hflip(picture) if views.flips[slot] else picture)
     else:
         # Planes instead of channels-last: another loop of PyTorch's, which must give the same values.
