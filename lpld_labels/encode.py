@@ -81,15 +81,17 @@ def encode_pool(
     require_free(path)
     wanted = sorted(pool.keys if keys is None else keys)
     rows = sum(pool.index.rows_of(key) for key in wanted)
-    sample = LabelSample(pool, wanted, seed=request.seed)
+    # Of the whole pool, whatever is kept of it: a basis wants many rows.
+    sample = LabelSample(pool, seed=request.seed)
     codec = _staged_codec(path, request)
     if codec is not None or request.budget is None:
         codec = codec or choose_codec(request, pool.header, sample, rows=rows)
         writer = _stage(pool, path, codec, wanted, jobs, progress)
     else:
         codec, writer = _stage_within_budget(pool, path, request, wanted, sample, jobs, progress)
-    if at_most is not None:
-        _require_light(pool, codec, path, wanted, at_most)
+    limit = request.budget if at_most is None else at_most
+    if limit is not None:
+        _require_light(pool, codec, path, wanted, limit)
     header = pool.header
     trial = try_codec(codec, sample.measure, batch_size=header.batch_size, label_kind=header.label_kind)
     step = LineageStep(

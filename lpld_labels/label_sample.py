@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -26,9 +25,9 @@ class LabelSample:
     every other row is for fitting.
     """
 
-    def __init__(self, pool: PoolReader, keys: Sequence[BatchKey] | None = None, *, seed: int = 0) -> None:
+    def __init__(self, pool: PoolReader, *, seed: int = 0) -> None:
         self._pool = pool
-        keys = list(pool.keys if keys is None else keys)
+        keys = list(pool.keys)
         if not keys:
             raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="a batch")
         order = keyed_generator(seed, len(keys)).permutation(len(keys))
