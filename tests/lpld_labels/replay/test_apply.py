@@ -204,7 +204,7 @@ def test_normalise_refuses_what_it_cannot_do() -> None:
 
 def test_unknown_backend(store: ImageStore) -> None:
     settings = augmentation("lanczos")
-    message = r"unknown resize backend \(expected one of pil, torch, got lanczos\)"
+    message = rf"unknown resize backend \(expected one of {', '.join(RESIZERS)}, got lanczos\)"
     with pytest.raises(InvalidArgumentError, match=message):
         apply_views(draw(settings, store), store, settings)
 

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import apply_speed
+
+
+@pytest.mark.usefixtures("shared_data")
+def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["apply_speed", "--quick", "--json", str(tmp_path / "out.json")])
+    apply_speed.main()
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["benchmark"] == "apply_speed"
+    assert [result["image_size"] for result in document["results"]] == [224, 64]
+    for result in document["results"]:
+        assert result["images_per_batch"] == 12
+        # Far below what is measured on a quiet machine: only a broken fast path falls under it.
+        assert result["speed_up"] > 1.2
