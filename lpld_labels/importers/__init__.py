@@ -9,6 +9,6 @@ from __future__ import annotations
 from lpld_labels.importers.base import ImportOptions
 from lpld_labels.importers.formats import AUTO, FORMATS
 from lpld_labels.importers.report import Hole, ImportReport
-from lpld_labels.importers.run import import_labels
+from lpld_labels.importers.run import detect_format, import_labels
 
-__all__ = ["AUTO", "FORMATS", "Hole", "ImportOptions", "ImportReport", "import_labels"]
+__all__ = ["AUTO", "FORMATS", "Hole", "ImportOptions", "ImportReport", "detect_format", "import_labels"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.image_folder import scan_image_folder
+from lpld_labels.images import ImageTable
 from lpld_labels.importers.base import ImportOptions, ImportPlan, LabelFormat, Notes
 from lpld_labels.importers.folder import LabelFolder, list_label_folder
 from lpld_labels.importers.formats import AUTO, format_named
@@ -19,22 +20,26 @@ from lpld_labels.writer import PoolWriter
 HOLES_FILE = "holes.jsonl"
 
 
+def detect_format(source: str | os.PathLike[str], label_format: str = AUTO) -> str:
+    """Return the format's name; raise what is wrong with the folder before any image is read."""
+    return format_named(label_format, list_label_folder(Path(source).absolute())).name
+
+
 def import_labels(
     source: str | os.PathLike[str],
     pool: str | os.PathLike[str],
     *,
-    images: str | os.PathLike[str],
+    images: str | os.PathLike[str] | ImageTable,
     label_format: str = AUTO,
     options: ImportOptions | None = None,
     jobs: int = 1,
     skip_bad: bool = False,
     progress: Progress | None = None,
-    image_progress: Progress | None = None,
 ) -> ImportReport:
     """Turn a label folder into a pool without running anything from it.
 
     label_format: a name of FORMATS, or ``auto`` to find out.
-    images: the folder of the images that were labelled (one directory per class).
+    images: the folder of the images that were labelled (one directory per class), or its table.
     jobs: processes. skip_bad: go on without files that are damaged or missing, and record them.
     Interrupted, the same call goes on where it stopped.
     """
@@ -44,7 +49,7 @@ def import_labels(
     if folder.strangers:
         shown = ", ".join(folder.strangers[:3])
         notes.odd.append(f"{len(folder.strangers)} names that are no label files: {shown}")
-    table = scan_image_folder(images, progress=image_progress)
+    table = images if isinstance(images, ImageTable) else scan_image_folder(images)
     plan = kind.plan(folder, table, options or ImportOptions(), notes)
     _refuse_missing(plan, skip_bad)
     out = Path(pool).absolute()

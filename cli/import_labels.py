@@ -1,0 +1,159 @@
+"""``lpld-labels import``: label folders of other programs become pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import human_bytes, output, print_json, progress_bar
+from .teacher_options import channels
+
+if TYPE_CHECKING:
+    from lpld_labels.importers import ImportReport
+
+FORMATS = ("auto", "sre2l", "lpld", "lpld21k", "lpqld", "gvbsm", "fkd")
+SHOWN_HOLES = 5
+
+
+@click.command("import")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--images",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The images that were labelled, one directory per class.",
+)
+@click.option(
+    "--format",
+    "label_format",
+    type=click.Choice(FORMATS),
+    default="auto",
+    show_default=True,
+    help="Who wrote the folder; auto finds out from its layout and one file.",
+)
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that read and encode.",
+)
+@click.option(
+    "--skip-bad",
+    is_flag=True,
+    help="Go on without files that are damaged or missing; they are reported and recorded in the pool.",
+)
+@click.option(
+    "--torch-era",
+    type=click.Choice(["auto", "new", "old"]),
+    default="auto",
+    show_default=True,
+    help="SRe2L: image ids as PyTorch >= 1.11 (new) or older drew them; auto asks the labels.",
+)
+@click.option(
+    "--sampler-seed",
+    type=int,
+    default=42,
+    show_default=True,
+    help="SRe2L: seed the image ids were drawn with.",
+)
+@click.option("--classes", type=click.IntRange(2), help="Number of classes, which top-k labels do not say.")
+@click.option("--output-size", type=click.IntRange(1), help="Side of a view in pixels, which no format says.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=128, show_default=True, help="FKD: images in a batch."
+)
+@click.option("--teacher", default="unknown", help="Name of the teacher, for the pool's record.")
+@click.option(
+    "--mean", callback=channels, metavar="R,G,B", help="Normalisation [default: the programs' own]."
+)
+@click.option("--std", callback=channels, metavar="R,G,B", help="Normalisation [default: the programs' own].")
+@click.option(
+    "--allow-extra-images",
+    is_flag=True,
+    help="Accept an image folder with images the labels do not speak of.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def command(
+    source: Path,
+    out: Path,
+    images: Path,
+    label_format: str,
+    jobs: int,
+    skip_bad: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Turn the label folder SOURCE of another program into a pool OUT.
+
+    Files are read as data: nothing in them is executed, whatever they contain, and torch is not
+    needed. Labels arrive bit for bit; crops become the pixels the program used. Interrupted, the
+    same command goes on where it stopped. The report says what was found, what had to be assumed,
+    and what is odd; `verify --teacher` proves the assumptions.
+
+    \b
+    Formats:
+      sre2l    epoch_E/batch_B.tar, no image ids (SRe2L, CDA, CV-DD, FADRM)
+      lpld     the same with sampler_indices_epoch.json; lpld21k: with cut-outs
+      lpqld    batch_N.tar with sampler_indices_batch.json, top-k labels
+      gvbsm    epoch_E/batch_B.tar with image ids in each batch
+      fkd      CLASS/IMAGE.tar, many crops of each image
+
+    \b
+    Examples:
+      lpld-labels import FKD_cutmix_fp16 pool --images syn_data -j 8
+      lpld-labels import old_labels pool --images syn_data --format sre2l --torch-era old
+      lpld-labels import lpqld pool --images syn_data --classes 1000 --json > report.json
+      lpld-labels verify pool --images syn_data --teacher resnet18
+    """
+    from lpld_labels.image_folder import scan_image_folder
+    from lpld_labels.importers import ImportOptions, detect_format, import_labels
+
+    if (options["mean"] is None) != (options["std"] is None):
+        raise click.UsageError("--mean and --std go together")
+    found = detect_format(source, label_format)
+    with progress_bar("reading images") as progress:
+        table = scan_image_folder(images, progress=progress)
+    with progress_bar("importing batches") as progress:
+        report = import_labels(
+            source,
+            out,
+            images=table,
+            label_format=found,
+            options=ImportOptions(**options),
+            jobs=jobs,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _show(report)
+
+
+def _show(report: ImportReport) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"Imported {report.source}", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("format", report.format)
+    table.add_row("batches", f"{report.batches} in {report.epochs} epochs, {report.rows} rows")
+    table.add_row("labels", f"{report.classes} classes, codec {report.codec}, {report.images} images")
+    size = f"{human_bytes(report.source_bytes)} -> {human_bytes(report.pool_bytes)}"
+    table.add_row("bytes", f"{size}, {report.source_bytes / report.pool_bytes:.3g}x smaller")
+    if report.resumed:
+        table.add_row("resumed", f"{report.resumed} batches were there from an earlier run")
+    for what in ("found", "assumed", "odd"):
+        for line in getattr(report, what):
+            table.add_row(what, line)
+    for hole in report.holes[:SHOWN_HOLES]:
+        table.add_row("[red]left out[/]", f"{hole.file}: {hole.why}")
+    if len(report.holes) > SHOWN_HOLES:
+        table.add_row("[red]left out[/]", f"and {len(report.holes) - SHOWN_HOLES} more (see --json)")
+    table.add_row("written", report.pool)
+    table.add_row("content", report.content_digest)
+    output().print(table)
