@@ -17,7 +17,7 @@ import torch
 
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.manifest import Augmentation
-from lpld_labels.records import CutOut, Mix, ViewBatch
+from lpld_labels.records import Box, CutOut, Mix, ViewBatch
 from lpld_labels.replay.resize import Pixels, find_resizer
 from lpld_labels.replay.store import ImageStore
 
@@ -58,7 +58,7 @@ def apply_views(
         return out.copy_(plain)
     if views.mix.box is None:
         return _mixup(plain, views.mix, out)
-    return _cutmix(plain, views.mix, out)
+    return _cutmix(plain, views.mix, views.mix.box, out)
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
@@ -68,7 +68,7 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
     """
     grid = math.isqrt(len(order))
     height, width = image.shape[0] // grid, image.shape[1] // grid
-    shuffled = image.copy()
+    shuffled: Pixels = image.copy()
     for target, source in enumerate(order.tolist()):
         top, left = (target // grid) * height, (target % grid) * width
         from_top, from_left = (source // grid) * height, (source % grid) * width
@@ -80,8 +80,8 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
 def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, plain: torch.Tensor) -> None:
     """Write each view up to its flip into uint8 [B, 3, H, W]."""
     resize = find_resizer(augmentation.resize)
-    pixels = plain.permute(0, 2, 3, 1)
-    height, width = pixels.shape[1:3]
+    slots = plain.permute(0, 2, 3, 1).unbind(0)
+    height, width = augmentation.output_height, augmentation.output_width
     images, crops, flips = views.images.tolist(), views.crops.tolist(), views.flips.tolist()
     for slot, (index, crop, flip) in enumerate(zip(images, crops, flips, strict=True)):
         image = store[index]
@@ -89,34 +89,40 @@ def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, pla
             image = shuffle_patches(image, views.patch_order[slot])
         top, left, rows, columns = crop
         view = resize(image[top : top + rows, left : left + columns], height, width)
-        pixels[slot] = view.flip(1) if flip else view
+        slots[slot].copy_(view.flip(1) if flip else view)
 
 
 def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
     """Paint one box per view, in place."""
-    fills = torch.from_numpy(cutout.fill)[:, :, None, None]
+    # Copied: a batch that was read from a pool is read-only, which torch warns about.
+    fills = torch.from_numpy(cutout.fill.copy())[:, :, None, None]
     for slot, (top, left, bottom, right) in enumerate(cutout.boxes.tolist()):
         plain[slot, :, top:bottom, left:right] = fills[slot]
 
 
-def _cutmix(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
+def _cutmix(plain: torch.Tensor, mix: Mix, box: Box, out: torch.Tensor) -> torch.Tensor:
     """Write each view to `out`, inside the box its partner."""
-    if mix.box is None:
-        raise InvalidBatchError("CutMix needs a box")
-    top, left, bottom, right = mix.box
-    for slot, partner in enumerate(mix.partner.tolist()):
-        out[slot] = plain[slot]
-        out[slot, :, top:bottom, left:right] = plain[partner, :, top:bottom, left:right]
+    out.copy_(plain)
+    rows, columns = slice(box.top, box.bottom), slice(3 * box.left, 3 * box.right)
+    shown = _lines(plain)[:, rows, columns].index_select(0, torch.tensor(mix.partner.tolist()))
+    _lines(out)[:, rows, columns] = shown
     return out
 
 
 def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
     """Write strength * view + (1 - strength) * partner to `out`."""
-    other = torch.empty_like(out[:1])
+    views, mixed = plain.unbind(0), out.unbind(0)
+    other = torch.empty_like(mixed[0])
     for slot, partner in enumerate(mix.partner.tolist()):
-        other.copy_(plain[partner]).mul_(1.0 - mix.strength)
-        out[slot : slot + 1].copy_(plain[slot]).mul_(mix.strength).add_(other)
+        other.copy_(views[partner]).mul_(1.0 - mix.strength)
+        mixed[slot].copy_(views[slot]).mul_(mix.strength).add_(other)
     return out
+
+
+def _lines(pixels: torch.Tensor) -> torch.Tensor:
+    """View channels-last [B, 3, H, W] as [B, H, W * 3]: long runs copy faster than threes."""
+    batch, channels, height, width = pixels.shape
+    return pixels.permute(0, 2, 3, 1).view(batch, height, width * channels)
 
 
 def _scratch_bytes(shape: tuple[int, ...]) -> torch.Tensor:

@@ -18,7 +18,7 @@ def normalise(
     out: tensor to write into; may be `pixels` itself when that is float32.
 
     Every value is rounded on its own, so rows taken from several batches come out as they would in
-    their own.
+    their own. For pixels that need no gradient.
     """
     if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
         raise InvalidArgumentError("mean and std need three numbers each, std above 0", got=(mean, std))

@@ -61,7 +61,7 @@ def _shuffled(image: Pixels, order: list[int]) -> Pixels:
     """Each pixel of a tile comes from the same place of another tile; what no tile covers stays."""
     grid = round(len(order) ** 0.5)
     tall, wide = image.shape[0] // grid, image.shape[1] // grid
-    shuffled = image.copy()
+    shuffled: Pixels = image.copy()
     for row in range(tall * grid):
         for column in range(wide * grid):
             source = order[row // tall * grid + column // wide]

@@ -160,6 +160,21 @@ def test_bytes_hold_the_same_values(store: ImageStore, feature: str) -> None:
     assert torch.equal(normalise(small, MEAN, STD), normalise(pixels, MEAN, STD))
 
 
+@pytest.mark.parametrize("feature", ["everything", "mixup"])
+def test_views_read_from_a_pool_are_read_only(store: ImageStore, feature: str) -> None:
+    settings = augmentation(**FEATURES[feature])
+    views = draw(settings, store)
+    expected = apply_views(views, store, settings)
+    assert views.mix is not None
+    arrays = [views.images, views.crops, views.flips, views.mix.partner, views.patch_order]
+    if views.cutout is not None:
+        arrays += [views.cutout.boxes, views.cutout.fill]
+    for array in arrays:
+        if array is not None:
+            array.setflags(write=False)
+    assert torch.equal(apply_views(views, store, settings), expected)
+
+
 def test_single_pixels(store: ImageStore) -> None:
     settings = augmentation(size=(1, 1), mix="cutmix", mix_alpha=1.0, cutout_fraction=1.0, patch_grid=15)
     views = draw(settings, store, batch_size=1)
