@@ -80,7 +80,7 @@ class KltFitter:
         count = self._worthwhile(step, grain)
         vectors = np.rint(self._spectrum.directions[:count] / grain[:count, None]).astype(np.int16)
         # The row mean comes first, although its spread may be small: it has a place of its own.
-        order = np.concatenate([[max(self._shift, *spreads[:1])], spreads[:count]])
+        order = np.concatenate([spreads[:1] if count else [self._shift], spreads[:count]])
         return KltCodec(
             vectors=vectors,
             scales=grain[:count],
@@ -160,7 +160,7 @@ class KltFitter:
     @property
     def _scale(self) -> float:
         """Largest spread of any coefficient; 1 where labels are all alike."""
-        return max(float(self._shift), *map(float, self._spectrum.spreads[:1])) or 1.0
+        return max(self._shift, float(self._spectrum.spreads.max(initial=0))) or 1.0
 
     def _grain(self, step: float) -> FloatArray:
         """Return the step [K] on which each direction's entries are stored."""

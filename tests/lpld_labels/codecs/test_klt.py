@@ -1,0 +1,358 @@
+"""Transform-coded labels: fitting, bounds, figures on real logits, and bad input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpld_labels.codecs import codec_named, restore_codec
+from lpld_labels.codecs.bands import band_edges, pack_bands, pack_integers, unpack_bands, unpack_integers
+from lpld_labels.codecs.klt import KltCodec
+from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
+from lpld_labels.manifest import CodecEntry
+from lpld_labels.trial import Trial, try_codec
+from tests.label_factory import make_logits, make_probabilities
+
+Labels = npt.NDArray[Any]
+
+
+def fitter(classes: int = 60, *, rows: int = 100_000, blocks: int = 6, **options: Any) -> KltFitter:
+    """Return a fitter for made-up logits."""
+    made = [make_logits(64, classes, seed=seed) for seed in range(blocks)]
+    return KltFitter(fit=made[:-2], tune=made[-2:], rows=rows, batch_size=64, **options)
+
+
+def restored(codec: KltCodec) -> KltCodec:
+    entry = CodecEntry(name="klt", parameters=codec.parameters())
+    again = restore_codec(entry, codec.tables(), where="pool.json")
+    assert isinstance(again, KltCodec)
+    return again
+
+
+# Bands
+
+
+@given(rows=st.integers(1, 40), columns=st.integers(1, 50), seed=st.integers(0, 9))
+@settings(max_examples=40, deadline=None)
+def test_bands_round_trip(rows: int, columns: int, seed: int) -> None:
+    spreads = np.geomspace(50, 0.1, columns)
+    values = np.rint(np.random.default_rng(seed).laplace(0, spreads, (rows, columns)))
+    edges = band_edges(spreads, rows)
+    assert edges[0] == 0
+    assert edges[-1] == columns
+    assert list(edges) == sorted(set(edges))
+    names = [f"band_{k}" for k in range(len(edges) - 1)]
+    np.testing.assert_array_equal(
+        unpack_bands(pack_bands(values, edges), edges, rows, names=names), values.astype(np.int16)
+    )
+
+
+def test_bands_are_wide_enough_to_pay_their_headers() -> None:
+    spreads = np.geomspace(10, 0.01, 500)
+    assert len(band_edges(spreads, 128)) > len(band_edges(spreads, 4))
+    assert band_edges(np.ones(100), 128) == (0, 100)
+
+
+def test_damaged_bands_are_refused() -> None:
+    blob = pack_integers(np.arange(100, dtype=np.int16))
+    with pytest.raises(PoolCorruptError, match="wrong length"):
+        unpack_integers(blob, (50,), where="band_0")
+    with pytest.raises(PoolCorruptError, match="wrong length"):
+        unpack_integers(blob, (101,), where="band_0")
+    for damaged in (b"", b"nonsense", blob[: len(blob) // 2]):
+        with pytest.raises(PoolCorruptError, match="band_0"):
+            unpack_integers(damaged, (100,), where="band_0")
+    with pytest.raises(InvalidBatchError, match="far outside"):
+        pack_integers(np.array([40_000.0]))
+
+
+# Directions
+
+
+def test_directions_are_orthonormal_and_ordered_and_shift_free() -> None:
+    spectrum = find_spectrum([make_logits(200, 50, rank=8, seed=s) for s in range(3)])
+    gram = spectrum.directions @ spectrum.directions.T
+    np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-4)
+    assert (np.diff(spectrum.spreads) <= 0).all()
+    assert np.abs(spectrum.directions.sum(axis=1)).max() < 1e-2
+    assert spectrum.spreads[7] > 5 * spectrum.spreads[9], "eight directions stand out of the noise"
+
+
+def test_many_classes_are_fitted_by_their_range() -> None:
+    classes = EXACT_CLASSES + 152
+    blocks = [make_logits(128, classes, rank=20, seed=s, noise=0) for s in range(4)]
+    spectrum = find_spectrum(blocks)
+    again = find_spectrum(blocks)
+    np.testing.assert_array_equal(spectrum.directions, again.directions)
+    held = make_logits(64, classes, rank=20, seed=9, noise=0).astype(np.float32) - spectrum.mean
+    held -= held.mean(axis=1, keepdims=True)
+    left = held - held @ spectrum.directions.T @ spectrum.directions
+    assert (left**2).sum() < 1e-5 * (held**2).sum()
+
+
+# The codec
+
+
+def test_error_follows_from_the_step() -> None:
+    codec = fitter().codec(0.05)
+    labels = make_logits(64, 60, seed=77)
+    decoded = codec.decode(codec.encode(labels).payload, rows=64, classes=60)
+    # An orthonormal basis keeps squared error: at most (1 - rounding) of a step per coefficient.
+    error = ((decoded - labels.astype(np.float32)) ** 2).mean()
+    assert error < 2 * 0.05**2 / 12 * codec.dimensions / 60 + 0.06**2
+
+
+def test_the_row_mean_is_kept() -> None:
+    codec = fitter().for_fidelity(0.95, temperature=20)
+    labels = make_logits(64, 60, seed=5).astype(np.float32) + np.linspace(-4, 4, 64)[:, None]
+    decoded = codec.decode(codec.encode(labels).payload, rows=64, classes=60)
+    assert np.abs((decoded - labels).mean(axis=1)).max() <= codec.step / math.sqrt(60)
+
+
+def test_decoding_elsewhere_is_one_matrix_product() -> None:
+    codec = fitter().for_fidelity(0.97, temperature=20)
+    payload = codec.encode(make_logits(64, 60, seed=5)).payload
+    coefficients = codec.coefficients(payload, rows=64)
+    assert coefficients.dtype == np.float32
+    assert coefficients.shape == (64, codec.dimensions)
+    np.testing.assert_allclose(
+        codec.mean + coefficients @ codec.basis, codec.decode(payload, rows=64, classes=60), rtol=1e-6
+    )
+
+
+def test_a_restored_codec_is_the_same() -> None:
+    codec = fitter().for_fidelity(0.97, temperature=20)
+    again = restored(codec)
+    labels = make_logits(64, 60, seed=5)
+    first, second = codec.encode(labels), again.encode(labels)
+    assert first.payload == second.payload
+    assert [bytes(p) for p in first.canonical] == [
+        bytes(p) for p in again.canonical(second.payload, rows=64, classes=60)
+    ]
+    assert again.identity() == codec.identity()
+    assert again.tables() == codec.tables()
+    assert again.parameters() == codec.parameters()
+    assert codec.identity() != fitter().for_fidelity(0.9, temperature=20).identity()
+
+
+def test_batches_decode_alone() -> None:
+    codec = fitter().for_fidelity(0.97, temperature=20)
+    labels = make_logits(64, 60, seed=5)
+    whole = codec.decode(codec.encode(labels).payload, rows=64, classes=60)
+    for rows in (slice(0, 1), slice(3, 40)):
+        part = codec.encode(labels[rows])
+        count = len(labels[rows])
+        np.testing.assert_allclose(
+            codec.decode(part.payload, rows=count, classes=60), whole[rows], rtol=1e-4, atol=1e-4
+        )
+
+
+def test_probabilities_decode_to_probabilities() -> None:
+    blocks = [make_probabilities(64, 30, seed=seed) for seed in range(6)]
+    fitted = KltFitter(
+        fit=blocks[:4], tune=blocks[4:], rows=100_000, batch_size=64, label_kind="probabilities"
+    )
+    codec = fitted.for_fidelity(0.98, temperature=1)
+    decoded = codec.decode(codec.encode(blocks[5]).payload, rows=64, classes=30)
+    np.testing.assert_allclose(decoded.sum(axis=1), 1, rtol=1e-5)
+    assert (decoded >= 0).all()
+    assert np.abs(decoded - blocks[5].astype(np.float32)).mean() < 0.01
+
+
+# Meeting a demand
+
+
+@pytest.mark.parametrize(("fidelity", "temperature"), [(0.9, 20.0), (0.97, 20.0), (0.99, 1.0), (0.999, 4.0)])
+def test_fidelity_is_met_and_not_exceeded_for_nothing(fidelity: float, temperature: float) -> None:
+    fitted = fitter()
+    codec = fitted.for_fidelity(fidelity, temperature=temperature)
+    kept = fitted.measure(codec, temperatures=(temperature,)).kept[temperature]
+    assert fidelity <= kept < fidelity + 0.05 * (1 - fidelity) + 1e-4
+
+
+@pytest.mark.parametrize("limit", [8.0, 12.0, 20.0])
+def test_bytes_per_row_count_the_basis(limit: float) -> None:
+    fitted = fitter(rows=10_000)
+    codec = fitted.for_bytes_per_row(limit)
+    trial = try_codec(codec, [make_logits(64, 60, seed=s) for s in (4, 5)], batch_size=64)
+    total = trial.payload_per_row + sum(map(len, codec.tables().values())) / 10_000
+    assert 0.9 * limit < total <= limit * 1.001
+
+
+def test_small_pools_get_a_smaller_basis() -> None:
+    sizes = []
+    for rows in (500, 10_000, 10_000_000):
+        codec = fitter(rows=rows).for_fidelity(0.97, temperature=20)
+        sizes.append(len(codec.tables()["basis.pco"]))
+    assert sizes[0] < sizes[1] < sizes[2]
+
+
+def test_fitting_is_deterministic() -> None:
+    first, second = (fitter().for_fidelity(0.97, temperature=20) for _ in range(2))
+    assert first.identity() == second.identity()
+    assert first.tables() == second.tables()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("fidelity", [0.0, 1.0, -0.5, 1.5, math.nan])
+def test_fidelity_outside_zero_to_one(fidelity: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="between 0 and 1"):
+        fitter(blocks=3).for_fidelity(fidelity, temperature=20)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_bad_temperatures(temperature: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="temperature"):
+        fitter(blocks=3).for_fidelity(0.9, temperature=temperature)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, math.nan, math.inf])
+def test_bad_steps(step: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="step"):
+        fitter(blocks=3).codec(step)
+
+
+def test_limits_below_the_smallest_possible() -> None:
+    fitted = fitter()
+    with pytest.raises(InvalidArgumentError, match="at least"):
+        fitted.for_bytes_per_row(0.1)
+    with pytest.raises(InvalidArgumentError, match="> 0"):
+        fitted.for_bytes_per_row(0)
+
+
+def constant(value: float) -> Labels:
+    return np.full((32, 10), value, np.float16)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [constant(0.0)] * 4,
+        [constant(3.5), constant(-2.0), constant(1.0), constant(0.25)],
+        [np.tile(np.arange(10, dtype=np.float16), (32, 1))] * 4,
+    ],
+    ids=["zero", "constant rows", "one label for all"],
+)
+def test_labels_without_variety(blocks: list[Labels]) -> None:
+    fitted = KltFitter(fit=blocks[:2], tune=blocks[2:], rows=128, batch_size=32)
+    codec = restored(fitted.for_fidelity(0.97, temperature=20))
+    for block in blocks:
+        decoded = codec.decode(codec.encode(block).payload, rows=32, classes=10)
+        # Softmax sees no shift of a whole row; what it sees must be right.
+        centred = decoded - decoded.mean(axis=1, keepdims=True)
+        expected = block.astype(np.float32) - block.astype(np.float32).mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(centred, expected, atol=0.01)
+
+
+def test_labels_of_one_class() -> None:
+    """Every row is sure of the same class; what differs is small but not lost."""
+    blocks = [make_logits(64, 20, seed=s) * np.float16(0.1) for s in range(4)]
+    for block in blocks:
+        block[:, 3] += np.float16(20)
+    fitted = KltFitter(fit=blocks[:2], tune=blocks[2:], rows=256, batch_size=64)
+    codec = fitted.for_fidelity(0.97, temperature=20)
+    trial = try_codec(codec, blocks, batch_size=64)
+    assert trial.fidelity.top1 == 1
+    assert trial.fidelity.kept[20] > 0.96
+
+
+def test_more_classes_than_rows() -> None:
+    blocks = [make_logits(20, 300, rank=5, noise=0, seed=s) for s in range(2)]
+    fitted = KltFitter(fit=blocks[:1], tune=blocks[1:], rows=40, batch_size=20)
+    codec = fitted.for_fidelity(0.9, temperature=20)
+    assert codec.dimensions <= 20
+    # Noise in 300 directions cannot be learnt from 20 rows: that is said, with what could be had.
+    noisy = [np.random.default_rng(s).normal(0, 2, (20, 300)).astype(np.float16) for s in range(2)]
+    fitted = KltFitter(fit=noisy[:1], tune=noisy[1:], rows=40, batch_size=20)
+    with pytest.raises(InvalidArgumentError, match=r"cannot keep that much.*at most"):
+        fitted.for_fidelity(0.9, temperature=20)
+
+
+def test_too_few_labels() -> None:
+    with pytest.raises(InvalidArgumentError, match="too few"):
+        KltFitter(fit=[make_logits(1, 10)], tune=[make_logits(1, 10)[:0]], rows=1, batch_size=1)
+
+
+def test_labels_far_outside_the_sample_are_refused() -> None:
+    codec = fitter().for_fidelity(0.97, temperature=20)
+    with pytest.raises(InvalidBatchError, match="far outside"):
+        codec.encode(make_logits(4, 60, dtype=np.float32) * 1e6)
+
+
+def test_wrong_parameters_and_tables() -> None:
+    codec = fitter(blocks=3).codec(0.5)
+    parameters, tables = codec.parameters(), codec.tables()
+
+    def refused(error: type[Exception], match: str, *, tables: dict[str, bytes], **changes: Any) -> None:
+        entry = CodecEntry(name="klt", parameters={**parameters, **changes})
+        with pytest.raises(error, match=match):
+            restore_codec(entry, tables, where="pool.json")
+
+    refused(ManifestError, "step", tables=tables, step=0)
+    refused(ManifestError, "edge", tables=tables, edges=[0, 2])
+    refused(ManifestError, "edge", tables=tables, edges=[0, 5, 3])
+    refused(ManifestError, "label_kind", tables=tables, label_kind="odds")
+    refused(ManifestError, "no such field", tables=tables, more=1)
+    refused(PoolCorruptError, "missing", tables={})
+    refused(PoolCorruptError, "damaged", tables={**tables, "mean.npy": b"nonsense"})
+    refused(PoolCorruptError, "wrong type", tables={**tables, "mean.npy": tables["scale.npy"]})
+    refused(PoolCorruptError, "basis.pco", tables={**tables, "basis.pco": b"nonsense"})
+    payload = dict(codec.encode(make_logits(4, 60)).payload)
+    with pytest.raises(PoolCorruptError, match="another number of classes"):
+        codec.decode(payload, rows=4, classes=61)
+    payload["band_0"] = pa.array([b"nonsense"], pa.binary())
+    with pytest.raises(PoolCorruptError, match="band_0"):
+        codec.decode(payload, rows=4, classes=60)
+
+
+# Real logits: fitted on every other batch, tuned on a few of the rest, judged on the others
+
+
+@pytest.fixture(scope="module")
+def real(shared_data: Path) -> tuple[KltFitter, list[Labels]]:
+    logits = np.load(shared_data / "real_logits_in1k.npz")["logits"]
+    rest = list(logits[1::2])
+    fitted = KltFitter(fit=list(logits[::2]), tune=rest[:6], rows=1_000_000, batch_size=128)
+    return fitted, rest[6:]
+
+
+def judged(codec: Any, labels: list[Labels]) -> Trial:
+    return try_codec(codec, labels, batch_size=128)
+
+
+def test_real_logits_in_180_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
+    trial = judged(real[0].for_fidelity(0.991, temperature=1), real[1])
+    assert trial.payload_per_row <= 180
+    assert trial.fidelity.kept[20] >= 0.96
+    assert trial.fidelity.kept[1] >= 0.99
+    for simple in ("topk:50", "topk:80:8"):
+        other = judged(codec_named(simple), real[1])
+        assert all(other.fidelity.kept[t] < trial.fidelity.kept[t] for t in (1.0, 4.0, 20.0))
+
+
+def test_real_logits_in_100_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
+    trial = judged(real[0].for_fidelity(0.905, temperature=20), real[1])
+    assert trial.payload_per_row <= 100
+    assert trial.fidelity.kept[20] >= 0.90
+
+
+def test_entropy_coding_is_within_a_tenth_of_the_entropy(real: tuple[KltFitter, list[Labels]]) -> None:
+    codec = real[0].codec(1.0)
+    integers = np.concatenate([codec.quantised(block) for block in real[1]])
+    entropy = 0.0
+    for column in integers.T:
+        share = np.unique(column, return_counts=True)[1] / len(column)
+        entropy -= float((share * np.log2(share)).sum())
+    assert judged(codec, real[1]).payload_per_row <= 1.1 * entropy / 8
