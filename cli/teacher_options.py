@@ -102,8 +102,10 @@ def check_device(device: str) -> None:
     """Refuse a device that is not there, before anything else is done."""
     import torch
 
+    from lpld_core.weights import first_line
+
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise click.BadParameter(f"'{device}' is not usable here: {reason}", param_hint="--device") from None

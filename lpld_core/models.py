@@ -25,6 +25,7 @@ import torchvision
 from torch import nn
 
 from lpld_core.resnet_small import SmallResNet
+from lpld_core.weights import first_line
 from lpld_labels.errors import InvalidArgumentError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -227,9 +228,8 @@ def _download(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidArgumentError(
-            f"cannot get its makers' weights: {reason}",
+            f"cannot get its makers' weights: {first_line(error)}",
             where=name,
             hint="give a weights file instead, or run once where there is a connection",
         ) from None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lpld_core.models import Network, NetworkSource, Preprocessing, network_source, seeded
-from lpld_core.weights import WeightsFile, load_into, read_weights, weights_digest
+from lpld_core.weights import WeightsFile, first_line, load_into, read_weights, weights_digest
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.manifest import Teacher
 
@@ -139,7 +139,7 @@ def _output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
         logits = model(torch.zeros(1, 3, *size, device=device))
     except RuntimeError as error:
         raise InvalidArgumentError(
-            f"the network refuses a {size[0]} x {size[1]} image: {str(error).splitlines()[0]}", where=name
+            f"the network refuses a {size[0]} x {size[1]} image: {first_line(error)}", where=name
         ) from None
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[0] != 1:
         got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

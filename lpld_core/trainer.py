@@ -18,7 +18,7 @@ from lpld_core.models import seeded
 from lpld_core.presets import TrainRecipe
 from lpld_core.schedules import rate_factor
 from lpld_core.weights import Tensors
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import ComputationError
 from lpld_labels.order import keyed_generator
 from lpld_labels.replay import normalise
 
@@ -93,7 +93,7 @@ class Trainer:
                     progress(number + 1, steps)
         loss = float(total) / max(images, 1)
         if not math.isfinite(loss):
-            raise InvalidArgumentError(
+            raise ComputationError(
                 f"training diverged in epoch {epoch}: the loss is {loss}", hint="lower the learning rate"
             )
         return EpochFacts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,9 +50,12 @@ def read_weights(path: str | Path) -> WeightsFile:
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     try:
-        document = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # Remarks on the file's pickle protocol; whether it can be read is told by the error.
+            warnings.simplefilter("ignore", UserWarning)
+            document = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise _not_weights(path, f"{type(error).__name__}: {str(error).splitlines()[0]}") from None
+        raise _not_weights(path, first_line(error)) from None
     return WeightsFile(path=path, tensors=_state_dict(document, path))
 
 
@@ -61,7 +65,7 @@ def _read_safetensors(path: Path) -> WeightsFile:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
     except (SafetensorError, OSError) as error:
-        raise _not_weights(path, str(error).splitlines()[0]) from None
+        raise _not_weights(path, first_line(error)) from None
     try:
         about = json.loads(metadata.get(METADATA_KEY, "{}"))
     except json.JSONDecodeError:
@@ -82,6 +86,12 @@ def _state_dict(document: Any, path: Path) -> Tensors:
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): value for name, value in tensors.items()}
     return tensors
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its kind if it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _not_weights(path: Path, reason: str) -> InvalidArgumentError:

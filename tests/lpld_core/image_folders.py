@@ -1,0 +1,48 @@
+"""Image folders and settings for tests of labelling and training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lpld_core.presets import LabelRecipe
+from lpld_core.relabel import LabelJob
+from lpld_labels.images import ImageTable
+
+NETWORK = "small-resnet10:width=8,stem_stride=2"
+SIDE = 16
+
+
+def write_images(root: Path, *, classes: int = 3, per_class: int = 9, side: int = SIDE) -> Path:
+    """Write PNG files whose brightness tells their class; sizes differ from image to image."""
+    rng = np.random.default_rng(classes * 1000 + per_class)
+    for label in range(classes):
+        folder = root / f"class{label}"
+        folder.mkdir(parents=True)
+        for number in range(per_class):
+            shape = (side + number % 3, side + number % 2, 3)
+            noise = rng.integers(0, 80, shape) + 170 * label // max(classes - 1, 1)
+            Image.fromarray(noise.astype(np.uint8)).save(folder / f"{number:03d}.png")
+    return root
+
+
+def make_job(images: Path, pool: Path, *, ratio: float = 1, codec: str = "f16", **recipe: object) -> LabelJob:
+    """Return a small job: 27 images in batches of 5 make 5 complete and 1 incomplete batch an epoch."""
+    settings = LabelRecipe(**{"epochs": 16, "batch_size": 5, "mix": "cutmix", **recipe})  # type: ignore[arg-type]
+    return LabelJob(
+        images=images,
+        pool=pool,
+        augmentation=settings.augmentation((SIDE, SIDE)),
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        seed=7,
+        ratio=ratio,
+        codec=codec,
+    )
+
+
+def sizes(table: ImageTable) -> set[tuple[int, int]]:
+    """Return the different (width, height) of a table."""
+    return set(zip(table.widths.tolist(), table.heights.tolist(), strict=True))

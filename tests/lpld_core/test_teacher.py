@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from lpld_core.models import IMAGENET_MEAN, network_source, seeded
+from lpld_core.resnet_small import SmallResNet
+from lpld_core.teacher import load_teacher, weights_digest
+from lpld_core.weights import read_weights, save_weights
+from lpld_labels.errors import InvalidArgumentError
+
+SMALL = "small-resnet10:width=8,stem_stride=2"
+
+
+@pytest.fixture
+def model() -> SmallResNet:
+    with seeded(3):
+        return SmallResNet(classes=5, depth=10, width=8, stem_stride=2)
+
+
+def three_classes() -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+
+
+def not_a_classifier() -> nn.Module:
+    return nn.Conv2d(3, 4, 1)
+
+
+def not_a_network() -> str:
+    return "resnet18"
+
+
+def test_the_small_resnet_of_later_work_has_its_size() -> None:
+    network = SmallResNet(classes=20, depth=10, width=32, stem_stride=2)
+    assert sum(p.numel() for p in network.parameters()) == pytest.approx(1.23e6, rel=0.01)
+    assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 20)
+
+
+def test_the_tiny_imagenet_resnet_takes_torchvision_checkpoints() -> None:
+    common = torchvision.models.resnet18(num_classes=200)
+    common.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    common.maxpool = nn.Identity()
+    ours = SmallResNet(classes=200)
+    ours.load_state_dict(common.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours.eval()(images), common.eval()(images))
+
+
+def test_a_teacher_is_frozen_and_described(tmp_path: Path, model: SmallResNet) -> None:
+    preprocessing = {"input_size": [32, 24], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+    save_weights(tmp_path / "w.safetensors", model.state_dict(), {"preprocessing": preprocessing})
+    teacher = load_teacher(SMALL, weights=tmp_path / "w.safetensors")
+    assert not teacher.model.training
+    assert not any(p.requires_grad for p in teacher.model.parameters())
+    assert (teacher.classes, teacher.input_size) == (5, (32, 24))
+    assert teacher.description.name == SMALL
+    assert teacher.description.weights_digest == weights_digest(model)
+    assert (teacher.mean, teacher.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    other = load_teacher(SMALL, weights=tmp_path / "w.safetensors", mean=(0, 0, 0), input_size=(16, 16))
+    assert (other.mean, other.input_size) == ((0, 0, 0), (16, 16))
+
+
+@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_torch_checkpoints_load(tmp_path: Path, model: SmallResNet, wrapper: str | None, prefix: str) -> None:
+    tensors = OrderedDict((prefix + name, value) for name, value in model.state_dict().items())
+    torch.save(tensors if wrapper is None else {wrapper: tensors, "epoch": 3}, tmp_path / "w.pth")
+    teacher = load_teacher(SMALL, weights=tmp_path / "w.pth")
+    assert teacher.description.weights_digest == weights_digest(model)
+
+
+def test_the_digest_is_of_the_weights_alone(model: SmallResNet) -> None:
+    before = weights_digest(model)
+    model.conv1.to(memory_format=torch.channels_last)
+    model.bn1.num_batches_tracked = torch.tensor(7)
+    assert weights_digest(model) == before
+    with torch.no_grad():
+        model.bn1.weight[0] += 1e-6
+    assert weights_digest(model) != before
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (sys.exit, (3,))
+
+
+def write_text(path: Path) -> None:
+    path.write_text("not weights")
+
+
+def write_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def write_code(path: Path) -> None:
+    torch.save({"state_dict": Evil()}, path)
+
+
+def write_plain_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Evil()))
+
+
+def write_numbers(path: Path) -> None:
+    torch.save({"accuracy": 0.7}, path)
+
+
+def write_half(path: Path) -> None:
+    whole = path.with_name("whole")
+    torch.save(SmallResNet(classes=3, depth=10, width=8).state_dict(), whole)
+    path.write_bytes(whole.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize(
+    "write", [write_text, write_nothing, write_code, write_plain_pickle, write_numbers, write_half]
+)
+def test_files_that_are_not_weights_are_refused(tmp_path: Path, write: object, suffix: str) -> None:
+    path = tmp_path / f"file{suffix}"
+    write(path)  # type: ignore[operator]  # one of the writers above
+    with pytest.raises(InvalidArgumentError, match="not a weights file") as caught:
+        read_weights(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_another_network_are_named(tmp_path: Path, model: SmallResNet) -> None:
+    save_weights(tmp_path / "w.safetensors", model.state_dict(), {})
+    with pytest.raises(InvalidArgumentError, match="another architecture"):
+        load_teacher("small-resnet18:width=8", weights=tmp_path / "w.safetensors")
+    with pytest.raises(InvalidArgumentError, match="wrong shape"):
+        load_teacher("small-resnet10:width=9", weights=tmp_path / "w.safetensors")
+    with pytest.raises(InvalidArgumentError, match="no such weights file"):
+        load_teacher(SMALL, weights=tmp_path / "absent.pth")
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x0_5", "squeezenet1_1", SMALL]
+)
+def test_the_class_count_is_read_from_the_weights(name: str) -> None:
+    source = network_source(name)
+    assert source.classes_of(source.build(7).module.state_dict()) == 7
+
+
+def test_another_class_count_is_refused(tmp_path: Path, model: SmallResNet) -> None:
+    save_weights(tmp_path / "w.safetensors", model.state_dict(), {})
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 classes, got 5"):
+        load_teacher(SMALL, weights=tmp_path / "w.safetensors", classes=4)
+
+
+def test_timm_models_load() -> None:
+    pytest.importorskip("timm")
+    teacher = load_teacher("timm:resnet10t", weights="random", classes=6)
+    assert teacher.classes == 6
+    assert teacher.input_size == (176, 176)
+    with pytest.raises(InvalidArgumentError, match="timm has no such model"):
+        load_teacher("timm:no_such_model")
+
+
+def test_factories_load_and_their_faults_are_named() -> None:
+    here = "tests.lpld_core.test_teacher"
+    teacher = load_teacher(f"{here}:three_classes")
+    assert (teacher.classes, teacher.input_size, teacher.mean) == (3, (224, 224), IMAGENET_MEAN)
+    for name, problem in {
+        f"{here}:not_a_classifier": "not a classifier",
+        f"{here}:not_a_network": "did not return a network",
+        f"{here}:absent": "cannot import",
+        "no_such_module_at_all:net": "cannot import",
+        f"{here}:SMALL": "not callable",
+    }.items():
+        with pytest.raises(InvalidArgumentError, match=problem):
+            load_teacher(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("resnet81", "unknown network"),
+        ("small-resnet11", "no small ResNet of this depth"),
+        ("small-resnet10:depth=3", "network name is wrong"),
+        ("small-resnet10:width=wide", "network name is wrong"),
+        ("small-resnet10:stem_stride=3", "cannot be built"),
+        (SMALL, "no published weights"),
+    ],
+)
+def test_wrong_names_are_refused(name: str, problem: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        load_teacher(name, classes=3) if problem == "no published weights" else load_teacher(
+            name, weights="random", classes=3
+        )
+
+
+@pytest.mark.parametrize("changes", [{"mean": (0.5, 0.5)}, {"std": (0.5, 0.5, 0.0)}])
+def test_wrong_normalisation_is_refused(changes: dict[str, tuple[float, ...]]) -> None:
+    with pytest.raises(InvalidArgumentError, match="is wrong"):
+        load_teacher(SMALL, weights="random", classes=3, **changes)  # type: ignore[arg-type]
