@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -251,3 +253,8 @@ def test_streams_do_not_run_together() -> None:
         float(keyed_generator(seed, *place).random()) for seed in (0, 1, 2**32, 2**33) for place in places
     }
     assert len(firsts) == 4 * len(places)
+
+
+def test_drawing_starts_without_torch() -> None:
+    program = "import sys, lpld_labels.replay, lpld_labels.image_folder; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
