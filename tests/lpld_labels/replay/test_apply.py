@@ -80,6 +80,13 @@ def test_torch_agrees_with_pil_within_two_grey_levels(photos: ImageStore, side: 
     assert float((difference > 1).float().mean()) < 0.001
 
 
+def test_torch_resize_stays_on_the_channels_last_kernel(photos: ImageStore) -> None:
+    # Given any other layout PyTorch takes a slower loop and answers in planes.
+    view = RESIZERS["torch"](photos[0][10:100, 20:150], 48, 64)
+    assert view.shape == (48, 64, 3)
+    assert view.is_contiguous()
+
+
 def test_pil_is_what_torchvision_does_from_the_file(photos: ImageStore) -> None:
     settings = augmentation("pil", (224, 224))
     views = draw(settings, photos, batch_size=6)
