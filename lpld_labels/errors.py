@@ -19,6 +19,7 @@
     |   +-- LabelFileError          one file of it is missing, damaged or not what its place says
     |       +-- UnsafePickleError   one file of it asks for more than data; nothing of it was run
     +-- ComputationError            a computation cannot go on (values not finite, out of memory)
+    +-- WorkerDiedError             a process that prepares batches was killed or does not answer
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -132,3 +133,7 @@ class UnsafePickleError(LabelFileError):
 
 class ComputationError(LabelPoolError):
     """A computation cannot go on: values that are not finite, or no memory left."""
+
+
+class WorkerDiedError(LabelPoolError):
+    """A process that prepares batches was killed or does not answer."""

@@ -1,0 +1,31 @@
+"""Pools as stock `torch.utils.data` loaders.
+
+`pool_loader` yields training batches (images, labels, targets), `label_loader` whole label batches
+without images, `sre2l_loader` the tuples that SRe2L and LPLD training scripts expect.
+
+    from lpld_labels.loader import pool_loader
+
+    loader = pool_loader("pool", "images", batch_size=64, num_workers=4)
+    for epoch in range(300):
+        for batch in loader:
+            loss = distillation_loss(model(batch.images), batch.labels)
+    loader.state_dict()      # resume at the next batch with load_state_dict
+"""
+
+from __future__ import annotations
+
+from lpld_labels.loader.batch import PoolBatch, UndecodedBatch
+from lpld_labels.loader.decoders import DECODERS, TorchDecoder
+from lpld_labels.loader.label_loader import LabelLoader, label_loader
+from lpld_labels.loader.pool_loader import PoolLoader, pool_loader
+
+__all__ = [
+    "DECODERS",
+    "LabelLoader",
+    "PoolBatch",
+    "PoolLoader",
+    "TorchDecoder",
+    "UndecodedBatch",
+    "label_loader",
+    "pool_loader",
+]

@@ -1,0 +1,154 @@
+"""From label batches to training batches: cut rows, normalise pixels, finish labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lpld_labels.loader.batch import PoolBatch, to_tensor
+from lpld_labels.loader.buffers import BufferPool
+from lpld_labels.loader.dataset import Prepared, Renderer
+from lpld_labels.loader.decoders import TorchDecoder
+from lpld_labels.loader.share import Share
+from lpld_labels.records import ViewBatch
+from lpld_labels.replay import normalise
+
+
+@dataclass(kw_only=True, eq=False)
+class Piece:
+    """What is left of a label batch: rows [start, stop) of its tensors.
+
+    pixels and parts are on the training device, the rest stays on the CPU.
+    targets, partner_targets, keys: see `PoolBatch`.
+    """
+
+    pixels: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+    targets: torch.Tensor
+    partner_targets: torch.Tensor
+    keys: torch.Tensor
+    strength: float
+    start: int
+    stop: int
+
+
+class Pieces:
+    """Label batches one after the other.
+
+    The next one is fetched only when the last is used up, for then its slot may be written again.
+    """
+
+    def __init__(self, source: Iterator[Piece]) -> None:
+        self._source = source
+        self._piece: Piece | None = None
+
+    def take(self, rows: int) -> tuple[Piece, slice]:
+        """Return the next rows: at least one, at most `rows`, all of one label batch."""
+        if self._piece is None or self._piece.start == self._piece.stop:
+            self._piece = next(self._source)
+        piece = self._piece
+        first, piece.start = piece.start, min(piece.start + rows, piece.stop)
+        return piece, slice(first, piece.start)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assembler:
+    """Makes training batches on a device.
+
+    classes: int64 [N], class of each image. label_kind: "logits" or "probabilities".
+    """
+
+    renderer: Renderer
+    decoder: TorchDecoder
+    classes: npt.NDArray[np.int64]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    label_kind: str
+    temperature: float | None
+    device: torch.device
+    pin_memory: bool
+    buffers: BufferPool = field(default_factory=BufferPool)
+
+    def pieces(self, prepared: Iterator[Prepared], share: Share) -> Pieces:
+        """Return the label batches of a share, cut to its rows."""
+        runs = zip(prepared, share.starts.tolist(), share.stops.tolist(), strict=True)
+        return Pieces(self._piece(item, start, stop) for item, start, stop in runs)
+
+    def _piece(self, item: Prepared, start: int, stop: int) -> Piece:
+        views = item.views
+        pixels = item.pixels if item.pixels is not None else self.renderer.pixels(item.slot, views.rows)
+        targets = self.classes[views.images]
+        return Piece(
+            pixels=self._moved(pixels),
+            parts=tuple(self._moved(to_tensor(part)) for part in item.parts),
+            targets=torch.from_numpy(targets),
+            partner_targets=torch.from_numpy(targets if views.mix is None else targets[views.mix.partner]),
+            keys=torch.from_numpy(_row_keys(views)),
+            strength=1.0 if views.mix is None else views.mix.strength,
+            start=start,
+            stop=stop,
+        )
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor on the training device; the caller may reuse its memory at once."""
+        if self.device.type == "cpu":
+            return tensor
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    def assemble(self, pieces: Pieces, rows: int) -> PoolBatch:
+        """Return the next batch of `rows` rows."""
+        images = self._empty_images(rows)
+        labels, targets, partner_targets, strengths, keys = [], [], [], [], []
+        filled = 0
+        while filled < rows:
+            piece, part = pieces.take(rows - filled)
+            taken = part.stop - part.start
+            normalise(piece.pixels[part], self.mean, self.std, out=images[filled : filled + taken])
+            labels.append(self.decoder.finish(tuple(array[part] for array in piece.parts)))
+            targets.append(piece.targets[part])
+            partner_targets.append(piece.partner_targets[part])
+            strengths.append(torch.full((taken,), piece.strength))
+            keys.append(piece.keys[part])
+            filled += taken
+        return PoolBatch(
+            images=images,
+            labels=self._softened(_joined(labels)),
+            targets=_joined(targets).to(self.device),
+            partner_targets=_joined(partner_targets).to(self.device),
+            mix_strength=_joined(strengths).to(self.device),
+            keys=_joined(keys).to(self.device),
+        )
+
+    def _empty_images(self, rows: int) -> torch.Tensor:
+        augmentation = self.renderer.augmentation
+        height, width = augmentation.output_height, augmentation.output_width
+        if self.device.type == "cpu" and not self.pin_memory:
+            return self.buffers.images(rows, height, width)
+        pinned = self.pin_memory and self.device.type == "cpu"
+        flat = torch.empty((rows, height, width, 3), device=self.device, pin_memory=pinned)
+        return flat.permute(0, 3, 1, 2)
+
+    def _softened(self, labels: torch.Tensor) -> torch.Tensor:
+        if self.temperature is None:
+            return labels
+        if self.label_kind == "probabilities":
+            # Zeros, which some codecs store for small probabilities, have no logarithm.
+            labels = labels.clamp_min(torch.finfo(labels.dtype).tiny).log()
+        return torch.softmax(labels / self.temperature, dim=1)
+
+
+def _row_keys(views: ViewBatch) -> npt.NDArray[np.int64]:
+    keys = np.empty((views.rows, 3), np.int64)
+    keys[:, 0], keys[:, 1] = views.key
+    keys[:, 2] = np.arange(views.rows)
+    return keys
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,109 @@
+"""Label decoding in two steps: what must run on a CPU, and what the training device does better.
+
+`prepare` runs in a worker and turns a payload into arrays whose first dimension is the batch's rows;
+`finish` runs where the student trains and turns (some rows of) them into labels. A codec without an
+entry in `DECODERS` is decoded whole by the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lpld_labels.codecs import Codec, Payload
+from lpld_labels.codecs.affine import Int4Codec, Int6Codec, Int8Codec
+from lpld_labels.codecs.klt import KltCodec
+
+Parts = tuple[npt.NDArray[Any], ...]
+
+
+class TorchDecoder(Protocol):
+    """Decodes the labels of one codec. Made from the pool's codec and its number of classes."""
+
+    def __init__(self, codec: Codec, classes: int) -> None: ...
+
+    def prepare(self, payload: Payload, rows: int) -> Parts:
+        """Return what `finish` needs, each array with `rows` rows."""
+
+    def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return labels float32 [n, C] on the parts' device, from the same n rows of every part."""
+
+
+class WholeDecoder:
+    """Decodes in the worker, to the codec's own dtype; the device only widens it."""
+
+    def __init__(self, codec: Codec, classes: int) -> None:
+        self._codec = codec
+        self._classes = classes
+
+    def prepare(self, payload: Payload, rows: int) -> Parts:
+        labels = self._codec.decode(payload, rows=rows, classes=self._classes, dtype=self._codec.native_dtype)
+        return (labels,)
+
+    def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return parts[0].to(torch.float32)
+
+
+class GridDecoder:
+    """Sends the codes as they are; the device lays them on each row's grid."""
+
+    def __init__(self, codec: Codec, classes: int) -> None:
+        if not isinstance(codec, Int8Codec | Int6Codec | Int4Codec):
+            raise TypeError(f"expected a grid codec, got {type(codec).__name__}")
+        self._codec = codec
+        self._classes = classes
+
+    def prepare(self, payload: Payload, rows: int) -> Parts:
+        grid = self._codec.grid(payload, rows, self._classes)
+        return grid.codes, grid.scale, grid.offset
+
+    def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        codes, scale, offset = parts
+        # The same two roundings as RowGrid.values, so that both give the same bits.
+        return codes.to(torch.float32).mul_(scale[:, None]).add_(offset[:, None])
+
+
+class KltDecoder:
+    """Entropy decoding in the worker, one matrix product on the device."""
+
+    def __init__(self, codec: Codec, classes: int) -> None:
+        del classes
+        if not isinstance(codec, KltCodec):
+            raise TypeError(f"expected a KltCodec, got {type(codec).__name__}")
+        self._codec = codec
+        self._tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def prepare(self, payload: Payload, rows: int) -> Parts:
+        return (self._codec.coefficients(payload, rows=rows),)
+
+    def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        (coefficients,) = parts
+        basis, mean = self._on(coefficients.device)
+        labels = torch.addmm(mean, coefficients, basis)
+        return labels.softmax(dim=1) if self._codec.label_kind == "probabilities" else labels
+
+    def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return basis [L + 1, C] and mean [C] on a device, moved there once."""
+        if device not in self._tables:
+            arrays = (self._codec.basis, self._codec.mean)
+            basis, mean = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)
+            self._tables[device] = (basis, mean)
+        return self._tables[device]
+
+
+DECODERS: Mapping[str, type[TorchDecoder]] = {
+    "int8": GridDecoder,
+    "int6": GridDecoder,
+    "int4": GridDecoder,
+    "klt": KltDecoder,
+}
+"""Codec name -> decoder; all others decode whole."""
+
+
+def decoder_for(codec: Codec, classes: int) -> TorchDecoder:
+    """Return the decoder of a pool's codec."""
+    return DECODERS.get(codec.name, WholeDecoder)(codec, classes)
