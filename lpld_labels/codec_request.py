@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.encode_size import weigh
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.label_sample import LabelSample
 from lpld_labels.manifest import PoolHeader
+from lpld_labels.reader import PoolReader
 from lpld_labels.trial import try_codec
 
 KLT = "klt"
@@ -94,29 +96,29 @@ def fit_request(request: CodecRequest, fitter: KltFitter) -> KltCodec:
     return fitter.for_fidelity(target["fidelity"], temperature=target["temperature"], target=target)
 
 
-def better_choice(codec: Codec, header: PoolHeader, sample: LabelSample, *, rows: int) -> str | None:
-    """Return the name of a simpler codec that is no larger than this `klt` and keeps no less, if any.
+def better_choice(codec: Codec, pool: PoolReader, sample: LabelSample, *, batches: int) -> str | None:
+    """Return a simpler codec that keeps no less than this `klt` in a pool that is no larger, if any.
 
-    In small pools the basis weighs more than it saves, and few classes leave little to transform.
+    batches: how many full batches of `pool` the encoded pool has. In small pools the
+    basis weighs more than it saves, and few classes leave little to transform.
     """
     if not isinstance(codec, KltCodec):
         return None
     temperature = float(codec.target.get("temperature", DEFAULT_TEMPERATURE))
 
-    def tried(candidate: Codec) -> tuple[float, float]:
+    def kept(candidate: Codec) -> float:
         trial = try_codec(
             candidate,
             sample.measure,
-            batch_size=header.batch_size,
-            label_kind=header.label_kind,
+            batch_size=pool.header.batch_size,
+            label_kind=pool.header.label_kind,
             temperatures=(temperature,),
         )
-        return trial.payload_per_row, trial.fidelity.kept[temperature]
+        return trial.fidelity.kept[temperature]
 
-    payload, kept = tried(codec)
-    limit = payload + sum(map(len, codec.tables().values())) / rows
+    limit, enough = weigh(pool, codec, pool.keys).total(batches), kept(codec)
     for name in SIMPLER:
-        other_payload, other_kept = tried(codec_named(name))
-        if other_payload <= limit and other_kept >= kept:
+        other = codec_named(name)
+        if weigh(pool, other, pool.keys).total(batches) <= limit and kept(other) >= enough:
             return name
     return None

@@ -110,7 +110,7 @@ def encode_pool(
         before=pool_bytes(pool.manifest),
         after=pool_bytes(manifest),
         fidelity=trial.fidelity,
-        better=better_choice(codec, header, sample, rows=rows),
+        better=better_choice(codec, pool, sample, batches=len(wanted)),
     )
 
 

@@ -1,7 +1,7 @@
 """What a pool will weigh in another codec: a few of its batches are written for real and weighed.
 
-Parquet files cost something per file, per row group and per batch; writing n and then 2n batches tells
-these apart from what grows with the pool.
+Parquet files cost something per file, per row group and per batch; writing labels of n and then 2n batches
+tells these apart from what grows with the pool. Views stay as they are, so they weigh what they weighed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TWO_STEPS = 2500
 class EncodedSize:
     """Bytes of a pool in some codec.
 
-    fixed: image table, codec tables, manifest. per_shard: of a views and a labels file, whatever they
-    hold. views_per_batch, labels_per_batch: of a full batch, its share of the container included.
+    fixed: image table, codec tables, manifest. per_shard: of a labels file, whatever it holds.
+    views_per_batch, labels_per_batch: of a full batch, its share of the container included.
     batch_size: rows of a full batch.
     """
 
@@ -64,15 +64,14 @@ def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey]) -> EncodedSi
     # Full batches first: they are what is asked about.
     chosen = sorted(keys, key=lambda key: -pool.index.rows_of(key))[:count]
     batches = [pool.read(chosen[place % len(chosen)]) for place in range(count)]
-    once = _written(batches, codec)
-    twice = _written(batches * 2, codec)
-    rows = sum(batch.rows for batch in batches)
-    views, labels = (later - earlier for later, earlier in zip(twice, once, strict=True))
+    once = _labels_file(batches, codec)
+    per_row = (_labels_file(batches * 2, codec) - once) / sum(batch.rows for batch in batches)
+    views = sum(entry.bytes for entry in pool.manifest.files_of("views"))
     return EncodedSize(
         fixed=fixed_bytes(pool, codec),
-        per_shard=max(sum(once) - views - labels, 0),
-        views_per_batch=views / rows * size,
-        labels_per_batch=labels / rows * size,
+        per_shard=max(once - per_row * sum(batch.rows for batch in batches), 0),
+        views_per_batch=views / pool.manifest.counts.rows * size,
+        labels_per_batch=per_row * size,
         batch_size=size,
     )
 
@@ -91,13 +90,12 @@ def staged_bytes(pool: PoolReader, codec: Codec, out: Path, batches: int) -> int
     return fixed_bytes(pool, codec) + index_bytes(batches) + files
 
 
-def _written(batches: Sequence[LabelBatch], codec: Codec) -> tuple[int, int]:
-    """Return the bytes of a views and a labels file that hold the batches."""
+def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
+    """Return the bytes of a labels file that holds the batches."""
     encoded = [
         EncodedBatch.make(replace(batch, key=BatchKey(0, number)), codec.encode(batch.labels))
         for number, batch in enumerate(batches)
     ]
     with tempfile.TemporaryDirectory() as folder:
         name = seal_shard(Path(folder), encoded, codec, batches[0].classes)
-        shard = load_sealed(Path(folder) / name)
-    return shard.views_bytes, shard.labels_bytes
+        return load_sealed(Path(folder) / name).labels_bytes
