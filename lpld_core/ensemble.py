@@ -63,8 +63,8 @@ class Ensemble:
     def __init__(self, teachers: Sequence[LoadedTeacher], *, amp: bool = False) -> None:
         if not teachers:
             raise InvalidArgumentError("no teacher", expected="at least one")
-        counts = {teacher.description.name: teacher.classes for teacher in teachers}
-        if len(set(counts.values())) != 1:
+        if len({teacher.classes for teacher in teachers}) != 1:
+            counts = ", ".join(f"{teacher.description.name}: {teacher.classes}" for teacher in teachers)
             raise InvalidArgumentError("teachers differ in their number of classes", got=counts)
         self.teachers = tuple(teachers)
         self.amp = amp
@@ -82,8 +82,8 @@ class Ensemble:
     @property
     def input_size(self) -> tuple[int, int]:
         """Height and width that all teachers expect; refuse teachers that disagree."""
-        sizes = {teacher.description.name: teacher.input_size for teacher in self.teachers}
-        if len(set(sizes.values())) != 1:
+        if len({teacher.input_size for teacher in self.teachers}) != 1:
+            sizes = ", ".join(f"{t.description.name}: {t.input_size}" for t in self.teachers)
             raise InvalidArgumentError(
                 "teachers expect different image sizes", got=sizes, hint="choose one size for all"
             )
@@ -115,6 +115,6 @@ def normalised_mean(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
         return outputs[0]
     norms = torch.stack([torch.linalg.matrix_norm(output) for output in outputs])
     # All-zero logits (norm 0) carry nothing and stay zero.
-    scales = norms.mean() / norms.clamp_min(torch.finfo(norms.dtype).tiny)
+    scales = torch.where(norms > 0, norms.mean() / norms, 0)
     scaled = [output * scale for output, scale in zip(outputs, scales, strict=True)]
     return torch.stack(scaled).mean(dim=0)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpld_core.ensemble import Ensemble, TeacherChoice, load_ensemble
+from lpld_core.relabel import BuildResult, LabelJob, build_pool, wanted_batches
+from lpld_labels.errors import (
+    InvalidArgumentError,
+    InvalidBatchError,
+    PoolConflictError,
+    StagingMismatchError,
+)
+from lpld_labels.image_folder import scan_image_folder
+from lpld_labels.images import ImageTable
+from lpld_labels.order import keyed_generator
+from lpld_labels.prune import prune_pool
+from lpld_labels.prune_plan import PruneSettings
+from lpld_labels.reader import PoolReader
+from lpld_labels.records import BatchKey
+from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, sizes, write_images
+
+Build = Callable[..., BuildResult]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture(scope="module")
+def table(images: Path) -> ImageTable:
+    return scan_image_folder(images)
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Ensemble:
+    choice = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
+    return load_ensemble([choice], classes=3)
+
+
+@pytest.fixture(scope="module")
+def full(
+    images: Path, table: ImageTable, ensemble: Ensemble, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A pool of 80 complete and 16 incomplete batches, built in one go."""
+    path = tmp_path_factory.mktemp("pools") / "full"
+    build_pool(make_job(images, path), ensemble, table)
+    return path
+
+
+def digest(path: Path) -> str:
+    with PoolReader(path) as pool:
+        return pool.manifest.content_digest
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 12), st.integers(0, 5))
+def test_wanted_batches_nest(images: int, batch_size: int, epochs: int, seed: int) -> None:
+    everything = wanted_batches(images, batch_size=batch_size, epochs=epochs, seed=seed)
+    assert len(everything) == epochs * -(-images // batch_size)
+    inner = set(everything)
+    for ratio in (1.5, 2, 4, 40):
+        complete = epochs * (images // batch_size)
+        if complete < ratio:
+            with pytest.raises(InvalidArgumentError, match="ratio is too large"):
+                wanted_batches(images, batch_size=batch_size, epochs=epochs, seed=seed, ratio=ratio)
+            break
+        kept = wanted_batches(images, batch_size=batch_size, epochs=epochs, seed=seed, ratio=ratio)
+        assert len(kept) == int(complete // ratio)
+        assert set(kept) <= inner
+        assert kept == sorted(kept)
+        inner = set(kept)
+
+
+def test_images_of_different_sizes_are_labelled(full: Path, table: ImageTable) -> None:
+    assert len(sizes(table)) > 3
+    with PoolReader(full) as pool:
+        assert sizes(pool.images) == sizes(table)
+        assert len(pool) == 96
+        assert pool.header.seed == 7
+        assert pool.header.teachers[0].weights_digest is not None
+        (step,) = pool.header.lineage
+        assert step.operation == "build"
+        assert (step.parameters["ratio"], step.parameters["seed"], step.parameters["level"]) == (
+            1,
+            7,
+            "batch",
+        )
+        assert step.parameters["threads"] == 1
+
+
+def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ensemble: Ensemble) -> None:
+    from lpld_labels.replay import ImageStore, apply_views
+
+    with PoolReader(full) as pool:
+        batch = pool.read((3, 2))
+        pixels = apply_views(batch, ImageStore(images, pool.images), pool.header.augmentation)
+    np.testing.assert_array_equal(batch.labels, ensemble.logits(pixels).half().numpy())
+    assert batch.labels.dtype == np.float16
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_make_the_same_pool(
+    images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path, parts: int
+) -> None:
+    job = make_job(images, tmp_path / "pool")
+    results = [
+        build_pool(job, ensemble, table, part=(number, parts), publish=False, workers=2)
+        for number in reversed(range(parts))
+    ]
+    assert sum(result.labelled for result in results) == 96
+    assert not (tmp_path / "pool/pool.json").exists()
+    final = build_pool(job, ensemble, table)
+    assert (final.labelled, final.found) == (0, 96)
+    assert digest(tmp_path / "pool") == digest(full)
+
+
+def test_an_interrupted_build_goes_on(
+    images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path
+) -> None:
+    job = make_job(images, tmp_path / "pool")
+
+    def interrupt(done: int, total: int) -> None:
+        assert total == 96
+        if done == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_pool(job, ensemble, table, progress=interrupt)
+    assert not (tmp_path / "pool/pool.json").exists()
+    again = build_pool(job, ensemble, table)
+    assert (again.labelled, again.found) == (66, 30)
+    assert digest(tmp_path / "pool") == digest(full)
+
+
+def test_growing_labels_only_the_difference(
+    images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "pool"
+    labelled = []
+    for ratio in (40, 20, 1):
+        result = build_pool(make_job(images, path, ratio=ratio), ensemble, table)
+        labelled.append(result.labelled)
+    assert labelled == [2, 2, 92]
+    assert digest(path) == digest(full)
+    with PoolReader(path) as pool:
+        assert [step.parameters["ratio"] for step in pool.header.lineage] == [40, 20, 1]
+        assert pool.header.lineage[0].parent_digest is None
+        assert pool.header.lineage[1].parent_digest is not None
+
+
+@pytest.mark.parametrize("ratio", [40, 7.5, 2])
+def test_a_ratio_builds_what_pruning_the_full_pool_keeps(
+    images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path, ratio: float
+) -> None:
+    build_pool(make_job(images, tmp_path / "built", ratio=ratio), ensemble, table)
+    with PoolReader(full) as pool:
+        prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=ratio))
+    assert digest(tmp_path / "built") == digest(tmp_path / "pruned")
+
+
+def test_nothing_to_do_changes_nothing(
+    images: Path, table: ImageTable, ensemble: Ensemble, tmp_path: Path
+) -> None:
+    job = make_job(images, tmp_path / "pool", epochs=2)
+    build_pool(job, ensemble, table)
+    files = {p: p.read_bytes() for p in (tmp_path / "pool").rglob("*") if p.is_file()}
+    assert build_pool(job, ensemble, table).labelled == 0
+    assert {p: p.read_bytes() for p in (tmp_path / "pool").rglob("*") if p.is_file()} == files
+
+
+def test_a_pool_with_more_than_asked_for_is_left_alone(
+    images: Path, table: ImageTable, ensemble: Ensemble, full: Path
+) -> None:
+    before = sorted(full.rglob("*"))
+    with pytest.raises(PoolConflictError, match="prune it to ratio 40"):
+        build_pool(make_job(images, full, ratio=40), ensemble, table)
+    assert sorted(full.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"seed": 8}, "seed"),
+        ({"batch_size": 4}, "batch_size"),
+        ({"codec": "int8"}, "codec.name"),
+    ],
+)
+def test_another_pools_place_is_respected(
+    images: Path,
+    table: ImageTable,
+    ensemble: Ensemble,
+    tmp_path: Path,
+    changes: dict[str, object],
+    field: str,
+) -> None:
+    job = make_job(images, tmp_path / "pool", epochs=1)
+    build_pool(job, ensemble, table)
+    other = replace(job, **changes)  # type: ignore[arg-type]
+    with pytest.raises((StagingMismatchError, PoolConflictError), match=field):
+        build_pool(other, ensemble, table)
+
+
+def test_codecs_round_what_halves_hold(
+    images: Path, table: ImageTable, ensemble: Ensemble, tmp_path: Path
+) -> None:
+    jobs: dict[str, LabelJob] = {
+        codec: make_job(images, tmp_path / codec, codec=codec, epochs=1) for codec in ("f16", "f32", "int8")
+    }
+    for job in jobs.values():
+        build_pool(job, ensemble, table)
+    with PoolReader(jobs["f16"].pool) as f16, PoolReader(jobs["f32"].pool) as f32:
+        exact = f32.read_labels((0, 0))
+        np.testing.assert_array_equal(f16.read_labels((0, 0)), exact.astype(np.float16))
+        assert not np.array_equal(f16.read_labels((0, 0)), exact)
+        with PoolReader(jobs["int8"].pool) as int8:
+            encoded = int8.codec.encode(f16.read_labels((0, 0)))
+            again = int8.codec.decode(encoded.payload, rows=5, classes=3)
+            np.testing.assert_array_equal(int8.read_labels((0, 0)), again)
+
+
+def test_labels_too_large_for_halves_name_the_image(
+    images: Path, table: ImageTable, ensemble: Ensemble, tmp_path: Path
+) -> None:
+    class Loud(Ensemble):
+        def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+            return super().logits(pixels) * 1e9
+
+    with pytest.raises(InvalidBatchError, match=r"label of image .* is not finite"):
+        build_pool(make_job(images, tmp_path / "pool", epochs=1), Loud(ensemble.teachers), table)
+    assert not (tmp_path / "pool/pool.json").exists()
+
+
+def test_views_follow_the_seed_alone(full: Path) -> None:
+    with PoolReader(full) as pool:
+        order = np.argsort(keyed_generator(7, 3).random(27), kind="stable")
+        np.testing.assert_array_equal(pool.read_views(BatchKey(3, 1)).images, order[5:10])
