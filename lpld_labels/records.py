@@ -5,7 +5,7 @@ together (mixing partners come from the same batch) with one label row each. Rec
 when they are made, so whatever holds one may rely on it.
 
 Order of operations that the fields describe, for slot ``s`` of a batch:
-shuffle patches -> crop -> resize to the output size -> flip -> cut out -> (normalise) -> mix.
+shuffle patches -> crop -> resize to the output size -> flip -> cut out -> mix -> normalise.
 """
 
 from __future__ import annotations

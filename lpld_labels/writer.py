@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
-
+from lpld_labels.bounds import check_bounds
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec
 from lpld_labels.commit import commit_pool
@@ -24,7 +23,7 @@ from lpld_labels.errors import (
 from lpld_labels.images import ImageTable
 from lpld_labels.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.reader import PoolReader
-from lpld_labels.records import BatchKey, LabelBatch, ViewBatch
+from lpld_labels.records import BatchKey, LabelBatch
 from lpld_labels.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.shard import EncodedBatch, seal_shard
 from lpld_labels.staging import StagingArea, describe, require_same_plan
@@ -123,7 +122,14 @@ class PoolWriter:
                 where=f"{self.path}, {batch.key}",
                 hint="skip keys for which `key in writer` is true",
             )
-        self._check_ranges(batch.views)
+        if batch.views.rows > self.header.batch_size:
+            raise InvalidBatchError(
+                "batch is too large",
+                where=batch.key,
+                expected=f"at most {self.header.batch_size} rows",
+                got=batch.views.rows,
+            )
+        check_bounds(batch.views, self.images, self.header.augmentation)
         self._pending.append(batch)
         self._keys.add(batch.key)
         self._pending_bytes += batch.nbytes
@@ -140,48 +146,6 @@ class PoolWriter:
         for batch in batches:
             if batch.key not in self:
                 self.append(batch)
-
-    def _check_ranges(self, views: ViewBatch) -> None:
-        """Refuse views that point outside the image table, the image or the output."""
-        if views.rows > self.header.batch_size:
-            raise InvalidBatchError(
-                "batch is too large",
-                where=views.key,
-                expected=f"at most {self.header.batch_size} rows",
-                got=views.rows,
-            )
-        if int(views.images.max()) >= len(self.images):
-            raise InvalidBatchError(
-                "field 'images' is wrong",
-                where=views.key,
-                expected=f"indices below {len(self.images)}",
-                got=int(views.images.max()),
-            )
-        ends = views.crops[:, :2].astype(np.int64) + views.crops[:, 2:]
-        sizes = np.stack([self.images.heights[views.images], self.images.widths[views.images]], axis=1)
-        outside = (ends > sizes).any(axis=1)
-        if outside.any():
-            slot = int(np.argmax(outside))
-            raise InvalidBatchError(
-                f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
-                where=views.key,
-                expected=f"within {sizes[slot].tolist()} (height, width)",
-                got=views.crops[slot].tolist(),
-            )
-        limits = (self.header.augmentation.output_height, self.header.augmentation.output_width)
-        corners: list[Sequence[int]] = []
-        if views.mix is not None and views.mix.box is not None:
-            corners.append(views.mix.box[2:])
-        if views.cutout is not None:
-            corners.append(views.cutout.boxes[:, 2:].max(axis=0).tolist())
-        for bottom, right in corners:
-            if bottom > limits[0] or right > limits[1]:
-                raise InvalidBatchError(
-                    "a box reaches outside the view",
-                    where=views.key,
-                    expected=f"at most {limits}",
-                    got=(bottom, right),
-                )
 
     def flush(self) -> None:
         """Seal what has gathered, so that a crash cannot lose it."""

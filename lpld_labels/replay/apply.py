@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
+from lpld_labels.bounds import check_bounds
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.manifest import Augmentation
 from lpld_labels.records import Box, CutOut, Mix, ViewBatch
 from lpld_labels.replay.resize import Pixels, find_resizer
@@ -41,7 +42,7 @@ def apply_views(
     out: tensor to write into, as an earlier call returned it. Fresh memory costs more than the
         arithmetic, so callers that are done with a batch should hand it back.
     """
-    _check_views(views, store, augmentation)
+    check_bounds(views, store.table, augmentation)
     _check_dtype(dtype, views.mix)
     shape = (views.rows, 3, augmentation.output_height, augmentation.output_width)
     if out is None:
@@ -134,40 +135,6 @@ def _scratch_bytes(shape: tuple[int, ...]) -> torch.Tensor:
         _scratch.held = held
     rows, channels, height, width = shape
     return held[:needed].view(rows, height, width, channels).permute(0, 3, 1, 2)
-
-
-def _check_views(views: ViewBatch, store: ImageStore, augmentation: Augmentation) -> None:
-    """Refuse what slicing would cut down to size without a word: wrong images, crops and boxes."""
-    if int(views.images.max()) >= len(store):
-        raise InvalidBatchError(
-            "field 'images' is wrong",
-            where=views.key,
-            expected=f"indices below {len(store)}",
-            got=int(views.images.max()),
-            hint="these views are about other images",
-        )
-    sizes = np.stack([store.table.heights[views.images], store.table.widths[views.images]], axis=1)
-    outside = (views.crops[:, :2].astype(np.int64) + views.crops[:, 2:] > sizes).any(axis=1)
-    if outside.any():
-        slot = int(np.argmax(outside))
-        raise InvalidBatchError(
-            f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
-            where=views.key,
-            expected=f"within {sizes[slot].tolist()} (height, width)",
-            got=views.crops[slot].tolist(),
-        )
-    limit = (augmentation.output_height, augmentation.output_width)
-    corners = [] if views.mix is None or views.mix.box is None else [views.mix.box[2:]]
-    if views.cutout is not None:
-        corners.append(tuple(views.cutout.boxes[:, 2:].max(axis=0).tolist()))
-    for bottom, right in corners:
-        if bottom > limit[0] or right > limit[1]:
-            raise InvalidBatchError(
-                "a box reaches outside the view",
-                where=views.key,
-                expected=f"at most {limit}",
-                got=(bottom, right),
-            )
 
 
 def _check_dtype(dtype: torch.dtype, mix: Mix | None) -> None:
