@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lpld_labels.codecs import Codec
+from lpld_labels.manifest import to_json
 from lpld_labels.pool_size import index_bytes
 from lpld_labels.reader import PoolReader
 from lpld_labels.records import BatchKey, LabelBatch
@@ -23,7 +24,9 @@ from lpld_labels.staging import StagingArea
 WEIGHED_BATCHES = 16
 WEIGHED_ROWS = 4096
 _TWO_STEPS = 2500
-"""Codec parameters and two steps of lineage in the manifest, at their largest."""
+"""Two steps of lineage in the manifest, at their largest."""
+_TABLE_ENTRY = 200
+"""A file's entry in the manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,9 @@ def fixed_bytes(pool: PoolReader, codec: Codec) -> int:
     """Return the bytes of the new pool that do not depend on how many batches it has."""
     manifest = pool.manifest
     images = sum(entry.bytes for entry in manifest.files_of("images"))
-    return images + sum(map(len, codec.tables().values())) + len(manifest.dump()) + _TWO_STEPS
+    tables = sum(len(table) + _TABLE_ENTRY for table in codec.tables().values())
+    described = len(manifest.dump()) + len(to_json(codec.parameters())) + _TWO_STEPS
+    return images + tables + described
 
 
 def staged_bytes(pool: PoolReader, codec: Codec, out: Path, batches: int) -> int:
