@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lpld_core.batchnorm import batchnorm_layers, image_sums, watched_inputs
-from lpld_core.class_moments import ClassMoments, ExactMoments, RunningMoments
+from lpld_core.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
+from lpld_core.class_moments import BatchRows, ClassMoments, ExactMoments, RunningMoments
 from lpld_core.teacher import LoadedTeacher
 from lpld_core.weights import WeightsFile, read_weights, save_weights
 from lpld_labels.errors import InvalidArgumentError, ManifestError
@@ -141,47 +140,43 @@ def collect_statistics(
             hint="use the data this teacher was trained on",
         )
     layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
-    kind: Callable[[int, Tensor], ClassMoments] = (
-        ExactMoments if update == "exact" else partial(RunningMoments, momentum=momentum)
-    )
-    moments = [kind(teacher.classes, layer.running_mean) for layer in layers]
-    counts = torch.zeros(teacher.classes, dtype=torch.int64)
-    reached: set[int] = set()
-    labels = torch.empty(0, dtype=torch.int64)
-
-    def watch(number: int, values: Tensor) -> None:
-        first, second = image_sums(values, layers[number].running_mean)
-        moments[number].add(labels, first, second, values.shape[2] * values.shape[3])
-        reached.add(number)
-
-    device = _device(teacher.model)
-    with watched_inputs(layers, watch), torch.inference_mode():
-        for images, targets in batches:
-            labels = targets.to(device)
-            teacher.model(images.to(device))
-            counts += torch.bincount(targets, minlength=teacher.classes)
+    rows = BatchRows(layers)
+    moments: ClassMoments
+    if update == "exact":
+        moments = ExactMoments(teacher.classes, rows.shift)
+    else:
+        moments = RunningMoments(teacher.classes, rows.shift, momentum)
+    done = 0
+    with watched_inputs(layers, rows.watch), torch.inference_mode():
+        for images, labels in batches:
+            teacher.model(images.to(rows.shift.device))
+            moments.add(labels.to(rows.shift.device), *rows.take(len(labels)))
+            done += len(labels)
             if progress is not None:
-                progress(int(counts.sum()))
+                progress(done)
+    counts = moments.counts.cpu()
     _refuse_empty_classes(counts, class_names)
     return ClassStatistics(
         teacher=teacher.description,
         class_names=tuple(class_names),
         counts=counts,
         # A layer that only runs in training (an auxiliary head) has nothing to match.
-        layers=tuple(_layer(layers[number].name, moments[number]) for number in sorted(reached)),
+        layers=tuple(layer for n, layer in enumerate(_by_layer(layers, moments)) if n in rows.reached),
         update=update,
         momentum=momentum if update == "ema" else None,
     )
 
 
-def _layer(name: str, moments: ClassMoments) -> LayerStatistics:
-    mean, variance = moments.result()
-    if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
-        raise InvalidArgumentError(
-            f"BatchNorm layer '{name}' saw values that are not finite",
-            hint="check the teacher's weights and the normalisation of the images",
-        )
-    return LayerStatistics(name=name, mean=mean.float().cpu(), variance=variance.float().cpu())
+def _by_layer(layers: Sequence[BatchNormLayer], moments: ClassMoments) -> Iterator[LayerStatistics]:
+    sizes = [layer.channels for layer in layers]
+    parts = (torch.split(table.float().cpu(), sizes, dim=1) for table in moments.result())
+    for layer, mean, variance in zip(layers, *parts, strict=True):
+        if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
+            raise InvalidArgumentError(
+                f"BatchNorm layer '{layer.name}' saw values that are not finite",
+                hint="check the teacher's weights and the normalisation of the images",
+            )
+        yield LayerStatistics(name=layer.name, mean=mean.contiguous(), variance=variance.contiguous())
 
 
 def _refuse_empty_classes(counts: Tensor, class_names: Sequence[str]) -> None:
@@ -193,10 +188,6 @@ def _refuse_empty_classes(counts: Tensor, class_names: Sequence[str]) -> None:
             expected="at least one image per class",
             hint="add images, or remove the class from data and teacher",
         )
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 def _short(digest: str | None) -> str:
