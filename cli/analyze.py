@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import output, print_json, progress_bar, talk
+from .console import output, print_json, progress_bar
 from .method_options import NetworkOptions, network_options
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def command(**given: Any) -> None:
     _show(options, analysis)
     if options.plot is not None:
         _plot(analysis, options.plot)
-        talk().print(f"plot saved as {options.plot}")
+        click.echo(f"plot saved as {options.plot}", err=True)
 
 
 def _name(path: Path) -> str:

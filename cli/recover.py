@@ -19,7 +19,7 @@ from lpld_core.recover.settings import (
     RecoverSettings,
 )
 
-from .console import Progress, output, print_json, progress_bar, talk
+from .console import Progress, print_json, progress_bar
 from .method_options import NetworkOptions, network_options
 
 if TYPE_CHECKING:
@@ -171,7 +171,9 @@ def command(**given: Any) -> None:
             make = _stitch if options.method == "rded" else _recover
             summary = make(options, teacher, progress)
     except KeyboardInterrupt:
-        talk().print(f"stopped: finished groups are safe in {options.out}; run the same command again")
+        click.echo(
+            f"stopped: finished groups are safe in {options.out}; run the same command again", err=True
+        )
         raise
     _show(options, summary)
 
@@ -269,16 +271,15 @@ def _show(options: Options, summary: RunSummary) -> None:
             }
         )
         return
-    out = output()
-    out.print(
+    click.echo(
         f"{options.out}: {summary.images} images made in {summary.seconds:.0f} s "
         f"({summary.made_groups} groups; {summary.kept_groups} were there)"
     )
     if summary.cross_entropy is not None:
-        out.print(
+        click.echo(
             f"last losses: cross-entropy {summary.cross_entropy:.3f}, BatchNorm {summary.batchnorm:.2f}"
         )
     if sheet is not None:
-        out.print(f"look at {sheet}")
+        click.echo(f"look at {sheet}")
     else:
-        out.print("other groups are still missing; the contact sheet comes with the last of them")
+        click.echo("other groups are still missing; the contact sheet comes with the last of them")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar, talk
+from .console import human_bytes, print_json, progress_bar
 from .method_options import NetworkOptions, network_options
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _train(options: Options) -> float | None:
         found = train_teacher(
             options.data, job, validation=validation, device=options.device, progress=progress
         )
-    talk().print(f"teacher saved as {options.weights}")
+    click.echo(f"teacher saved as {options.weights}", err=True)
     return None if found is None else found.top1
 
 
@@ -185,21 +185,20 @@ def _show(
             }
         )
         return
-    out = output()
     if accuracy is not None:
-        out.print(f"teacher: top-1 {accuracy:.1%} on {options.val}")
-    out.print(
+        click.echo(f"teacher: top-1 {accuracy:.1%} on {options.val}")
+    click.echo(
         f"{options.out}: {statistics.classes} classes x {len(statistics.layers)} BatchNorm layers "
         f"from {int(statistics.counts.sum()):,} images ({statistics.update})"
     )
-    out.print(
+    click.echo(
         f"size: {human_bytes(statistics.nbytes)} ({statistics.nbytes / 2**20:.2f} MiB) "
         f"next to {human_bytes(model_bytes)} ({model_bytes / 2**20:.2f} MiB) of the model"
     )
     verdict = "one pass is enough" if bound.one_pass_suffices else "one pass is not enough"
-    out.print(
+    click.echo(
         f"bound for a moving average: {bound.required:,} batches of {options.batch_size}, "
         f"one pass has {bound.available:,}: {verdict}"
     )
     if statistics.update == "ema" and not bound.one_pass_suffices:
-        talk().print("warning: these averages have not settled; use --update exact")
+        click.echo("warning: these averages have not settled; use --update exact", err=True)

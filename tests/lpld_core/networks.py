@@ -69,3 +69,13 @@ def noisy_folder(root: Path, *, classes: int, images: int, size: int = 8, seed: 
             pixels = np.clip(colour + random.normal(0, 30, (size, size, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / f"class{label}" / f"{number:03d}.png")
     return root
+
+
+def tiny_net(num_classes: int = 4) -> nn.Module:
+    """What ``--teacher tests.lpld_core.networks:tiny_net`` builds."""
+    return TinyNet(num_classes)
+
+
+def tiny_net_without_batchnorm(num_classes: int = 4) -> nn.Module:
+    """What ``--teacher tests.lpld_core.networks:tiny_net_without_batchnorm`` builds."""
+    return TinyNet(num_classes, batchnorm=False)

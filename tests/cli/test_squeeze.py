@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from lpld_core.statistics import ClassStatistics
+from tests.lpld_core.networks import noisy_folder
+
+Cli = Callable[..., Result]
+TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return noisy_folder(tmp_path_factory.mktemp("squeeze") / "real", classes=3, images=6)
+
+
+def test_statistics_are_saved_and_described(cli: Cli, real: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.safetensors"
+    result = cli("squeeze", real, out, *TINY, "--batch-size", 4)
+    assert result.exit_code == 0, result.output
+    assert "3 classes x 2 BatchNorm layers from 18 images (exact)" in result.stdout
+    assert "next to" in result.stdout
+    assert "one pass has 5: one pass is not enough" in result.stdout
+    statistics = ClassStatistics.load(out)
+    assert statistics.class_names == ("class0", "class1", "class2")
+    assert statistics.counts.tolist() == [6, 6, 6]
+
+
+def test_json_gives_size_and_bound(cli: Cli, real: Path, tmp_path: Path) -> None:
+    result = cli("squeeze", real, tmp_path / "s.safetensors", *TINY, "--update", "ema", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["update"] == "ema"
+    assert document["bytes"] == 3 * (6 + 8) * 2 * 4
+    assert document["model_bytes"] > 0
+    assert document["bound"]["one_pass_suffices"] is False
+    assert document["bound"]["required"] > document["bound"]["available"]
+
+
+def test_unsettled_averages_are_warned_of(cli: Cli, real: Path, tmp_path: Path) -> None:
+    result = cli("squeeze", real, tmp_path / "s.safetensors", *TINY, "--update", "ema")
+    assert "use --update exact" in result.stderr
+
+
+def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
+    network = ("--teacher", "small-resnet10:width=2", "--teacher-weights", tmp_path / "t.safetensors")
+    training = ("--train-teacher", "--size", 16, "--epochs", 1, "--val", real)
+    result = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training)
+    assert result.exit_code == 0, result.output
+    assert "teacher: top-1" in result.stdout
+    again = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training)
+    assert again.exit_code == 2
+    assert "leave out --train-teacher" in again.stderr
+    # Its file says size and class count, and data of other classes is refused.
+    assert cli("squeeze", real, tmp_path / "s.safetensors", *network).exit_code == 0
+    two = noisy_folder(tmp_path / "two", classes=2, images=3)
+    refused = cli("squeeze", two, tmp_path / "s2.safetensors", *network)
+    assert refused.exit_code == 1
+    assert "differ in their number of classes" in refused.stderr
+    assert not (tmp_path / "s2.safetensors").exists()
+
+
+def test_network_without_batchnorm_is_refused(cli: Cli, real: Path, tmp_path: Path) -> None:
+    network = ("--teacher", "tests.lpld_core.networks:tiny_net_without_batchnorm", *TINY[2:])
+    result = cli("squeeze", real, tmp_path / "s.safetensors", *network)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        "error: teacher tests.lpld_core.networks:tiny_net_without_batchnorm has no"
+    )
+    assert not (tmp_path / "s.safetensors").exists()
+
+
+def test_class_without_images_is_named(cli: Cli, tmp_path: Path) -> None:
+    root = noisy_folder(tmp_path / "real", classes=2, images=2)
+    (root / "empty").mkdir()
+    result = cli("squeeze", root, tmp_path / "s.safetensors", *TINY)
+    assert result.exit_code == 1
+    assert "empty: class folder holds no images" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--epochs", "3"), "go with --train-teacher"),
+        (("--train-teacher",), "needs --teacher-weights FILE"),
+        (("--device", "nowhere"), "not usable here"),
+        (("--momentum", "1.5"), "--momentum"),
+    ],
+)
+def test_contradictory_options_are_usage_errors(
+    cli: Cli, real: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = cli("squeeze", real, tmp_path / "s.safetensors", *TINY, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
