@@ -83,17 +83,24 @@ def encode_pool(
     rows = sum(pool.index.rows_of(key) for key in wanted)
     # Of the whole pool, whatever is kept of it: a basis wants many rows.
     sample = LabelSample(pool, seed=request.seed)
+    header = pool.header
+
+    def judged(codec: Codec) -> Fidelity:
+        batch_size, kind = header.batch_size, header.label_kind
+        return try_codec(codec, sample.measure, batch_size=batch_size, label_kind=kind).fidelity
+
     codec = _staged_codec(path, request)
-    if codec is not None or request.budget is None:
-        codec = codec or choose_codec(request, pool.header, sample, rows=rows)
-        writer = _stage(pool, path, codec, wanted, jobs, progress)
-    else:
+    if codec is None and request.budget is not None:
         codec, writer = _stage_within_budget(pool, path, request, wanted, sample, jobs, progress)
+        fidelity = judged(codec)
+    else:
+        codec = codec or choose_codec(request, header, sample, rows=rows)
+        # Judged first: a codec that cannot hold these labels fails before anything is written.
+        fidelity = judged(codec)
+        writer = _stage(pool, path, codec, wanted, jobs, progress)
     limit = request.budget if at_most is None else at_most
     if limit is not None:
         _require_light(pool, codec, path, wanted, limit)
-    header = pool.header
-    trial = try_codec(codec, sample.measure, batch_size=header.batch_size, label_kind=header.label_kind)
     step = LineageStep(
         operation="encode",
         parent_digest=parent_digest or pool.manifest.content_digest,
@@ -101,7 +108,7 @@ def encode_pool(
             "codec": request.name,
             "from": pool.manifest.codec.name,
             "target": dict(request.target()) if request.name == KLT else {},
-            "fidelity": trial.fidelity.as_json(),
+            "fidelity": fidelity.as_json(),
         },
     )
     manifest = writer.commit(lineage=(*(header.lineage if lineage is None else lineage), step))
@@ -109,7 +116,7 @@ def encode_pool(
         manifest=manifest,
         before=pool_bytes(pool.manifest),
         after=pool_bytes(manifest),
-        fidelity=trial.fidelity,
+        fidelity=fidelity,
         better=better_choice(codec, pool, sample, batches=len(wanted)),
     )
 

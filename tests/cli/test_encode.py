@@ -1,0 +1,104 @@
+"""``lpld-labels encode`` from the outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from lpld_labels import PoolReader
+from tests.factories import make_header
+from tests.factories import write_pool as write
+from tests.lpld_labels.test_encode import CLASSES, ROWS, labelled
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    write(tmp_path / "pool", labelled(), header=make_header(CLASSES, ROWS)).close()
+    return tmp_path / "pool"
+
+
+def test_json(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    result = cli("encode", pool, tmp_path / "out", "--codec", "klt", "--fidelity", 0.95, "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["codec"] == "klt"
+    assert facts["parameters"]["target"] == {"fidelity": 0.95, "temperature": 20.0, "seed": 0}
+    assert set(facts["fidelity"]["kept"]) == {"1", "4", "20"}
+    assert 0.94 < facts["fidelity"]["kept"]["20"] < 1
+    assert facts["bytes"]["before"] > facts["bytes"]["after"]
+    with PoolReader(tmp_path / "out") as out:
+        assert out.manifest.content_digest == facts["content_digest"]
+        assert out.header.lineage[-1].parameters["fidelity"] == facts["fidelity"]
+
+
+def test_table(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    result = cli("encode", pool, tmp_path / "out", "--codec", "topk:5:8")
+    assert result.exit_code == 0, result.output
+    for word in ("topk", "k 5", "value_bits 8", "->", "T = 20", "top-1", "written"):
+        assert word in result.stdout
+
+
+def test_the_size_can_be_set(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    result = cli("encode", pool, tmp_path / "out", "--codec", "klt", "--bytes-per-row", 30, "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    tables = sum(file.stat().st_size for file in (tmp_path / "out" / "codec").iterdir())
+    assert tables / facts["rows"] < 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--codec", "klt", "--fidelity", "0.9", "--step", "1"), "only one of --fidelity and --step"),
+        (("--codec", "int8", "--fidelity", "0.9"), "--fidelity goes with --codec klt"),
+        (("--codec", "int8", "--temperature", "4"), "--temperature goes with --codec klt"),
+        (("--codec", "klt", "--budget", "1MB", "--temperature", "4"), "not with --budget"),
+        (("--codec", "klt", "--budget", "much"), "is not a size"),
+        ((), "--codec"),
+    ],
+)
+def test_usage_errors(cli: Cli, pool: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = cli("encode", pool, tmp_path / "out", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--codec", "zip"), "unknown codec"),
+        (("--codec", "topk:500"), "more entries than there are classes"),
+        (("--codec", "klt", "--fidelity", "1.5"), "between 0 and 1"),
+        (("--codec", "klt", "--fidelity", "0"), "between 0 and 1"),
+        (("--codec", "klt", "--step", "-1"), "step"),
+        (("--codec", "klt", "--budget", "2kB"), "budget is too small"),
+        (("--codec", "klt", "--bytes-per-row", "0.01"), "cannot be that small"),
+    ],
+)
+def test_bad_input_is_one_line(
+    cli: Cli, pool: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = cli("encode", pool, tmp_path / "out", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_pool_and_lossy_pool(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    result = cli("encode", tmp_path / "nowhere", tmp_path / "out", "--codec", "int8")
+    assert result.exit_code == 1
+    assert "not a label pool" in result.stderr
+    assert cli("encode", pool, tmp_path / "int8", "--codec", "int8").exit_code == 0
+    result = cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4")
+    assert result.exit_code == 1
+    assert "--force" in result.stderr
+    assert cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4", "--force").exit_code == 0

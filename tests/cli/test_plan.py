@@ -1,0 +1,95 @@
+"""``lpld-labels plan`` from the outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from lpld_labels import PoolReader
+from tests.lpld_labels.test_plan import labelled_pool
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "pool"
+    labelled_pool(path, classes=60, batches=20).close()
+    return path
+
+
+def test_json(cli: Cli, pool: Path) -> None:
+    result = cli("plan", pool, "--budget", "40kB", "--codec", "int8", "--codec", "int4", "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["budget"] == 40_000
+    assert {row["codec"] for row in facts["rows"]} == {"int8", "int4"}
+    assert all(row["bytes"] <= 40_000 and row["ratio"] >= 1 for row in facts["rows"])
+    assert [row for row in facts["rows"] if row["recommended"]] == [facts["recommended"]]
+    assert facts["recommended"]["reason"]
+
+
+def test_table_marks_the_recommended_row(cli: Cli, pool: Path) -> None:
+    result = cli("plan", pool, "--budget", "60kB", "--codec", "int8", "--codec", "klt")
+    assert result.exit_code == 0, result.output
+    marked = [line for line in result.stdout.splitlines() if "->" in line]
+    assert len(marked) == 2
+    assert "views per image" in result.stdout or "every view" in result.stdout
+
+
+def test_apply(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    arguments = ("plan", pool, "--budget", "50kB", "--codec", "int8", "--apply", tmp_path / "out", "--json")
+    result = cli(*arguments)
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    total = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
+    assert facts["applied"]["bytes"] == total <= 50_000
+    with PoolReader(tmp_path / "out") as out:
+        assert out.manifest.codec.name == "int8"
+        assert len(out) == facts["applied"]["batches"]
+    again = cli(*arguments)
+    assert again.exit_code == 1
+    assert "already here" in again.stderr
+
+
+def test_a_budget_in_images(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    with PoolReader(pool) as reader:
+        for path in reader.images.paths:
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_bytes(b"x" * 1000)
+        images = len(reader.images)
+    result = cli("plan", pool, "--budget", "0.8x-images", "--images", tmp_path, "--codec", "int8", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["budget"] == 800 * images
+    missing = cli("plan", pool, "--budget", "1x-images", "--images", tmp_path / "elsewhere")
+    assert missing.exit_code == 1
+    assert "image is missing" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--budget", "1x-images"), "needs --images"),
+        (("--budget", "0x-images"), "no bytes"),
+        (("--budget", "plenty"), "is not a size"),
+        (("--budget", "1MB", "--min-fidelity", "1"), "between 0 and 1"),
+        (("--budget", "1MB", "--temperature", "0"), "> 0"),
+        ((), "--budget"),
+    ],
+)
+def test_usage_errors(cli: Cli, pool: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = cli("plan", pool, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_budget_below_the_smallest_possible(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    result = cli("plan", pool, "--budget", "1kB", "--codec", "int8", "--apply", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "too small for even one batch" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
