@@ -1,4 +1,4 @@
-"""Do views stay inside what they are about: the image table, their images, the output?"""
+"""Views stay inside what they are about: the image table, their images, the output."""
 
 from __future__ import annotations
 
