@@ -30,11 +30,6 @@ from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, sizes, write_
 Build = Callable[..., BuildResult]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("images") / "folder")

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from lpld_core.ensemble import TeacherChoice, load_ensemble
+from lpld_core.evaluate import ValidationSet, centre_crop
+from lpld_core.label_stream import training_batches
+from lpld_core.models import seeded
+from lpld_core.presets import LabelRecipe, TrainRecipe
+from lpld_core.relabel import build_pool
+from lpld_core.resnet_small import SmallResNet
+from lpld_core.student import TrainJob, train_student
+from lpld_core.teacher import load_teacher
+from lpld_core.train_teacher import TeacherJob, train_teacher
+from lpld_core.trainer import Trainer
+from lpld_core.weights import read_weights
+from lpld_labels.errors import (
+    ComputationError,
+    ImageMismatchError,
+    InvalidArgumentError,
+    PoolConflictError,
+)
+from lpld_labels.image_folder import scan_image_folder
+from lpld_labels.reader import PoolReader
+from lpld_labels.records import BatchKey
+from lpld_labels.replay import ImageStore, apply_views
+from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
+
+RECIPE = TrainRecipe(epochs=4, learning_rate=0.01)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture(scope="module")
+def pool_path(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    choice = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
+    job = make_job(images, path, epochs=3)
+    build_pool(job, load_ensemble([choice], classes=3), scan_image_folder(images))
+    return path
+
+
+def make_train(out: Path, **changes: object) -> TrainJob:
+    recipe = replace(RECIPE, **changes)  # type: ignore[arg-type]
+    return TrainJob(out=out, recipe=recipe, student=NETWORK, evaluate_every=2)
+
+
+def test_batches_carry_pixels_labels_and_classes(pool_path: Path, images: Path) -> None:
+    with PoolReader(pool_path) as pool:
+        store = ImageStore(images, pool.images)
+        keys = [BatchKey(2, 1), BatchKey(0, 5), BatchKey(2, 1)]
+        for key, batch in zip(keys, training_batches(pool, store, keys, workers=2), strict=True):
+            stored = pool.read(key)
+            np.testing.assert_array_equal(batch.labels.numpy(), stored.labels.astype(np.float32))
+            pixels = apply_views(stored, store, pool.header.augmentation)
+            torch.testing.assert_close(batch.pixels.float(), pixels, rtol=0, atol=0)
+            classes = pool.images.classes[stored.images]
+            assert stored.mix is not None
+            assert batch.truth.own.tolist() == classes.tolist()
+            assert batch.truth.partner.tolist() == classes[stored.mix.partner].tolist()
+            assert batch.truth.weight[0].item() == pytest.approx(stored.mix.strength)
+
+
+def test_a_student_learns_and_is_written_down(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    validation = ValidationSet(images, size=(SIDE, SIDE))
+    seen: list[tuple[int, int]] = []
+    with PoolReader(pool_path) as pool:
+        result = train_student(
+            pool,
+            images,
+            make_train(tmp_path / "run"),
+            validation=validation,
+            progress=lambda done, total: seen.append((done, total)),
+        )
+    assert seen[-1] == (24, 24)
+    assert result.steps == 24
+    log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in log] == [0, 1, 2, 3]
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert [record["top1"] is None for record in log] == [True, False, True, False]
+    assert result.accuracy is not None
+    assert log[-1]["top1"] == result.accuracy.top1
+    student = load_teacher(NETWORK, weights=result.weights)
+    assert student.input_size == (SIDE, SIDE)
+    assert validation.accuracy(student.model, student.mean, student.std) == result.accuracy
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_resuming_ends_with_the_same_weights(
+    pool_path: Path, images: Path, tmp_path: Path, optimizer: str
+) -> None:
+    with PoolReader(pool_path) as pool:
+        whole = train_student(pool, images, make_train(tmp_path / "whole", optimizer=optimizer))
+
+        def interrupt(done: int, total: int) -> None:
+            if done == total // 2 + 3:
+                raise KeyboardInterrupt
+
+        job = make_train(tmp_path / "broken", optimizer=optimizer)
+        with pytest.raises(KeyboardInterrupt):
+            train_student(pool, images, job, progress=interrupt)
+        resumed = train_student(pool, images, job, workers=2)
+        assert (whole.resumed_from, resumed.resumed_from) == (0, 2)
+        ours, theirs = read_weights(resumed.weights), read_weights(whole.weights)
+        for name, tensor in theirs.tensors.items():
+            assert torch.equal(ours.tensors[name], tensor), name
+        state, other = (
+            read_weights(tmp_path / run / "checkpoint.safetensors") for run in ("whole", "broken")
+        )
+        assert state.tensors.keys() == other.tensors.keys()
+        assert any(name.startswith("optimizer.") for name in state.tensors)
+        assert all(torch.equal(other.tensors[name], tensor) for name, tensor in state.tensors.items())
+        logs = [(tmp_path / run / "log.jsonl").read_text().splitlines() for run in ("whole", "broken")]
+        losses = [[json.loads(line)["loss"] for line in log] for log in logs]
+        assert losses[0] == losses[1]
+        again = train_student(pool, images, job)
+        assert again.resumed_from == 4
+
+
+def test_dropout_resumes_too(tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        with seeded(0):
+            model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(48, 3))
+        return Trainer(model, RECIPE, mean=(0.5,) * 3, std=(0.5,) * 3, seed=1)
+
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 4, 4), dtype=np.uint8))
+    batches = [(pixels, lambda output: output.square().mean())] * 3
+    straight, first = trainer(), trainer()
+    for epoch in range(2):
+        straight.run_epoch(epoch, batches, steps=3)
+    first.run_epoch(0, batches, steps=3)
+    second = trainer()
+    second.load_state(first.state())
+    torch.rand(5)  # the global generator's state must not matter
+    second.run_epoch(1, batches, steps=3)
+    for name, tensor in straight.state().items():
+        assert torch.equal(second.state()[name], tensor), name
+
+
+def test_another_runs_directory_is_respected(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    with PoolReader(pool_path) as pool:
+        train_student(pool, images, make_train(tmp_path / "run", epochs=1))
+        with pytest.raises(PoolConflictError, match="'temperature' differs"):
+            train_student(pool, images, make_train(tmp_path / "run", epochs=1, temperature=4.0))
+
+
+def test_changed_images_are_refused_before_the_first_step(
+    pool_path: Path, images: Path, tmp_path: Path
+) -> None:
+    folder = write_images(tmp_path / "folder")
+    changed = folder / "class2/001.png"
+    Image.new("RGB", (SIDE + 1, SIDE + 1)).save(changed)
+    with PoolReader(pool_path) as pool, pytest.raises(ImageMismatchError, match=r"class2/001\.png"):
+        train_student(pool, folder, make_train(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_cannot_work_are_refused(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    four = write_images(tmp_path / "four", classes=4, per_class=1)
+    with PoolReader(pool_path) as pool:
+        with pytest.raises(InvalidArgumentError, match="number of classes"):
+            train_student(
+                pool, images, make_train(tmp_path / "a"), validation=ValidationSet(four, size=(SIDE, SIDE))
+            )
+        with pytest.raises(ComputationError, match="training diverged"):
+            train_student(pool, images, make_train(tmp_path / "b", learning_rate=1e30, epochs=2))
+
+
+def test_mse_and_ground_truth_trains(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    with PoolReader(pool_path) as pool:
+        train_student(pool, images, make_train(tmp_path / "run", loss="mse+gt", warm_up_epochs=1.0))
+    log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert log[-1]["loss"] < log[0]["loss"]
+
+
+def test_a_teacher_trained_on_a_folder_knows_it(images: Path, tmp_path: Path) -> None:
+    job = TeacherJob(
+        out=tmp_path / "teacher.safetensors",
+        network=NETWORK,
+        size=(SIDE, SIDE),
+        views=LabelRecipe(batch_size=9, crop_scale=(0.5, 1.0)),
+        recipe=TrainRecipe(epochs=6, learning_rate=0.01),
+    )
+    validation = ValidationSet(images, size=(SIDE, SIDE))
+    accuracy = train_teacher(images, job, validation=validation)
+    assert accuracy is not None
+    assert accuracy.top1 > 0.9
+    teacher = load_teacher(NETWORK, weights=job.out, classes=3)
+    assert teacher.input_size == (SIDE, SIDE)
+    assert validation.accuracy(teacher.model, teacher.mean, teacher.std) == accuracy
+
+
+def test_narrow_networks_are_not_trained_channels_last() -> None:
+    """The strided 1x1 shortcut of width 4 corrupts memory in channels-last (see trainer.py)."""
+
+    def channels_last(width: int) -> bool:
+        model = SmallResNet(classes=3, depth=10, width=width)
+        Trainer(model, RECIPE, mean=(0.5,) * 3, std=(0.5,) * 3, seed=0)
+        return model.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+
+    assert channels_last(16)
+    assert not channels_last(4)
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "crop"),
+    [
+        ((64, 64), 1.0, (0, 0, 64, 64)),
+        ((64, 100), 1.0, (0, 18, 64, 64)),
+        ((256, 256), 224 / 256, (16, 16, 224, 224)),
+        ((500, 375), 224 / 256, (86, 23, 328, 328)),
+        ((1, 9), 1.0, (0, 4, 1, 1)),
+    ],
+)
+def test_centre_crops(size: tuple[int, int], share: float, crop: tuple[int, int, int, int]) -> None:
+    assert centre_crop(*size, (64, 64), share) == crop
