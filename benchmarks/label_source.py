@@ -1,0 +1,134 @@
+"""Label batches of any class count and size, made of real ImageNet-1K logits.
+
+1,000 classes: the logits as they are. Fewer: the first columns. More: the same rows seen through a linear
+head of another size; a ResNet-18's logits are a linear map of 512 features whatever the class count, so
+the rows' 512 strongest directions are mapped to `classes` outputs of the same total variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels import Augmentation, BatchKey, Box, LabelBatch, Mix
+from lpld_labels.order import keyed_generator
+from lpld_labels.records import CutOut
+
+FEATURES = 512
+NOISE = 0.05
+"""Standard deviation of what is added to logits that are used again, so that no two rows are equal."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelSource:
+    """Real rows to make batches of.
+
+    logits: float16 [N, classes]. crops: float32 [N, 4], shares of the image's side. flips: bool [N].
+    strengths: float [M]; boxes: int [M, 4] of 224 px images; a batch takes one of the M.
+    """
+
+    logits: npt.NDArray[np.float16]
+    crops: npt.NDArray[np.float32]
+    flips: npt.NDArray[np.bool_]
+    strengths: npt.NDArray[np.float64]
+    boxes: npt.NDArray[np.int64]
+
+    @staticmethod
+    def load(data: Path, *, classes: int = 1000, rows: int | None = None) -> LabelSource:
+        """Read the shared real logits and bring them to a class count. rows: how many at most."""
+        file = np.load(data / "real_logits_in1k.npz")
+        logits = file["logits"].reshape(-1, file["logits"].shape[-1])[:rows]
+        return LabelSource(
+            logits=_with_classes(logits, classes),
+            crops=file["crop"].reshape(-1, 4)[: len(logits)],
+            flips=file["flip"].reshape(-1)[: len(logits)],
+            strengths=file["lam"].astype(np.float64),
+            boxes=file["box"].astype(np.int64),
+        )
+
+    @property
+    def rows(self) -> int:
+        return len(self.logits)
+
+    def batches(
+        self,
+        count: int,
+        *,
+        rows: int,
+        augmentation: Augmentation,
+        images: int,
+        per_epoch: int,
+        first: int = 0,
+    ) -> Iterator[LabelBatch]:
+        """Yield `count` batches of `rows` rows, beginning with row `first` of the source.
+
+        Once the source is used up its rows come again in another order and with noise.
+        images: of the image table. per_epoch: batches that share an epoch number.
+        """
+        order = np.arange(first, self.rows)
+        used, again = 0, 0
+        for number in range(count):
+            if used + rows > len(order):
+                again += 1
+                used = 0
+                order = keyed_generator(again, 1).permutation(self.rows)
+            chosen = np.resize(order[used : used + rows], rows)
+            used += rows
+            random = keyed_generator(number, 2)
+            logits = self.logits[chosen]
+            if again:
+                noise = random.standard_normal(logits.shape, dtype=np.float32) * np.float32(NOISE)
+                logits = (logits + noise).astype(np.float16)
+            side = augmentation.output_height
+            yield LabelBatch(
+                key=BatchKey(number // per_epoch, number % per_epoch),
+                images=random.integers(0, images, rows).astype(np.int32),
+                crops=_crops(self.crops[chosen], side),
+                flips=self.flips[chosen] & (augmentation.flip_probability is not None),
+                mix=self._mix(random, rows, side) if augmentation.mix == "cutmix" else None,
+                cutout=_cutout(random, rows, side) if augmentation.cutout_fraction is not None else None,
+                labels=logits,
+            )
+
+    def _mix(self, random: np.random.Generator, rows: int, side: int) -> Mix:
+        pick = int(random.integers(0, len(self.strengths)))
+        box = (self.boxes[pick] * side // 224).tolist()
+        return Mix(
+            partner=random.permutation(rows).astype(np.int32),
+            strength=float(self.strengths[pick]),
+            box=Box(*box),
+        )
+
+
+def _with_classes(logits: npt.NDArray[np.float16], classes: int) -> npt.NDArray[np.float16]:
+    known = logits.shape[1]
+    if classes <= known:
+        return np.ascontiguousarray(logits[:, :classes])
+    values = logits.astype(np.float32)
+    mean = values.mean(axis=0)
+    _, vectors = np.linalg.eigh(np.cov(values, rowvar=False))
+    features = (values - mean) @ vectors[:, : -FEATURES - 1 : -1]
+    # Entries of variance 1 / known keep the variance of a logit what it was.
+    random = keyed_generator(0, classes)
+    head = random.standard_normal((features.shape[1], classes), dtype=np.float32) / np.sqrt(known)
+    bias = random.choice(mean, classes)
+    return (features @ head + bias).astype(np.float16)
+
+
+def _crops(shares: npt.NDArray[np.float32], side: int) -> npt.NDArray[np.int32]:
+    crops = np.rint(shares * side).astype(np.int32)
+    crops[:, 2:] = np.maximum(crops[:, 2:], 1)
+    return crops
+
+
+def _cutout(random: np.random.Generator, rows: int, side: int) -> CutOut:
+    half = side // 2
+    corner = random.integers(0, side - half + 1, (rows, 2)).astype(np.int32)
+    return CutOut(
+        boxes=np.concatenate([corner, corner + half], axis=1),
+        fill=random.integers(0, 256, (rows, 3)).astype(np.uint8),
+    )
