@@ -22,24 +22,38 @@ CUTOUT_FILL = ("cutout_red", "cutout_green", "cutout_blue")
 def to_table(batches: Sequence[ViewBatch]) -> pa.Table:
     """Return the rows of some batches, in the order given."""
     chunks = [_columns(batch) for batch in batches]
-    arrays = []
-    for field in VIEW_SCHEMA:
-        parts = [
-            columns.get(field.name, _nulls(field.type, batch.rows))
-            for columns, batch in zip(chunks, batches, strict=True)
-        ]
-        arrays.append(pa.chunked_array(parts, type=field.type))
-    return pa.Table.from_arrays(arrays, schema=VIEW_SCHEMA).combine_chunks()
+    rows = [batch.rows for batch in batches]
+    arrays = [_column(field, [columns.get(field.name) for columns in chunks], rows) for field in VIEW_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=VIEW_SCHEMA)
 
 
-def _nulls(type_: pa.DataType, rows: int) -> pa.Array:
-    return pa.nulls(rows, type_)
+def _column(field: pa.Field, parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]) -> pa.Array:
+    """Return one column of several batches; None stands for a batch that is null in it."""
+    given = [part for part in parts if part is not None]
+    if not given:
+        return pa.nulls(sum(rows), field.type)
+    if len(given) == len(parts) and all(part.ndim == 1 for part in given):
+        # The usual case. One Arrow array per batch and column would take longer than writing them.
+        return pa.array(np.concatenate(given), field.type)
+    arrays = [
+        pa.nulls(count, field.type) if part is None else _arrow(part, field)
+        for part, count in zip(parts, rows, strict=True)
+    ]
+    return pa.concat_arrays(arrays)
 
 
-def _columns(batch: ViewBatch) -> dict[str, pa.Array]:
+def _arrow(values: npt.NDArray[Any], field: pa.Field) -> pa.Array:
+    """Return a column [B], or lists of one length [B, n]."""
+    if values.ndim == 1:
+        return pa.array(np.ascontiguousarray(values), field.type)
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+    return pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=field.type)
+
+
+def _columns(batch: ViewBatch) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of one batch that are not null."""
     rows = batch.rows
-    columns: dict[str, Any] = {
+    columns: dict[str, npt.NDArray[Any]] = {
         "epoch": np.full(rows, batch.key.epoch, np.int32),
         "batch": np.full(rows, batch.key.batch, np.int32),
         "slot": np.arange(rows, dtype=np.int32),
@@ -55,13 +69,9 @@ def _columns(batch: ViewBatch) -> dict[str, pa.Array]:
     if batch.cutout is not None:
         columns |= {name: batch.cutout.boxes[:, i] for i, name in enumerate(CUTOUT_BOX)}
         columns |= {name: batch.cutout.fill[:, i] for i, name in enumerate(CUTOUT_FILL)}
-    arrays = {name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()}
     if batch.patch_order is not None:
-        offsets = np.arange(rows + 1, dtype=np.int32) * batch.patch_order.shape[1]
-        arrays["patch_order"] = pa.ListArray.from_arrays(
-            offsets, pa.array(batch.patch_order.ravel()), type=VIEW_SCHEMA.field("patch_order").type
-        )
-    return arrays
+        columns["patch_order"] = batch.patch_order
+    return columns
 
 
 class DecodedViews:

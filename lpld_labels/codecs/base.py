@@ -30,6 +30,12 @@ def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
+def binary_cell(data: bytes) -> pa.Array:
+    """Return a binary column of one row without copying its bytes."""
+    offsets = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(data)])
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncodedLabels:
     """Labels of one batch as a codec stores them.

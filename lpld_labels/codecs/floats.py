@@ -15,7 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
-from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.base import (
+    CanonicalBytes,
+    Codec,
+    EncodedLabels,
+    Granularity,
+    Payload,
+    binary_cell,
+    raw_bytes,
+)
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.fields import FieldReader
 from lpld_labels.halves import converted
@@ -64,10 +72,11 @@ class _FloatCodec(Codec):
             column = self.payload_columns(values.shape[1])[0].type
             array = pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=column)
             return EncodedLabels(payload={"labels": array}, canonical=canonical)
-        planes = values.view(np.uint8).reshape(-1, self.dtype.itemsize)
+        # Shifting words is twice as fast as gathering every other byte.
+        words = values.reshape(-1).view(f"<u{self.dtype.itemsize}")
         compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         payload = {
-            f"plane_{k}": pa.array([compressor.compress(raw_bytes(planes[:, k]))], pa.binary())
+            f"plane_{k}": binary_cell(compressor.compress(raw_bytes((words >> 8 * k).astype(np.uint8))))
             for k in range(self.dtype.itemsize)
         }
         return EncodedLabels(payload=payload, canonical=canonical)
