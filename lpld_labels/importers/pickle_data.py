@@ -8,7 +8,9 @@ Any other instruction or name is refused where it stands.
 
 from __future__ import annotations
 
+import pickle
 import pickletools
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,15 +44,7 @@ class _Mark:
 
 
 _MARK = _Mark()
-_NUMBERS_AND_TEXT = frozenset(
-    {
-        *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
-        *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
-    }
-)
-_CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_TUPLE_SIZES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_IGNORED = frozenset({"PROTO", "FRAME"})
+_INT32, _UINT16, _UINT32, _FLOAT64 = map(struct.Struct, ("<i", "<H", "<I", ">d"))
 
 
 class PickleReader:
@@ -62,49 +56,47 @@ class PickleReader:
     """
 
     def __init__(
-        self, *, names: Mapping[str, Name], persistent: Callable[[object], object], where: str
+        self,
+        program: bytes,
+        *,
+        names: Mapping[str, Name],
+        persistent: Callable[[object], object],
+        where: str,
     ) -> None:
+        self._program = program
+        self._at = 0
         self._names = names
         self._persistent = persistent
         self._where = where
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._steps: dict[str, Callable[[Any], None]] = {
-            "MARK": lambda _: self._stack.append(_MARK),
-            "EMPTY_LIST": lambda _: self._stack.append([]),
-            "TUPLE": lambda _: self._stack.append(tuple(self._to_mark())),
-            "LIST": lambda _: self._stack.append(self._to_mark()),
-            "APPEND": lambda _: self._append([self._pop()]),
-            "APPENDS": lambda _: self._append(self._to_mark()),
-            "BINPUT": self._put,
-            "LONG_BINPUT": self._put,
-            "MEMOIZE": lambda _: self._put(len(self._memo)),
-            "BINGET": self._get,
-            "LONG_BINGET": self._get,
-            "GLOBAL": lambda text: self._name(".".join(text.split(" ", 1))),
-            "STACK_GLOBAL": lambda _: self._stack_name(),
-            "REDUCE": lambda _: self._call(),
-            "BUILD": lambda _: self._build(),
-            "BINPERSID": lambda _: self._stack.append(self._persistent(self._pop())),
-        }
 
-    def read(self, program: bytes) -> object:
+    def read(self) -> object:
         """Return the object, made of lists, tuples, numbers, text, bytes and what the table makes."""
+        program, steps = self._program, _STEPS
         try:
-            for opcode, argument, _ in pickletools.genops(program):
-                if opcode.name == "STOP":
-                    return self._result()
-                self._step(opcode.name, argument)
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
-            raise self.damaged(str(error)) from None
-        raise self.damaged("it has no end")
+            while (code := program[self._at : self._at + 1]) != pickle.STOP:
+                step = steps.get(code)
+                if step is None:
+                    raise self._unknown(code)
+                self._at += 1
+                step(self)
+            return self._result()
+        except (ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error) as error:
+            raise self._damaged(str(error)) from None
 
-    def damaged(self, why: str) -> LabelFileError:
-        """Return the error for a pickle that does not fit together."""
+    def _unknown(self, code: bytes) -> LabelFileError:
+        if code == b"":
+            return self._damaged("it has no end")
+        opcode = next((op for op in pickletools.opcodes if op.code == code.decode("latin-1")), None)
+        if opcode is None:
+            return self._damaged(f"no instruction at byte {self._at}")
+        return self._refused(f"the instruction {opcode.name}")
+
+    def _damaged(self, why: str) -> LabelFileError:
         return LabelFileError(f"damaged pickle: {why}", where=self._where, hint="restore this file")
 
-    def refused(self, what: str) -> UnsafePickleError:
-        """Return the error for a pickle that wants more than data."""
+    def _refused(self, what: str) -> UnsafePickleError:
         return UnsafePickleError(
             f"pickle asks for {what}",
             where=self._where,
@@ -112,76 +104,124 @@ class PickleReader:
             hint="nothing of it was run; do not trust this file",
         )
 
-    def _step(self, name: str, argument: Any) -> None:
-        step = self._steps.get(name)
-        if step is not None:
-            step(argument)
-        elif name in _NUMBERS_AND_TEXT:
-            self._stack.append(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name])
-        elif name in _TUPLE_SIZES:
-            count = _TUPLE_SIZES[name]
-            items = [self._pop() for _ in range(count)]
-            self._stack.append(tuple(reversed(items)))
-        elif name not in _IGNORED:
-            raise self.refused(f"the instruction {name}")
+    # Taking bytes from the program
 
-    def _pop(self) -> Any:
+    def take(self, count: int) -> bytes:
+        """Return the next bytes of the program."""
+        start, self._at = self._at, self._at + count
+        if count < 0 or self._at > len(self._program):
+            raise ValueError("it ends too early")
+        return self._program[start : self._at]
+
+    def byte(self) -> int:
+        """Return the next byte as a number."""
+        value = self._program[self._at]
+        self._at += 1
+        return value
+
+    def number(self, form: struct.Struct) -> Any:
+        """Return the next number of several bytes."""
+        value = form.unpack_from(self._program, self._at)[0]
+        self._at += form.size
+        return value
+
+    def line(self) -> str:
+        """Return text up to the end of the line."""
+        end = self._program.index(b"\n", self._at)
+        text = self._program[self._at : end].decode()
+        self._at = end + 1
+        return text
+
+    # The stack
+
+    def push(self, item: object) -> None:
+        """Put a value on the stack."""
+        self._stack.append(item)
+
+    def pop(self) -> Any:
+        """Take a value from the stack."""
         item = self._stack.pop()
         if item is _MARK:
             raise ValueError("a value is missing")
         return item
 
-    def _to_mark(self) -> list[Any]:
+    def mark(self) -> None:
+        """Remember this place on the stack."""
+        self._stack.append(_MARK)
+
+    def to_mark(self) -> list[Any]:
+        """Take everything above the last mark."""
         items = []
         while (item := self._stack.pop()) is not _MARK:
             items.append(item)
         items.reverse()
         return items
 
-    def _append(self, items: list[Any]) -> None:
+    def tuple_of(self, count: int) -> None:
+        """Make a tuple of the topmost values."""
+        items = [self.pop() for _ in range(count)]
+        self._stack.append(tuple(reversed(items)))
+
+    def append(self, items: list[Any]) -> None:
+        """Add items to the list on top."""
         target = self._stack[-1]
         if not isinstance(target, list):
             raise TypeError("items are added to something that is not a list")
         target.extend(items)
 
-    def _put(self, place: int) -> None:
+    def put(self, place: int) -> None:
+        """Remember the topmost value under a number."""
         self._memo[place] = self._stack[-1]
 
-    def _get(self, place: int) -> None:
+    def memoize(self) -> None:
+        """Remember the topmost value under the next number."""
+        self.put(len(self._memo))
+
+    def get(self, place: int) -> None:
+        """Put a remembered value on the stack."""
         self._stack.append(self._memo[place])
 
-    def _name(self, text: str) -> None:
-        if text not in self._names:
-            raise self.refused(f"'{text}'")
-        self._stack.append(self._names[text])
+    # Names and calls: the only places where a pickle could reach the program around it
 
-    def _stack_name(self) -> None:
-        name, module = self._pop(), self._pop()
+    def name(self, module: object, name: object) -> None:
+        """Look up a name."""
         if not (isinstance(module, str) and isinstance(name, str)):
             raise TypeError("a name is not text")
-        self._name(f"{module}.{name}")
+        text = f"{module}.{name}"
+        if text not in self._names:
+            raise self._refused(f"'{text}'")
+        self._stack.append(self._names[text])
 
-    def _call(self) -> None:
-        arguments, name = self._pop(), self._pop()
+    def stack_name(self) -> None:
+        """Look up a name whose parts are on the stack."""
+        name, module = self.pop(), self.pop()
+        self.name(module, name)
+
+    def call(self) -> None:
+        """Call a name of the table with the tuple on top."""
+        arguments, name = self.pop(), self.pop()
         if not isinstance(name, Name) or name.call is None:
             what = f"'{name.text}'" if isinstance(name, Name) else f"a {type(name).__name__}"
-            raise self.refused(f"a call of {what}")
+            raise self._refused(f"a call of {what}")
         if not isinstance(arguments, tuple):
             raise TypeError("arguments of a call are not a tuple")
         self._stack.append(name.call(*arguments))
 
-    def _build(self) -> None:
-        state, target = self._pop(), self._stack[-1]
+    def build(self) -> None:
+        """Give the object on top its state."""
+        state, target = self.pop(), self._stack[-1]
         if not hasattr(target, "set_state"):
-            raise self.refused(f"setting the state of a {type(target).__name__}")
+            raise self._refused(f"setting the state of a {type(target).__name__}")
         target.set_state(state)
+
+    def persistent(self) -> None:
+        """Replace a persistent id by its object."""
+        self._stack.append(self._persistent(self.pop()))
 
     def _result(self) -> object:
         if len(self._stack) != 1:
             raise ValueError("it does not end with one value")
-        return self._finished(self._pop(), MAX_DEPTH, {})
+        return self._finished(self.pop(), MAX_DEPTH, {})
 
     def _finished(self, item: Any, depth: int, known: dict[int, object]) -> object:
         """Return the item with stateful parts replaced by their values.
@@ -193,11 +233,51 @@ class PickleReader:
         if depth == 0:
             raise ValueError(f"lists are nested more than {MAX_DEPTH} deep")
         if isinstance(item, Name):
-            raise self.refused(f"the value '{item.text}'")
+            raise self._refused(f"the value '{item.text}'")
         result: object = item
         if isinstance(item, list | tuple):
-            result = type(item)(self._finished(part, depth - 1, known) for part in item)
+            result = type(item)([self._finished(part, depth - 1, known) for part in item])
         elif hasattr(item, "set_state"):
             result = item.value()
         known[id(item)] = result
         return result
+
+
+_STEPS: Mapping[bytes, Callable[[PickleReader], object]] = {
+    pickle.PROTO: lambda reader: reader.take(1),
+    pickle.FRAME: lambda reader: reader.take(8),
+    pickle.NONE: lambda reader: reader.push(None),
+    pickle.NEWTRUE: lambda reader: reader.push(True),
+    pickle.NEWFALSE: lambda reader: reader.push(False),
+    pickle.BININT: lambda reader: reader.push(reader.number(_INT32)),
+    pickle.BININT1: lambda reader: reader.push(reader.byte()),
+    pickle.BININT2: lambda reader: reader.push(reader.number(_UINT16)),
+    pickle.LONG1: lambda reader: reader.push(
+        int.from_bytes(reader.take(reader.byte()), "little", signed=True)
+    ),
+    pickle.BINFLOAT: lambda reader: reader.push(reader.number(_FLOAT64)),
+    pickle.BINUNICODE: lambda reader: reader.push(reader.take(reader.number(_UINT32)).decode()),
+    pickle.SHORT_BINUNICODE: lambda reader: reader.push(reader.take(reader.byte()).decode()),
+    pickle.BINBYTES: lambda reader: reader.push(reader.take(reader.number(_UINT32))),
+    pickle.SHORT_BINBYTES: lambda reader: reader.push(reader.take(reader.byte())),
+    pickle.EMPTY_LIST: lambda reader: reader.push([]),
+    pickle.LIST: lambda reader: reader.push(reader.to_mark()),
+    pickle.APPEND: lambda reader: reader.append([reader.pop()]),
+    pickle.APPENDS: lambda reader: reader.append(reader.to_mark()),
+    pickle.EMPTY_TUPLE: lambda reader: reader.push(()),
+    pickle.TUPLE1: lambda reader: reader.tuple_of(1),
+    pickle.TUPLE2: lambda reader: reader.tuple_of(2),
+    pickle.TUPLE3: lambda reader: reader.tuple_of(3),
+    pickle.TUPLE: lambda reader: reader.push(tuple(reader.to_mark())),
+    pickle.MARK: PickleReader.mark,
+    pickle.BINPUT: lambda reader: reader.put(reader.byte()),
+    pickle.LONG_BINPUT: lambda reader: reader.put(reader.number(_UINT32)),
+    pickle.MEMOIZE: PickleReader.memoize,
+    pickle.BINGET: lambda reader: reader.get(reader.byte()),
+    pickle.LONG_BINGET: lambda reader: reader.get(reader.number(_UINT32)),
+    pickle.GLOBAL: lambda reader: reader.name(reader.line(), reader.line()),
+    pickle.STACK_GLOBAL: PickleReader.stack_name,
+    pickle.REDUCE: PickleReader.call,
+    pickle.BUILD: PickleReader.build,
+    pickle.BINPERSID: PickleReader.persistent,
+}

@@ -104,8 +104,7 @@ class _SavedObject:
             "collections.OrderedDict": Name("collections.OrderedDict", _no_hooks),
             **numpy_names(program),
         }
-        reader = PickleReader(names=names, persistent=self._storage, where=self._where)
-        return reader.read(program)
+        return PickleReader(program, names=names, persistent=self._storage, where=self._where).read()
 
     def _error(self, problem: str, expected: object = "", got: object = "") -> LabelFileError:
         return LabelFileError(
