@@ -215,8 +215,12 @@ def _label_rows(batch: EncodedBatch, schema: pa.Schema) -> pa.Table:
     columns["batch"] = pa.array(np.full(rows, batch.key.batch, np.int32))
     if "slot" in schema.names:
         columns["slot"] = pa.array(np.arange(rows, dtype=np.int32))
-    # Blocks read by the short way come as fixed-size lists.
-    arrays = [columns[field.name].cast(field.type) for field in schema]
+    # Blocks read by the short way come as fixed-size lists. A cast that changes nothing still costs as
+    # much as writing a small column.
+    arrays = [
+        column if column.type == field.type else column.cast(field.type)
+        for field, column in ((field, columns[field.name]) for field in schema)
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
