@@ -18,14 +18,18 @@ from lpld_labels.loader.batch import PoolBatch, UndecodedBatch
 from lpld_labels.loader.decoders import DECODERS, TorchDecoder
 from lpld_labels.loader.label_loader import LabelLoader, label_loader
 from lpld_labels.loader.pool_loader import PoolLoader, pool_loader
+from lpld_labels.loader.sre2l import Sre2lBatch, Sre2lLoader, sre2l_loader
 
 __all__ = [
     "DECODERS",
     "LabelLoader",
     "PoolBatch",
     "PoolLoader",
+    "Sre2lBatch",
+    "Sre2lLoader",
     "TorchDecoder",
     "UndecodedBatch",
     "label_loader",
     "pool_loader",
+    "sre2l_loader",
 ]

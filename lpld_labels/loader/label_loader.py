@@ -12,11 +12,10 @@ from lpld_labels.loader.batch import UndecodedBatch
 from lpld_labels.loader.cursor import Schedule
 from lpld_labels.loader.dataset import LabelBatches, Prepared
 from lpld_labels.loader.decoders import TorchDecoder, decoder_for
-from lpld_labels.loader.processes import process_of
+from lpld_labels.loader.opening import make_schedule, open_reader
 from lpld_labels.loader.share import Share
 from lpld_labels.loader.streaming import StreamingLoader
-from lpld_labels.reader import PoolReader, open_pool
-from lpld_labels.sampling import Sampling
+from lpld_labels.reader import PoolReader
 
 
 class LabelLoader(StreamingLoader):
@@ -39,7 +38,7 @@ class LabelLoader(StreamingLoader):
 
     def _cut(self, prepared: Iterator[Prepared], share: Share) -> Iterator[tuple[UndecodedBatch, int]]:
         for item in prepared:
-            targets = self._classes[item.views.images]
+            targets = self._image_classes[item.views.images]
             yield (
                 UndecodedBatch(views=item.views, targets=targets, parts=item.parts, decoder=self._decoder),
                 1,
@@ -65,21 +64,22 @@ def label_loader(
     numbers of label batches; at most world_size - 1 at an epoch's end are left out. All parameters
     mean the same as for `pool_loader`.
     """
-    reader = pool if isinstance(pool, PoolReader) else open_pool(pool)
-    own_rank, world = process_of(rank, world_size)
-    schedule = Schedule(
-        sampling=Sampling.of(reader, policy, seed=seed, batches_per_epoch=batches_per_epoch),
-        sizes=np.ones(len(reader), np.int64),
-        rank=own_rank,
-        world=world,
+    reader = open_reader(pool)
+    schedule = make_schedule(
+        reader,
+        policy=policy,
+        seed=seed,
+        batches_per_epoch=batches_per_epoch,
+        rank=rank,
+        world_size=world_size,
+        whole_batches=True,
     )
     decoder = decoder_for(reader.codec, reader.classes)
     return LabelLoader(
         LabelBatches(reader, decoder, None),
         schedule,
         decoder,
-        reader,
-        content_digest=reader.manifest.content_digest,
+        pool=reader,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
         timeout=timeout,

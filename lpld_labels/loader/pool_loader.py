@@ -14,14 +14,13 @@ from lpld_labels.image_folder import check_images
 from lpld_labels.loader.assembly import Assembler
 from lpld_labels.loader.batch import PoolBatch
 from lpld_labels.loader.cursor import Schedule
-from lpld_labels.loader.dataset import LabelBatches, Prepared, Renderer
+from lpld_labels.loader.dataset import LabelBatches, Prepared
 from lpld_labels.loader.decoders import decoder_for
-from lpld_labels.loader.image_cache import MEMORY_BYTES, open_images
-from lpld_labels.loader.processes import process_of
+from lpld_labels.loader.image_cache import MEMORY_BYTES
+from lpld_labels.loader.opening import find_normalisation, make_schedule, open_reader, open_renderer
 from lpld_labels.loader.share import Share
-from lpld_labels.loader.streaming import StreamingLoader, slots_needed
-from lpld_labels.reader import PoolReader, open_pool
-from lpld_labels.sampling import Sampling
+from lpld_labels.loader.streaming import StreamingLoader
+from lpld_labels.reader import PoolReader
 
 
 class PoolLoader(StreamingLoader):
@@ -95,48 +94,42 @@ def pool_loader(
     memory_bytes: how much memory decoded images may take otherwise.
     verify_images: compare every image with its digest now, not when it is first used.
     """
-    reader = pool if isinstance(pool, PoolReader) else open_pool(pool)
-    header = reader.header
-    rows_per_batch = header.batch_size if batch_size is None else batch_size
+    reader = open_reader(pool)
+    rows_per_batch = reader.header.batch_size if batch_size is None else batch_size
     if rows_per_batch < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
     if temperature is not None and not temperature > 0:
         raise InvalidArgumentError("temperature is out of range", expected="above 0", got=temperature)
-    normalisation = teacher_normalisation(reader, mean, std)
-    own_rank, world = process_of(rank, world_size)
-    schedule = Schedule(
-        sampling=Sampling.of(reader, policy, seed=seed, batches_per_epoch=batches_per_epoch),
-        sizes=reader.index.rows,
-        rank=own_rank,
-        world=world,
+    mean, std = find_normalisation(reader, mean, std)
+    schedule = make_schedule(
+        reader,
+        policy=policy,
+        seed=seed,
+        batches_per_epoch=batches_per_epoch,
+        rank=rank,
+        world_size=world_size,
+        whole_batches=False,
     )
-    store = open_images(
+    renderer = open_renderer(
+        reader,
         images_dir,
-        reader.images,
         num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
         cache_directory=cache_directory,
         memory_bytes=memory_bytes,
     )
     if verify_images:
         check_images(images_dir, reader.images)
-    slots = Renderer.slots_for(
-        header.augmentation,
-        header.batch_size,
-        count=slots_needed(num_workers, prefetch_factor),
-        mixed=True,
-        shared=num_workers > 0,
-    )
-    renderer = Renderer(store=store, augmentation=header.augmentation, slots=slots)
     decoder = decoder_for(reader.codec, reader.classes)
     assembler = Assembler(
         renderer=renderer,
         decoder=decoder,
         classes=reader.images.classes.astype(np.int64),
-        mean=normalisation[0],
-        std=normalisation[1],
-        label_kind=header.label_kind,
+        mean=mean,
+        std=std,
+        label_kind=reader.header.label_kind,
         temperature=temperature,
-        device=torch.device(device) if device is not None else torch.device("cpu"),
+        device=torch.device("cpu" if device is None else device),
         pin_memory=pin_memory,
     )
     return PoolLoader(
@@ -145,28 +138,9 @@ def pool_loader(
         assembler,
         rows_per_batch=rows_per_batch,
         drop_last=drop_last,
-        content_digest=reader.manifest.content_digest,
+        pool=reader,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
         timeout=timeout,
         multiprocessing_context=multiprocessing_context,
     )
-
-
-def teacher_normalisation(
-    pool: PoolReader, mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std as given, else those that all teachers of the pool share."""
-    if mean is not None and std is not None:
-        return tuple(mean), tuple(std)
-    known = {(teacher.mean, teacher.std) for teacher in pool.header.teachers}
-    found = known.pop() if len(known) == 1 else (None, None)
-    if mean is not None or std is not None or found[0] is None or found[1] is None:
-        raise InvalidArgumentError(
-            "the normalisation is not known",
-            where=pool.location,
-            expected="mean and std of the teacher, or the same of all teachers",
-            got=f"teachers {', '.join(teacher.name for teacher in pool.header.teachers) or 'unknown'}",
-            hint="give both mean and std",
-        )
-    return found[0], found[1]

@@ -18,6 +18,7 @@ from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedE
 from lpld_labels.loader.cursor import STATE_VERSION, Cursor, Position, Schedule, TaskSampler, parse_state
 from lpld_labels.loader.dataset import LabelBatches, Prepared
 from lpld_labels.loader.share import Share
+from lpld_labels.reader import PoolReader
 
 
 def slots_needed(num_workers: int, prefetch_factor: int) -> int:
@@ -43,15 +44,18 @@ class StreamingLoader(DataLoader[Any]):
         dataset: LabelBatches,
         schedule: Schedule,
         *,
-        content_digest: str,
+        pool: PoolReader,
         num_workers: int,
         prefetch_factor: int,
         timeout: float = 0,
         multiprocessing_context: Any = None,
+        cursor: Cursor | None = None,
     ) -> None:
         self.schedule = schedule
-        self._content_digest = content_digest
-        self._cursor = Cursor()
+        self.classes = pool.classes
+        """Number of label columns C."""
+        self._content_digest = pool.manifest.content_digest
+        self._cursor = Cursor() if cursor is None else cursor
         self._turn = 0
         self._stream: Iterator[Prepared | LabelPoolError] | None = None
         self._stream_at: Position | None = None

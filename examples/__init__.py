@@ -1,0 +1,1 @@
+"""Runnable examples: pools in plain PyTorch, timm, Lightning, and SRe2L-style scripts."""

@@ -1,0 +1,118 @@
+"""The examples run as they are, on a small pool of real photos."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.lpld_labels.loader_pools import build
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def images(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four photos of each of six classes."""
+    root = tmp_path_factory.mktemp("tiny")
+    taken = Counter[str]()
+    with tarfile.open(shared_data / "tiny20.tar.gz") as archive:
+        for member in archive:
+            folder = Path(member.name).parent.name
+            source = archive.extractfile(member) if member.name.startswith("train/") else None
+            if source is None or taken[folder] == 4:
+                continue
+            taken[folder] += 1
+            (root / folder).mkdir(exist_ok=True)
+            (root / folder / Path(member.name).name).write_bytes(source.read())
+            if taken.total() == 24:
+                break
+    return root
+
+
+@pytest.fixture(scope="module")
+def pool(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    build(path, images, "cutmix", epochs=3, batch_size=12, size=32)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads of several test processes that wait for each other take minutes for seconds' work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> None:
+    monkeypatch.setattr("sys.argv", [script, *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+
+
+def test_plain_pytorch_trains_and_resumes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pool: Path,
+    images: Path,
+    tmp_path: Path,
+) -> None:
+    options = (pool, images, "--batch-size", 8, "--workers", 1, "--checkpoint", tmp_path / "run.pt")
+    run(monkeypatch, "plain_pytorch.py", *options, "--epochs", 1)
+    assert re.search(r"3 steps, loss [\d.]+ -> [\d.]+", capsys.readouterr().out)
+    run(monkeypatch, "plain_pytorch.py", *options, "--epochs", 3)
+    assert "6 steps" in capsys.readouterr().out
+    run(monkeypatch, "plain_pytorch.py", *options, "--epochs", 3)
+    assert "nothing left to do" in capsys.readouterr().out
+
+
+def test_timm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pool: Path, images: Path
+) -> None:
+    pytest.importorskip("timm")
+    run(monkeypatch, "timm_training.py", pool, images, "--batch-size", 8, "--workers", 0, "--epochs", 2)
+    assert re.search(r"mean loss per epoch: [\d.]+, [\d.]+", capsys.readouterr().out)
+
+
+# Lightning warns of many things (no validation, few batches to log, its own deprecations).
+@pytest.mark.filterwarnings("ignore")
+def test_lightning(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pool: Path,
+    images: Path,
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "lightning_training.py", pool, images, "--batch-size", 8, "--workers", 1, "--epochs", 2)
+    assert re.search(r"loss [\d.]+ after 6 steps", capsys.readouterr().out)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    run(
+        monkeypatch,
+        "lightning_training.py",
+        pool,
+        images,
+        *("--batch-size", 8, "--workers", 0, "--epochs", 3, "--resume", checkpoint),
+    )
+    assert re.search(r"loss [\d.]+ after 9 steps", capsys.readouterr().out)
+
+
+def test_sre2l_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pool: Path, images: Path
+) -> None:
+    run(
+        monkeypatch,
+        "sre2l_script.py",
+        pool,
+        images,
+        *("--workers", 1, "--epochs", 2, "--mix-type", "cutmix"),
+    )
+    assert re.search(r"4 steps, loss [\d.]+ -> [\d.]+", capsys.readouterr().out)
