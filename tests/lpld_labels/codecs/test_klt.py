@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lpld_labels.codecs import codec_named, restore_codec
 from lpld_labels.codecs.bands import band_edges, pack_bands, pack_integers, unpack_bands, unpack_integers
-from lpld_labels.codecs.klt import KltCodec
+from lpld_labels.codecs.klt import ROUNDING, KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
@@ -110,6 +110,17 @@ def test_error_follows_from_the_step() -> None:
     # An orthonormal basis keeps squared error: at most (1 - rounding) of a step per coefficient.
     error = ((decoded - labels.astype(np.float32)) ** 2).mean()
     assert error < 2 * 0.05**2 / 12 * codec.dimensions / 60 + 0.06**2
+
+
+@pytest.mark.parametrize("step", [0.001, 0.1, 3.0])
+def test_integers_are_exact_whatever_multiplies(step: float) -> None:
+    codec = fitter().codec(step)
+    labels = np.concatenate([make_logits(64, 60, seed=seed) for seed in range(20)])
+    basis = codec.basis.astype(np.float64)
+    projection = np.linalg.solve(basis @ basis.T, basis).T
+    exact = (labels.astype(np.float32) - codec.mean).astype(np.float64) @ projection
+    expected = np.sign(exact) * np.floor(np.abs(exact) / codec.step + ROUNDING)
+    np.testing.assert_array_equal(codec.quantised(labels), expected)
 
 
 def test_the_row_mean_is_kept() -> None:
