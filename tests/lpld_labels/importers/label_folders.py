@@ -1,0 +1,112 @@
+"""Label folders of other programs, written with torch.save as those programs do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+CLASSES = 20
+SIZE = 32
+BATCH = 8
+IMAGES = 20
+"""Two batches of eight and one of four an epoch."""
+
+
+def write_images(folder: Path, count: int = IMAGES, *, size: int = SIZE, per_class: int = 4) -> Path:
+    """Write small images of noise, some to a class."""
+    rng = np.random.default_rng(1)
+    for number in range(count):
+        path = folder / f"class{number // per_class:02d}" / f"image{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(path)
+    return folder
+
+
+def image_label(image: int, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return a label that every look at the image resembles."""
+    own = np.random.default_rng(1000 + image).normal(0, 2, CLASSES)
+    return (own + rng.normal(0, 0.5, CLASSES)).astype(np.float32)
+
+
+def batch_list(
+    ids: np.ndarray[Any, Any], rng: np.random.Generator, *, mix: str = "cutmix", size: int = SIZE
+) -> list[Any]:
+    """Return what a program saves for a batch of these images."""
+    rows = len(ids)
+    sides = rng.integers(size // 4, size + 1, (rows, 2))
+    corners = (rng.random((rows, 2)) * (size - sides + 1)).astype(np.int64)
+    coords = torch.from_numpy(np.concatenate([corners, sides], axis=1) / size).float()
+    labels = np.stack([image_label(int(i), rng) for i in ids])
+    partner, strength, box = None, None, None
+    if mix != "none":
+        order = rng.permutation(rows)
+        partner, strength = torch.from_numpy(order), float(rng.uniform(0.6, 0.9))
+        labels = strength * labels + (1 - strength) * labels[order]
+        box = [np.int64(side) for side in (2, 3, size - 9, size)] if mix == "cutmix" else None
+    flips = torch.from_numpy(rng.random(rows) < 0.5)
+    return [coords, flips, partner, strength, box, torch.from_numpy(labels).half()]
+
+
+def sampler(images: int, *, old: bool = False) -> Any:
+    """Return a function that gives the ids of the next epoch, drawn by PyTorch itself."""
+    generator = torch.Generator()
+    generator.manual_seed(42)
+    if old:
+        return lambda: torch.randperm(images, generator=generator).numpy()
+    drawn = torch.utils.data.RandomSampler(range(images), generator=generator)
+    return lambda: np.array(list(drawn))
+
+
+def write_epochs(
+    folder: Path,
+    *,
+    epochs: int = 3,
+    images: int = IMAGES,
+    mix: str = "cutmix",
+    old: bool = False,
+    ids_file: bool = False,
+    ids_in_batch: bool = False,
+) -> Path:
+    """Write a folder of epochs: SRe2L's, with a file of ids LPLD's, with ids in the batch G-VBSM's."""
+    rng = np.random.default_rng(0)
+    draw = sampler(images, old=old)
+    stored = {}
+    for epoch in range(epochs):
+        ids = draw()
+        stored[str(epoch)] = ids.tolist()
+        (folder / f"epoch_{epoch}").mkdir(parents=True)
+        for batch, first in enumerate(range(0, images, BATCH)):
+            part = ids[first : first + BATCH]
+            content = batch_list(part, rng, mix=mix)
+            if ids_in_batch:
+                content.append(torch.from_numpy(part.astype(np.int64)))
+            torch.save(content, folder / f"epoch_{epoch}" / f"batch_{batch}.tar")
+    if ids_file:
+        (folder / "sampler_indices_epoch.json").write_text(json.dumps(stored))
+    return folder
+
+
+def write_fkd(
+    folder: Path, images: Path, *, crops: int = 5, kept: int = 3, half: bool = False
+) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """Write one file per image, as FKD does; return what each holds, by class/stem."""
+    rng = np.random.default_rng(2)
+    contents = {}
+    for path in sorted(images.rglob("*.png")):
+        sides = rng.integers(4, SIZE + 1, (crops, 2))
+        corners = (rng.random((crops, 2)) * (SIZE - sides + 1)).astype(np.int64)
+        coords = (np.concatenate([corners, sides], axis=1) / SIZE).astype(np.float32)
+        classes = np.stack([rng.permutation(CLASSES)[:kept] for _ in range(crops)])
+        values = -np.sort(-rng.dirichlet(np.ones(kept + 1), crops)[:, :kept], axis=1)
+        pairs = np.stack([classes, values], axis=1).astype(np.float16 if half else np.float32)
+        content = [coords.astype(np.float16) if half else coords, rng.random(crops) < 0.5, pairs]
+        target = folder / "train" / path.parent.name / f"{path.stem}.tar"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, target)
+        contents[f"{path.parent.name}/{path.stem}"] = content
+    return contents
