@@ -11,7 +11,7 @@ import click
 
 from lpld_core.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
 
-from .console import human_bytes, output, print_json, progress_bar, talk
+from .console import human_bytes, output, print_json, progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ def command(**given: Any) -> None:
     try:
         result, classes = _build(options, recipe, choices)
     except KeyboardInterrupt:
-        talk().print(f"stopped: finished batches are safe in {options.out}; run the same command again")
+        click.echo(
+            f"stopped: finished batches are safe in {options.out}; run the same command again", err=True
+        )
         raise
     _show(options, result, classes)
 

@@ -19,7 +19,7 @@ from lpld_core.presets import (
     preset_named,
 )
 
-from .console import output, print_json, progress_bar, talk
+from .console import output, print_json, progress_bar
 from .teacher_options import check_device, machine_options
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def command(**given: Any) -> None:
     try:
         result = _train(options, out)
     except KeyboardInterrupt:
-        talk().print(f"stopped: the last saved epoch is safe in {out}; run the same command again")
+        click.echo(f"stopped: the last saved epoch is safe in {out}; run the same command again", err=True)
         raise
     _show(options, result)
 

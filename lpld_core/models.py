@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 from torch import nn
 
 from lpld_core.resnet_small import SmallResNet
@@ -129,6 +128,8 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
 
 
 def _torchvision_source(name: str) -> NetworkSource:
+    # Imported here because it takes as long as torch itself.
+    torchvision: Any = importlib.import_module("torchvision")
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InvalidArgumentError(
             "unknown network",

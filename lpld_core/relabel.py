@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,12 @@ from lpld_core.overlap import WorkBehind
 from lpld_core.rendering import rendered
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.floats import Float32Codec
-from lpld_labels.errors import InvalidArgumentError, NotAPoolError, PoolConflictError
+from lpld_labels.errors import (
+    ImageMismatchError,
+    InvalidArgumentError,
+    NotAPoolError,
+    PoolConflictError,
+)
 from lpld_labels.images import ImageTable
 from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.order import lowest_ranked
@@ -99,7 +105,9 @@ def build_pool(
         len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
     )
     published = _published(job.pool)
-    _refuse_surplus(published.keys if published else (), wanted, job)
+    if published is not None:
+        _refuse_other_images(published.images, images, job)
+        _refuse_surplus(published.keys, wanted, job)
     codec = codec_named(job.codec)
     header = _header(job, ensemble)
     with PoolWriter(
@@ -118,6 +126,7 @@ class _Published:
     """What was in the pool before this build."""
 
     keys: frozenset[BatchKey]
+    images: ImageTable
     lineage: tuple[LineageStep, ...]
     content_digest: str
 
@@ -127,11 +136,36 @@ def _published(pool: Path) -> _Published | None:
         with PoolReader(pool) as reader:
             return _Published(
                 keys=frozenset(reader.keys),
+                images=reader.images,
                 lineage=reader.header.lineage,
                 content_digest=reader.manifest.content_digest,
             )
     except NotAPoolError:
         return None
+
+
+def _refuse_other_images(labelled: ImageTable, found: ImageTable, job: LabelJob) -> None:
+    """Name the first image that is not as it was when the pool was begun."""
+    hint = "restore the labelled images, or label these into another pool"
+    before = zip(labelled.paths, labelled.digests, strict=True)
+    now = zip(found.paths, found.digests, strict=True)
+    for (path, digest), (other, other_digest) in zip_longest(before, now, fillvalue=("no more images", None)):
+        if path != other:
+            raise ImageMismatchError(
+                "not the images the pool was built from",
+                where=job.images,
+                expected=path,
+                got=other,
+                hint=hint,
+            )
+        if digest is not None and other_digest is not None and digest != other_digest:
+            raise ImageMismatchError(
+                "image has changed since the pool was built",
+                where=job.images / path,
+                expected=f"digest {digest.hex()}",
+                got=other_digest.hex(),
+                hint=hint,
+            )
 
 
 def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job: LabelJob) -> None:

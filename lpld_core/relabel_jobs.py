@@ -14,7 +14,7 @@ import torch
 
 from lpld_core.ensemble import TeacherChoice, load_ensemble
 from lpld_core.relabel import LabelJob, Progress, build_pool
-from lpld_labels.errors import LabelPoolError
+from lpld_labels.errors import LabelPoolError, WorkerDiedError
 from lpld_labels.images import ImageTable
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _listen(messages: Queue[Message], done: dict[int, tuple[int, int]]) -> Label
 def _death(processes: Sequence[multiprocessing.process.BaseProcess], job: LabelJob) -> LabelPoolError | None:
     for process in processes:
         if process.exitcode not in (None, 0):
-            return LabelPoolError(
+            return WorkerDiedError(
                 f"the process for {process.name} died (exit code {process.exitcode})",
                 where=job.pool,
                 hint="finished batches are kept; run the same command again",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torchvision.models.resnet import BasicBlock
 
 from lpld_labels.errors import InvalidArgumentError
 
@@ -58,9 +57,30 @@ class SmallResNet(nn.Module):
         return logits
 
 
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, planes: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, planes, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != planes:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, planes, 1, stride, bias=False), nn.BatchNorm2d(planes)
+            )
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return [B, planes, H / stride, W / stride]."""
+        shortcut = features if self.downsample is None else self.downsample(features)
+        hidden = self.relu(self.bn1(self.conv1(features)))
+        result: torch.Tensor = self.relu(self.bn2(self.conv2(hidden)) + shortcut)
+        return result
+
+
 def _stage(inputs: int, planes: int, blocks: int, *, stride: int) -> nn.Sequential:
-    shortcut = None
-    if stride != 1 or inputs != planes:
-        shortcut = nn.Sequential(nn.Conv2d(inputs, planes, 1, stride, bias=False), nn.BatchNorm2d(planes))
-    first = BasicBlock(inputs, planes, stride, shortcut)
+    first = BasicBlock(inputs, planes, stride=stride)
     return nn.Sequential(first, *(BasicBlock(planes, planes) for _ in range(blocks - 1)))

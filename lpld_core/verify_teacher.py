@@ -82,13 +82,15 @@ def verify_with_teacher(
     tolerance: float | None = None,
     amp: bool = False,
     progress: Progress | None = None,
+    image_progress: Progress | None = None,
 ) -> TeacherCheck:
     """Label sampled batches again and compare with what the pool holds.
 
     teachers: in the pool's order. batches: how many to sample, by `seed`. device: where to move the
     teachers first; None leaves them where they are.
     tolerance: largest difference of a logit to allow; None allows what the codec rounds away.
-    Raises ImageMismatchError, naming the file, if an image of the sample is not the labelled one.
+    progress, image_progress: called with (done, total) batches, and before that images.
+    Raises ImageMismatchError, naming the file, if any image is not the labelled one.
     """
     ensemble = Ensemble([teachers] if isinstance(teachers, LoadedTeacher) else teachers, amp=amp)
     if device is not None:
@@ -96,8 +98,7 @@ def verify_with_teacher(
             teacher.model.to(device)
     _check_fit(pool, ensemble)
     keys = _sample(pool, batches, seed)
-    shown = np.unique(np.concatenate([pool.read_views(key).images for key in keys]))
-    check_images(images_dir, pool.images, indices=shown.tolist())
+    check_images(images_dir, pool.images, progress=image_progress)
     store = ImageStore(images_dir, pool.images)
     comparison = _Comparison(pool, tolerance)
     with closing(rendered(keys, pool.read, store, pool.header.augmentation)) as again:

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from PIL import Image
+
+from lpld_labels.reader import PoolReader
+from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
+
+Cli = Callable[..., Result]
+TEACHER = ("--teacher", NETWORK, "--teacher-weights", "random", "--size", SIDE, "--threads", 1)
+SETTINGS = ("--preset", "tiny", "--epochs", 40, "--batch-size", 5, "--seed", 3)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture(scope="module")
+def expected(images: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Content digest of the pool built in one go."""
+    out = tmp_path_factory.mktemp("pools") / "pool"
+    done = subprocess.run(command(images, out, "--json"), capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    facts = json.loads(done.stdout)
+    assert facts["batches"] == facts["labelled_batches"] == 240
+    return str(facts["content_digest"])
+
+
+def command(images: Path, out: Path, *more: object) -> list[str]:
+    script = Path(sys.executable).with_name("lpld-labels")
+    return [str(word) for word in (script, "build", images, out, *TEACHER, *SETTINGS, *more)]
+
+
+def digest(path: Path) -> str:
+    with PoolReader(path) as pool:
+        return pool.manifest.content_digest
+
+
+def one_line_error(result: Result, *words: str, code: int = 1) -> None:
+    assert result.exit_code == code, result.output
+    lines = result.stderr.strip().splitlines()
+    assert "Traceback" not in result.stderr
+    if code == 1:
+        assert len(lines) == 1
+        assert lines[0].startswith("error: ")
+    for word in words:
+        assert word in lines[-1]
+
+
+def sealed(out: Path) -> list[Path]:
+    return [path for path in out.glob("staging/*/shard.json") if not path.parent.name.startswith(".")]
+
+
+def start_and_wait_for_work(images: Path, out: Path, *more: object) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        command(images, out, "--seal-seconds", 0.05, *more), stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while len(sealed(out)) < 3:
+        assert process.poll() is None, "the build ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    return process
+
+
+def test_killed_and_resumed(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
+    process = start_and_wait_for_work(images, tmp_path / "pool")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "pool/pool.json").exists()
+    result = cli("build", images, tmp_path / "pool", *TEACHER, *SETTINGS, "--json")
+    assert 0 < json.loads(result.stdout)["labelled_batches"] < 240
+    assert digest(tmp_path / "pool") == expected
+
+
+def test_ctrl_c_keeps_finished_work(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
+    process = start_and_wait_for_work(images, tmp_path / "pool")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert "run the same command again" in stderr
+    assert "Traceback" not in stderr
+    assert cli("build", images, tmp_path / "pool", *TEACHER, *SETTINGS).exit_code == 0
+    assert digest(tmp_path / "pool") == expected
+
+
+def test_three_processes(images: Path, expected: str, tmp_path: Path) -> None:
+    subprocess.run(command(images, tmp_path / "pool", "--jobs", 3), check=True, capture_output=True)
+    assert digest(tmp_path / "pool") == expected
+
+
+def test_three_parts(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "pool"
+    for part in ("2/3", "3/3", "1/3"):
+        result = cli("build", images, out, *TEACHER, *SETTINGS, "--part", part)
+        assert "not published" in result.stdout
+        assert not (out / "pool.json").exists()
+    assert cli("build", images, out, *TEACHER, *SETTINGS).exit_code == 0
+    assert digest(out) == expected
+
+
+def test_a_dead_process_is_reported_and_its_work_taken_up(
+    images: Path, expected: str, tmp_path: Path, cli: Cli
+) -> None:
+    out = tmp_path / "pool"
+    process = start_and_wait_for_work(images, out, "--jobs", 2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        process.kill()
+        process.communicate()
+        pytest.skip("needs /proc to find the processes")
+    workers = [int(pid) for pid in children.read_text().split()]
+    labelling = [pid for pid in workers if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(labelling[-1], signal.SIGKILL)
+    _, stderr = process.communicate()
+    assert process.returncode == 1
+    assert "died" in stderr
+    assert "run the same command again" in stderr
+    assert cli("build", images, out, *TEACHER, *SETTINGS).exit_code == 0
+    assert digest(out) == expected
+
+
+def test_grown_and_pruned(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
+    grown, small = tmp_path / "grown", tmp_path / "small"
+    for ratio, labelled in ((40, 5), (20, 5), (1, 230)):
+        result = cli("build", images, grown, *TEACHER, *SETTINGS, "--ratio", ratio, "--json")
+        assert json.loads(result.stdout)["labelled_batches"] == labelled
+    assert digest(grown) == expected
+    cli("build", images, small, *TEACHER, *SETTINGS, "--ratio", 40)
+    assert cli("prune", grown, tmp_path / "pruned", "--ratio", 40).exit_code == 0
+    assert digest(small) == digest(tmp_path / "pruned")
+
+
+def test_verify_agrees_and_names_what_does_not(images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "pool"
+    cli("build", images, out, *TEACHER, *SETTINGS, "--epochs", 2)
+    good = cli("verify", out, "--images", images, *TEACHER, "--json")
+    assert good.exit_code == 0
+    assert json.loads(good.stdout)["teacher"]["rows_above_tolerance"] == 0
+    other = ("--teacher", "small-resnet10:width=9", "--teacher-weights", "random", "--size", SIDE)
+    wrong = cli("verify", out, "--images", images, *other)
+    assert wrong.exit_code == 1
+    assert "small-resnet10:width=9" in wrong.stdout
+
+
+def test_explicit_options_replace_the_presets(images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "pool"
+    options = ("--mix", "mixup", "--no-flip", "--cutout", 0.25, "--crop-scale", 0.5, 0.9, "--resize", "pil")
+    result = cli("build", images, out, *TEACHER, *SETTINGS, "--epochs", 1, *options, "--codec", "int8")
+    assert result.exit_code == 0, result.output
+    with PoolReader(out) as pool:
+        augmentation = pool.header.augmentation
+        assert (augmentation.mix, augmentation.mix_alpha) == ("mixup", 0.8)
+        assert augmentation.flip_probability is None
+        assert augmentation.cutout_fraction == 0.25
+        assert augmentation.crop_scale == (0.5, 0.9)
+        assert augmentation.resize == "pil"
+        assert pool.codec.name == "int8"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "folder")
+
+
+def build(cli: Cli, folder: Path, *more: object) -> Result:
+    result = cli("build", folder, folder.parent / "pool", *TEACHER, *SETTINGS, *more)
+    assert not (folder.parent / "pool/pool.json").exists()
+    return result
+
+
+def weights(path: Path, classes: int = 3) -> Path:
+    from lpld_core.resnet_small import SmallResNet
+
+    torch.save(SmallResNet(classes=classes, depth=10, width=8, stem_stride=2).state_dict(), path)
+    return path
+
+
+def with_weights(cli: Cli, folder: Path, file: Path) -> Result:
+    return cli("build", folder, folder.parent / "pool", "--teacher", NETWORK, "--teacher-weights", file)
+
+
+def test_an_image_folder_that_is_missing_or_empty(cli: Cli, folder: Path) -> None:
+    one_line_error(build(cli, folder.parent / "nothing"), "nothing", "does not exist")
+    (folder / "class9").mkdir()
+    one_line_error(build(cli, folder), "class9", "holds no images")
+
+
+def test_a_class_folder_that_is_missing(cli: Cli, folder: Path) -> None:
+    file = weights(folder.parent / "w.pth", classes=4)
+    one_line_error(with_weights(cli, folder, file), "3 classes", "got 4")
+
+
+def test_fewer_classes_are_allowed_when_asked_for(cli: Cli, folder: Path) -> None:
+    file = weights(folder.parent / "w.pth", classes=4)
+    out = folder.parent / "pool"
+    options = ("--teacher", NETWORK, "--teacher-weights", file, "--size", SIDE, *SETTINGS, "--epochs", 1)
+    result = cli("build", folder, out, *options, "--fewer-classes")
+    assert result.exit_code == 0, result.output
+    with PoolReader(out) as pool:
+        assert pool.classes == 4
+
+
+def test_an_image_that_cannot_be_read(cli: Cli, folder: Path) -> None:
+    broken = folder / "class1/003.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    one_line_error(build(cli, folder), "class1/003.png")
+    broken.write_text("no image")
+    one_line_error(build(cli, folder), "class1/003.png", "not an image")
+
+
+def test_images_of_different_sizes_are_recorded(cli: Cli, folder: Path) -> None:
+    Image.new("L", (90, 41)).save(folder / "class0/large.png")
+    result = cli("build", folder, folder.parent / "pool", *TEACHER, *SETTINGS, "--epochs", 1)
+    assert result.exit_code == 0, result.output
+    with PoolReader(folder.parent / "pool") as pool:
+        row = list(pool.images.paths).index("class0/large.png")
+        assert (pool.images.widths[row], pool.images.heights[row]) == (90, 41)
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
+def test_a_teacher_file_that_is_not_weights(cli: Cli, folder: Path, name: str) -> None:
+    (folder.parent / name).write_text("hello")
+    one_line_error(with_weights(cli, folder, folder.parent / name), name, "not a weights file")
+
+
+def test_images_changed_since_the_pool_was_built(cli: Cli, folder: Path) -> None:
+    out = folder.parent / "pool"
+    cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 2, "--ratio", 5)
+    Image.new("RGB", (SIDE, SIDE)).save(folder / "class1/000.png")
+    grow = cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 2)
+    one_line_error(grow, "class1/000.png", "has changed")
+    (folder / "class1/000.png").unlink()
+    fewer = cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 2)
+    one_line_error(fewer, "class1/000.png", "class1/001.png")
+    one_line_error(
+        cli("verify", out, "--images", folder, *TEACHER, "--batches", 9), "class1/000.png", "missing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--part", "4/3"), "I/N"),
+        (("--mean", "0.5"), "three numbers"),
+        (("--ratio", "0.5"), "0.5"),
+        (("--teacher-weights", "random"), "once per --teacher"),
+        (("--device", "nonsense"), "nonsense"),
+        (("--preset", "cifar"), "cifar"),
+    ],
+)
+def test_wrong_options(cli: Cli, folder: Path, options: tuple[str, str], word: str) -> None:
+    one_line_error(build(cli, folder, *options), word, code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ratio", "1000"), ("ratio is too large",)),
+        (("--codec", "f13"), ("unknown codec", "f16")),
+        (("--crop-scale", "0.9", "0.1"), ("crop_scale",)),
+        (("--cutout", "2"), ("cutout_fraction",)),
+    ],
+)
+def test_settings_that_cannot_work(
+    cli: Cli, folder: Path, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    one_line_error(build(cli, folder, *options), *words)
+
+
+def test_a_teacher_is_needed(cli: Cli, folder: Path) -> None:
+    one_line_error(cli("build", folder, folder.parent / "pool"), "--teacher", code=2)
