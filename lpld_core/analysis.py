@@ -114,42 +114,59 @@ def analyse(
     The real folder's own similarity comes last.
     """
     for name, folder in (*folders, ("real", real)):
-        if folder.classes != model.classes:
-            raise InvalidArgumentError(
-                "folder and model differ in their number of classes",
-                where=f"{name} ({folder.root})",
-                expected=f"{model.classes} (the model's)",
-                got=folder.classes,
-            )
-    chosen = [(name, folder, np.arange(len(folder))) for name, folder in folders]
-    chosen.append(("real", real, _sample(real, real_per_class, seed)))
-    total = sum(len(rows) for _, _, rows in chosen)
-    done = 0
-    extracted = []
-    for _, folder, rows in chosen:
+        _require_classes(model, name, folder)
+    parts = [(name, folder, np.arange(len(folder))) for name, folder in folders]
+    parts.append(("real", real, _sample(real, real_per_class, seed)))
+    features = _features(model, [part[1:] for part in parts], batch_size, progress)
+    real_features, _ = features[-1]
+    bandwidth = median_bandwidth(real_features)
+    real_kernel = mean_kernel(real_features, real_features, bandwidth)
+    results = [
+        FolderAnalysis(
+            name=name,
+            images=len(rows),
+            similarity=class_similarity(values, labels),
+            mmd_squared=(
+                None if folder is real else mmd_squared(real_features, values, bandwidth, real_kernel)
+            ),
+        )
+        for (name, folder, rows), (values, labels) in zip(parts, features, strict=True)
+    ]
+    return Analysis(folders=tuple(results), bandwidth=bandwidth)
 
-        def report(here: int, before: int = done) -> None:
+
+def _require_classes(model: LoadedTeacher, name: str, folder: RealFolder) -> None:
+    if folder.classes != model.classes:
+        raise InvalidArgumentError(
+            "folder and model differ in their number of classes",
+            where=f"{name} ({folder.root})",
+            expected=f"{model.classes} (the model's)",
+            got=folder.classes,
+        )
+
+
+def _features(
+    model: LoadedTeacher,
+    parts: Sequence[tuple[RealFolder, npt.NDArray[np.int64]]],
+    batch_size: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[tuple[Tensor, Tensor]]:
+    """Return features and labels of some rows of each folder."""
+    total = sum(len(rows) for _, rows in parts)
+    before = 0
+    extracted = []
+    for folder, rows in parts:
+
+        def report(done: int, before: int = before) -> None:
             if progress is not None:
-                progress(before + here, total)
+                progress(before + done, total)
 
         batches = centre_batches(
             folder, rows, size=model.input_size, mean=model.mean, std=model.std, batch_size=batch_size
         )
         extracted.append(extract_features(model, batches, progress=report))
-        done += len(rows)
-    real_features, _ = extracted[-1]
-    bandwidth = median_bandwidth(real_features)
-    real_kernel = mean_kernel(real_features, real_features, bandwidth)
-    results = []
-    for (name, folder, rows), (features, labels) in zip(chosen, extracted, strict=True):
-        distance = None
-        if folder is not real:
-            distance = mmd_squared(real_features, features, bandwidth, real_kernel)
-        similarity = class_similarity(features, labels)
-        results.append(
-            FolderAnalysis(name=name, images=len(rows), similarity=similarity, mmd_squared=distance)
-        )
-    return Analysis(folders=tuple(results), bandwidth=bandwidth)
+        before += len(rows)
+    return extracted
 
 
 def _sample(folder: RealFolder, per_class: int, seed: int) -> npt.NDArray[np.int64]:

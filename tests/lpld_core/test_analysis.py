@@ -134,7 +134,7 @@ def test_broken_images_and_empty_classes_are_named(tmp_path: Path) -> None:
         RealFolder.open(root)
 
 
-def test_sheet_image_modes_do_not_matter(tmp_path: Path) -> None:
+def test_grey_images_become_rgb(tmp_path: Path) -> None:
     (tmp_path / "grey" / "a").mkdir(parents=True)
     Image.new("L", (8, 8), 7).save(tmp_path / "grey" / "a" / "x.png")
     assert RealFolder.open(tmp_path / "grey").decode(0).shape == (8, 8, 3)
