@@ -78,11 +78,11 @@ def train_student(
     _check(pool, job, validation)
     check_images(images_dir, pool.images, progress=check_progress)
     name = job.student or default_student(pool)
-    run = TrainingRun(job.out, _settings(pool, job, name, amp))
     with seeded(job.seed):
         model = network_source(name).build(pool.classes).module
     mean, std = preprocessing(pool)
     trainer = Trainer(model, job.recipe, mean=mean, std=std, seed=job.seed, device=device, amp=amp)
+    run = TrainingRun(job.out, _settings(pool, job, name, amp))
     start = _resume(run, trainer)
     store = ImageStore(images_dir, pool.images)
     sampling = Sampling.of(pool, job.sampling, seed=job.seed)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from PIL import Image
+
+from lpld_core.weights import read_weights
+from tests.cli.test_build import one_line_error
+from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
+
+Cli = Callable[..., Result]
+STUDENT = ("--student", NETWORK, "--threads", 1)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture
+def pool(images: Path, tmp_path: Path, cli: Cli) -> Path:
+    teacher = ("--teacher", NETWORK, "--teacher-weights", "random", "--size", SIDE, "--threads", 1)
+    result = cli("build", images, tmp_path / "pool", *teacher, "--epochs", 2, "--batch-size", 9)
+    assert result.exit_code == 0, result.output
+    return tmp_path / "pool"
+
+
+def test_train_writes_a_student_and_a_log(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "run"
+    options = ("--images", images, "--val", images, "--out", out, *STUDENT, "--preset", "tiny")
+    result = cli("train", pool, *options, "--epochs", 3, "--evaluate-every", 1, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    facts = json.loads(result.stdout)
+    assert facts["steps"] == 9
+    assert 0 <= facts["top1"] <= facts["top5"] == 1
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in log] == [0, 1, 2]
+    assert log[-1]["top1"] == facts["top1"]
+    settings = read_weights(out / "checkpoint.safetensors").about["settings"]
+    assert (settings["optimizer"], settings["scale_by_t2"], settings["learning_rate"]) == ("sgd", True, 0.2)
+
+
+def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "run"
+    options = ("--epochs", 1, "--loss", "mse+gt", "--gamma", 0.3, "--optimizer", "sgd", "--lr", 0.01)
+    more = ("--schedule", "smoothed-cosine", "--warm-up-epochs", 0.5, "--label-smoothing", 0.1)
+    result = cli("train", pool, "--images", images, "--out", out, *STUDENT, *options, *more)
+    assert result.exit_code == 0, result.output
+    assert "3 steps" in result.stdout
+    settings = read_weights(out / "checkpoint.safetensors").about["settings"]
+    assert (settings["loss"], settings["gamma"], settings["schedule"]) == ("mse+gt", 0.3, "smoothed-cosine")
+    assert (settings["learning_rate"], settings["label_smoothing"]) == (0.01, 0.1)
+
+
+def test_a_run_goes_on_to_the_same_weights(
+    pool: Path, images: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpld_core.training_run import TrainingRun
+
+    options = ("--images", images, *STUDENT, "--epochs", 4)
+    assert cli("train", pool, *options, "--out", tmp_path / "whole").exit_code == 0
+    log = TrainingRun.log
+
+    def interrupted(self: TrainingRun, record: dict[str, object]) -> None:
+        log(self, record)
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "log", interrupted)
+        stopped = cli("train", pool, *options, "--out", tmp_path / "broken")
+    assert stopped.exit_code == 130
+    assert "run the same command again" in stopped.stderr
+    resumed = cli("train", pool, *options, "--out", tmp_path / "broken", "--json")
+    assert json.loads(resumed.stdout)["resumed_from_epoch"] == 2
+    ours, theirs = (read_weights(tmp_path / run / "student.safetensors") for run in ("broken", "whole"))
+    assert all(torch.equal(ours.tensors[name], tensor) for name, tensor in theirs.tensors.items())
+
+
+def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    options = ("--out", tmp_path / "run", *STUDENT, "--epochs", 1)
+    one_line_error(cli("train", tmp_path / "no", "--images", images, *options), "not a label pool")
+    one_line_error(cli("train", pool, "--images", tmp_path / "no", *options), "missing")
+    one_line_error(
+        cli("train", pool, "--images", images, "--val", tmp_path / "no", *options), "does not exist"
+    )
+    four = write_images(tmp_path / "four", classes=4, per_class=1)
+    one_line_error(cli("train", pool, "--images", images, "--val", four, *options), "4", "3 class folders")
+    one_line_error(cli("train", pool, "--images", images, *options, "--student", "resnet81"), "resnet81")
+    assert not (tmp_path / "run").exists()
+    one_line_error(cli("train", pool, "--images", images, *options, "--loss", "hinge"), "hinge", code=2)
+    one_line_error(cli("train", pool), "--images", code=2)
+
+
+def test_changed_images_are_named(pool: Path, tmp_path: Path, cli: Cli) -> None:
+    folder = write_images(tmp_path / "copy")
+    Image.new("RGB", (SIDE, SIDE)).save(folder / "class0/000.png")
+    result = cli("train", pool, "--images", folder, "--out", tmp_path / "run", *STUDENT, "--epochs", 1)
+    one_line_error(result, "class0/000.png", "has changed")
+
+
+def test_a_checkpoint_that_is_damaged_is_refused(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    options = ("--images", images, "--out", tmp_path / "run", *STUDENT, "--epochs", 1)
+    assert cli("train", pool, *options).exit_code == 0
+    (tmp_path / "run/checkpoint.safetensors").write_bytes(b"damaged")
+    one_line_error(cli("train", pool, *options), "checkpoint.safetensors", "not a weights file")
+    one_line_error(cli("train", pool, *options[:-1], 2, "--seed", 1), "checkpoint.safetensors")
