@@ -1,9 +1,9 @@
 """Soft labels for dataset distillation in Parquet: the pool format and everything that reads it.
 
-    from lpld_labels import PoolReader
-    with PoolReader("pool") as pool:
-        batch = pool.read((0, 3))      # epoch 0, batch 3
-        batch.labels, batch.crops      # float16 [B, C], int32 [B, 4]
+>>> from lpld_labels import PoolReader
+>>> with PoolReader("pool") as pool:
+...     batch = pool.read((0, 3))  # epoch 0, batch 3
+>>> batch.labels, batch.crops  # float16 [B, C], int32 [B, 4]
 """
 
 from __future__ import annotations

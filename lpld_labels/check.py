@@ -138,10 +138,10 @@ def _check_shards(pool: PoolReader, damaged: set[str], ticker: _Ticker) -> tuple
         if not damaged.intersection((view_file.path, label_file.path)):
             keys = pool.index.keys_of_shard(number)
             try:
-                for message in _view_problems(pool, number, keys):
-                    problems.append(Problem(file=view_file.path, message=message))
-                for message in _label_problems(pool, keys):
-                    problems.append(Problem(file=label_file.path, message=message))
+                messages = _view_problems(pool, number, keys)
+                problems.extend(Problem(file=view_file.path, message=message) for message in messages)
+                messages = _label_problems(pool, keys)
+                problems.extend(Problem(file=label_file.path, message=message) for message in messages)
             except LabelPoolError as error:
                 problems.append(Problem(file=label_file.path, message=str(error)))
             batches += len(keys)

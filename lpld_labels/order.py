@@ -24,7 +24,8 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _FIRST
         values = (values ^ (values >> np.uint64(27))) * _SECOND
-        return values ^ (values >> np.uint64(31))
+        mixed: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.uint64]:

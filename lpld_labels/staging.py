@@ -8,7 +8,6 @@ pool/staging/
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -120,7 +119,7 @@ def require_same_plan(found: dict[str, Any], wanted: dict[str, Any], *, where: s
                 where=where,
                 expected=repr(expected),
                 got=repr(got),
-                hint=f"finish it with its own settings, choose another path, or delete {os.path.dirname(where)}",
+                hint=f"finish it with its own settings, choose another path, or delete {Path(where).parent}",
             )
 
 

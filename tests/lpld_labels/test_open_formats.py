@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -21,6 +22,14 @@ CROP_AND_STRENGTH = """
 TOP_LOGIT = """
     SELECT epoch, avg(list_max(labels)) AS top FROM '{pool}/labels/*.parquet' GROUP BY epoch ORDER BY epoch
 """
+
+
+def answer_of(query: str, pool: Path) -> list[tuple[Any, ...]]:
+    """Ask DuckDB."""
+    relation = duckdb.sql(query.format(pool=pool))
+    assert relation is not None
+    rows: list[tuple[Any, ...]] = relation.fetchall()
+    return rows
 
 
 def expected(question: str) -> list[float]:
@@ -44,7 +53,7 @@ def expected(question: str) -> list[float]:
 def test_crop_area_and_strength_per_epoch(tmp_path: Path, codec: str) -> None:
     path = tmp_path / "pool"
     write_pool(path, BATCHES, codec=codec).close()
-    rows = duckdb.sql(CROP_AND_STRENGTH.format(pool=path)).fetchall()
+    rows = answer_of(CROP_AND_STRENGTH, path)
     views = pl.scan_parquet(f"{path}/views/*.parquet")
     frame = (
         views.group_by("epoch")
@@ -65,7 +74,7 @@ def test_crop_area_and_strength_per_epoch(tmp_path: Path, codec: str) -> None:
 def test_top_logit_per_epoch(tmp_path: Path, codec: str) -> None:
     path = tmp_path / "pool"
     write_pool(path, BATCHES, codec=codec).close()
-    rows = duckdb.sql(TOP_LOGIT.format(pool=path)).fetchall()
+    rows = answer_of(TOP_LOGIT, path)
     assert [row[1] for row in rows] == pytest.approx(expected("top"))
     frame = (
         pl.scan_parquet(f"{path}/labels/*.parquet")

@@ -241,7 +241,7 @@ def _expected(codec: str, labels: Any) -> Any:
 
 
 def test_not_a_pool(tmp_path: Path) -> None:
-    with pytest.raises(NotAPoolError, match="no pool.json"):
+    with pytest.raises(NotAPoolError, match="no pool"):
         open_pool(tmp_path)
     with pytest.raises(NotAPoolError):
         open_pool(tmp_path / "nowhere")

@@ -22,7 +22,7 @@ def _with(**changes: Any) -> LabelBatch:
 
 
 def _labels(value: float) -> np.ndarray[Any, Any]:
-    labels = GOOD.labels.copy()
+    labels: np.ndarray[Any, Any] = GOOD.labels.copy()
     labels[5, 2] = value
     return labels
 
@@ -47,7 +47,10 @@ def _labels(value: float) -> np.ndarray[Any, Any]:
             {"cutout": CutOut(boxes=np.full((ROWS, 4), [4, 0, 2, 9]), fill=np.zeros((ROWS, 3), np.uint8))},
             "boxes",
         ),
-        ({"cutout": CutOut(boxes=np.zeros((ROWS, 4), np.int32), fill=np.zeros((ROWS, 3)))}, "cutout.fill"),
+        (
+            {"cutout": CutOut(boxes=np.zeros((ROWS, 4), np.int32), fill=np.zeros((ROWS, 4), np.uint8))},
+            "cutout.fill",
+        ),
         ({"patch_order": np.zeros((ROWS, 4), np.uint8)}, "permutation"),
         ({"patch_order": np.zeros((ROWS, 5), np.uint8)}, "patch_order"),
         ({"labels": GOOD.labels.astype(np.float64)}, "float16 or float32"),

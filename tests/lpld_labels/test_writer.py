@@ -342,7 +342,8 @@ def test_memory_stays_flat_while_the_pool_grows(tmp_path: Path, project: Path) -
         from tests.factories import make_batch, make_header, make_images
         from lpld_labels import PoolWriter
         images = make_images(classes=500)
-        with PoolWriter(Path(sys.argv[1]), header=make_header(500, 64), images=images, shard_bytes=1 << 20) as w:
+        header = make_header(500, 64)
+        with PoolWriter(Path(sys.argv[1]), header=header, images=images, shard_bytes=1 << 20) as w:
             for number in range(int(sys.argv[2])):
                 w.append(make_batch(0, number, rows=64, classes=500, images=images))
             w.commit()
