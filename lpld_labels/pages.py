@@ -33,10 +33,28 @@ class _PageHeader:
     encoding: int
 
 
-def values_of_page(
-    file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, *, count: int, width: int, where: str
-) -> pa.Buffer | None:
-    """Return the `count` values of `width` bytes of a column chunk that is one plain page, else None."""
+@dataclass(frozen=True, kw_only=True)
+class PlainPage:
+    """Where the body of a plain page lies in its file; its last `tail` bytes are the values."""
+
+    start: int
+    size: int
+    crc: int | None
+    tail: int
+
+    def values(self, file: pa.NativeFile, *, where: str) -> pa.Buffer:
+        """Read the page, check it and return its values."""
+        file.seek(self.start)
+        page = file.read_buffer(self.size)
+        if page.size != self.size or (self.crc is not None and zlib.crc32(memoryview(page)) != self.crc):
+            raise PoolCorruptError("page checksum does not match", where=where, hint="restore this file")
+        return page.slice(self.size - self.tail)
+
+
+def find_plain_page(
+    file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, *, count: int, width: int
+) -> PlainPage | None:
+    """Return the page of a chunk that is one plain page of `count` values of `width` bytes, else None."""
     if chunk.compression != "UNCOMPRESSED" or chunk.has_dictionary_page or chunk.num_values != count:
         return None
     # Only a memory map hands out bytes without copying; elsewhere pyarrow's own way is as good.
@@ -50,10 +68,20 @@ def values_of_page(
         or header.page_bytes < count * width
     ):
         return None
-    page = raw.slice(header.length, header.page_bytes)
-    if header.crc is not None and zlib.crc32(memoryview(page)) != header.crc & 0xFFFFFFFF:
-        raise PoolCorruptError("page checksum does not match", where=where, hint="restore this file")
-    return page.slice(header.page_bytes - count * width, count * width)
+    return PlainPage(
+        start=chunk.data_page_offset + header.length,
+        size=header.page_bytes,
+        crc=None if header.crc is None else header.crc & 0xFFFFFFFF,
+        tail=count * width,
+    )
+
+
+def values_of_page(
+    file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, *, count: int, width: int, where: str
+) -> pa.Buffer | None:
+    """Return the `count` values of `width` bytes of a column chunk that is one plain page, else None."""
+    page = find_plain_page(file, chunk, count=count, width=width)
+    return None if page is None else page.values(file, where=where)
 
 
 def _parse_header(data: memoryview) -> _PageHeader | None:

@@ -12,7 +12,7 @@ from pyarrow import fs
 from lpld_labels.cache import BlockCache
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.pages import values_of_page
+from lpld_labels.pages import PlainPage, find_plain_page
 from lpld_labels.schema import VIEW_SCHEMA
 from lpld_labels.shard import label_schema
 from lpld_labels.views import DecodedViews
@@ -33,6 +33,9 @@ class ParquetRows:
             raise PoolCorruptError(
                 "columns differ from the format", where=where, expected=schema.names, got=found.names
             )
+        self._column_places = {name: place for place, name in enumerate(found.names)}
+        # Finding a page means parsing its header in Python, which takes as long as checking its bytes.
+        self._pages: dict[tuple[int, str], PlainPage | None] = {}
         self.metadata = self._parquet.metadata
         groups = range(self.metadata.num_row_groups)
         self.starts = np.cumsum([0] + [self.metadata.row_group(g).num_rows for g in groups])
@@ -60,14 +63,17 @@ class ParquetRows:
 
     def list_values(self, group: int, column: str, value_type: pa.DataType) -> pa.Array | None:
         """Return all values of a list column by the short way, or None if it cannot be gone."""
-        metadata = self.metadata.row_group(group)
-        place = self._parquet.schema_arrow.get_field_index(column)
-        chunk = metadata.column(place)
-        width = value_type.bit_width // 8
-        values = values_of_page(self._file, chunk, count=chunk.num_values, width=width, where=self.where)
-        if values is None:
+        if (group, column) not in self._pages:
+            chunk = self.metadata.row_group(group).column(self._column_places[column])
+            width = value_type.bit_width // 8
+            self._pages[group, column] = find_plain_page(
+                self._file, chunk, count=chunk.num_values, width=width
+            )
+        page = self._pages[group, column]
+        if page is None:
             return None
-        return pa.Array.from_buffers(value_type, chunk.num_values, [None, values])
+        values = page.values(self._file, where=self.where)
+        return pa.Array.from_buffers(value_type, 8 * values.size // value_type.bit_width, [None, values])
 
     def read_all(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the whole file, or some columns of it."""
