@@ -17,6 +17,7 @@ from lpld_core.recover.settings import (
     Preset,
     RdedSettings,
     RecoverSettings,
+    fitting_group,
 )
 
 from .console import Progress, print_json, progress_bar
@@ -57,7 +58,7 @@ class Options(NetworkOptions):
     roll: int | None
     smallest_crop: float
     first_layer_weight: float
-    class_group: int
+    class_group: int | None
     batch_size: int
     crops: int
     candidates: int
@@ -110,9 +111,8 @@ class Options(NetworkOptions):
 @click.option(
     "--class-group",
     type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Classes (sre2l, cda: batches) in one forward pass. Speed and memory only.",
+    help="Classes (sre2l, cda: batches) in one forward pass; speed and memory only "
+    "[default: about 100 images].",
 )
 @click.option(
     "--batch-size",
@@ -190,11 +190,12 @@ def _check(options: Options) -> None:
         raise click.UsageError(f"--method {options.method} has no class statistics to match")
 
 
-def settings_of(options: Options, size: tuple[int, int]) -> RecoverSettings:
+def _settings(options: Options, size: tuple[int, int], classes: int) -> RecoverSettings:
     """Return the preset with what was given explicitly in its place."""
     name = options.preset or ("tiny" if max(size) <= _SMALL_SIDE else "imagenet1k")
     preset: Preset = PRESETS[name]
-    kind = "class" if options.method == "lpld" else "global"
+    by_class = options.method == "lpld"
+    unit_images = options.ipc if by_class else min(options.batch_size, classes)
     return RecoverSettings(
         method=options.method,
         ipc=options.ipc,
@@ -203,8 +204,8 @@ def settings_of(options: Options, size: tuple[int, int]) -> RecoverSettings:
         alpha=preset.alpha if options.alpha is None else options.alpha,
         roll=preset.roll if options.roll is None else options.roll,
         size=size,
-        statistics_kind=options.statistics_kind or kind,
-        class_group=options.class_group,
+        statistics_kind=options.statistics_kind or ("class" if by_class else "global"),
+        class_group=options.class_group or fitting_group(unit_images),
         batch_size=options.batch_size,
         smallest_crop=options.smallest_crop,
         first_layer_weight=options.first_layer_weight,
@@ -221,7 +222,7 @@ def _recover(options: Options, teacher: LoadedTeacher, progress: Progress) -> Ru
     return recover_images(
         teacher,
         options.out,
-        settings=settings_of(options, teacher.input_size),
+        settings=_settings(options, teacher.input_size, teacher.classes),
         statistics=None if options.statistics is None else ClassStatistics.load(options.statistics),
         class_names=None if options.real is None else class_names(options.real),
         files=ImageFiles(format=options.image_format, quality=options.quality),

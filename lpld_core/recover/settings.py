@@ -18,6 +18,8 @@ IMAGE_FORMATS = ("jpeg", "png")
 FIRST_LAYER_WEIGHT = 10.0
 """The papers weigh the distance at the first BatchNorm layer ten times."""
 _LARGEST_CROP = 1.0
+_PASS_IMAGES = 100
+"""Images in one forward pass where nobody says otherwise: enough to keep a processor busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,11 @@ class RdedSettings:
     def groups(self, classes: int) -> list[Group]:
         """Return the plan: every class on its own."""
         return grouped(class_units(classes, self.ipc), 1)
+
+
+def fitting_group(unit_images: int) -> int:
+    """Return how many units of so many images fill a forward pass of usual size."""
+    return max(1, _PASS_IMAGES // unit_images)
 
 
 def _wrong(name: str, expected: str, got: object) -> InvalidArgumentError:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import Part, class_units, grouped, mixed_units
-from lpld_core.recover.settings import PRESETS, RdedSettings, RecoverSettings
+from lpld_core.recover.settings import PRESETS, RdedSettings, RecoverSettings, fitting_group
 from lpld_core.statistics import ClassStatistics, collect_statistics
 from lpld_core.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
@@ -186,6 +186,10 @@ def test_plans_hold_every_image_once() -> None:
     assert [unit.members for unit in mixed_units(3, 1, 2)] == [((0, 0), (1, 0)), ((2, 0),)]
     with pytest.raises(InvalidArgumentError, match="part is out of range"):
         Part(number=3, of=2)
+
+
+def test_forward_passes_have_a_usual_size() -> None:
+    assert [fitting_group(images) for images in (1, 10, 60, 200)] == [100, 10, 1, 1]
 
 
 def test_presets_are_the_papers() -> None:
