@@ -60,7 +60,8 @@ class Lpld(BatchFormat):
             raise LabelSourceError(
                 f"no image ids for epoch {nameless[0]}", where=stored.path, hint="restore this file"
             )
-        counts = {epoch: stored.count(epoch) for epoch in stored.keys if epoch in labelled}
+        # Ids of later epochs are the program's habit; an epoch missing before the last is a loss.
+        counts = {epoch: stored.count(epoch) for epoch in stored.keys if epoch <= max(labelled)}
         batch_size = min(sample.rows, max(counts.values()))
         check_image_count(max(counts.values()), batch_size, images, options, where=stored.path)
         notes.found.append(f"{len(counts)} epochs, image ids stored for each")

@@ -14,8 +14,8 @@ from lpld_labels import PoolReader
 from lpld_labels.importers import ImportOptions, ImportReport, import_labels
 
 Imported = Callable[[str], tuple[Path, Path, ImportReport]]
-LAST_OF_SIX = 4
-"""A seed that samples the last of six batches, the smallest; epoch 0 is the same in both eras."""
+SEEDS = {"lpld_in1k": 3, "lpqld_in1k_k50": 0, "sre2l_mixup": 4}
+"""Seeds that sample one of the small batches, not of epoch 0 (which is the same in both eras)."""
 FLOAT16_STEP = 0.0079
 """Of the largest logits here, which are between 8 and 16."""
 
@@ -29,14 +29,14 @@ def teacher() -> Iterator[LoadedTeacher]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["lpld_in1k", "lpqld_in1k_k50", "sre2l_mixup"])
+@pytest.mark.parametrize("name", SEEDS)
 def test_the_teacher_says_the_same(
     imported: Imported, shared_data: Path, teacher: LoadedTeacher, name: str
 ) -> None:
     _, path, _ = imported(name)
     with PoolReader(path) as pool:
         found = verify_with_teacher(
-            pool, shared_data / "reference_images" / "in1k", teacher, batches=2, seed=1
+            pool, shared_data / "reference_images" / "in1k", teacher, batches=1, seed=SEEDS[name]
         )
     assert found.agrees
     assert found.largest_difference <= FLOAT16_STEP
@@ -52,7 +52,7 @@ def test_wrong_image_ids_are_found_out(
     report = import_labels(source, tmp_path / "pool", images=images, options=options)
     assert any("do not support these image ids" in line for line in report.odd)
     with PoolReader(tmp_path / "pool") as pool:
-        found = verify_with_teacher(pool, images, teacher, batches=1, seed=LAST_OF_SIX)
+        found = verify_with_teacher(pool, images, teacher, batches=1, seed=SEEDS["sre2l_mixup"])
     assert not found.agrees
     assert found.first_difference is not None
     assert found.first_difference.key == (1, 2)
