@@ -12,7 +12,6 @@ from .console import human_bytes, print_json, progress_bar
 from .method_options import NetworkOptions, network_options
 
 if TYPE_CHECKING:
-    from lpld_core.real_images import RealFolder
     from lpld_core.statistics import ClassStatistics
     from lpld_core.teacher import LoadedTeacher
     from lpld_core.update_bound import UpdateBound
@@ -80,18 +79,22 @@ def command(**given: Any) -> None:
     _check(options)
     options.prepare_machine()
     from lpld_core.real_images import RealFolder
-    from lpld_core.update_bound import update_bound
+    from lpld_core.squeeze import folder_bound, squeeze_folder
 
     folder = RealFolder.open(options.data)
+    bound = folder_bound(folder, momentum=options.momentum, batch_size=options.batch_size)
     accuracy = _train(options) if options.train_teacher else None
     teacher = options.load(classes=folder.classes)
-    bound = update_bound(
-        smallest_class=int(folder.counts().min()),
-        images=len(folder),
-        batch_size=options.batch_size,
-        momentum=options.momentum,
-    )
-    statistics = _collect(options, folder, teacher)
+    with progress_bar("squeezing images") as progress:
+        statistics = squeeze_folder(
+            teacher,
+            folder,
+            update=options.update,
+            momentum=options.momentum,
+            batch_size=options.batch_size,
+            seed=options.seed,
+            progress=progress,
+        )
     statistics.save(options.out)
     _show(options, teacher, statistics, bound, accuracy)
 
@@ -133,29 +136,6 @@ def _train(options: Options) -> float | None:
         )
     click.echo(f"teacher saved as {options.weights}", err=True)
     return None if found is None else found.top1
-
-
-def _collect(options: Options, folder: RealFolder, teacher: LoadedTeacher) -> ClassStatistics:
-    from lpld_core.real_images import centre_batches, shuffled_rows
-    from lpld_core.statistics import collect_statistics
-
-    batches = centre_batches(
-        folder,
-        shuffled_rows(folder, options.seed),
-        size=teacher.input_size,
-        mean=teacher.mean,
-        std=teacher.std,
-        batch_size=options.batch_size,
-    )
-    with progress_bar("squeezing images") as progress:
-        return collect_statistics(
-            teacher,
-            batches,
-            class_names=folder.class_names,
-            update=options.update,
-            momentum=options.momentum,
-            progress=lambda done: progress(done, len(folder)),
-        )
 
 
 def _show(
