@@ -29,6 +29,7 @@ from lpld_core.ensemble import Ensemble
 from lpld_core.evaluate import ValidationSet
 from lpld_core.presets import LabelRecipe
 from lpld_core.real_images import RealFolder, centre_batches, shuffled_rows
+from lpld_core.recover.folder import ImageFiles
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.relabel import LabelJob, build_pool
@@ -40,6 +41,9 @@ from lpld_labels.encode import encode_pool
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.image_folder import scan_image_folder
 from lpld_labels.reader import PoolReader
+
+FILES = ImageFiles(format="png")
+"""At 32 px JPEG would change what was recovered and save nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +160,7 @@ class Workshop:
                     statistics_kind="class" if method == "lpld" else "global",
                 )
                 # Only the class names are taken where statistics are global.
-                recover_images(teacher, folder, settings=settings, statistics=self.statistics())
+                recover_images(teacher, folder, settings=settings, statistics=self.statistics(), files=FILES)
         return folder
 
     def labels(self, cell: Cell) -> Path:

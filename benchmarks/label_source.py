@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels import Augmentation, BatchKey, Box, LabelBatch, Mix
+from lpld_labels import Augmentation, BatchKey, Box, ImageTable, LabelBatch, Mix
 from lpld_labels.order import keyed_generator
 from lpld_labels.records import CutOut
 
@@ -104,6 +104,20 @@ class LabelSource:
         )
 
 
+def image_table(count: int, *, classes: int, side: int) -> ImageTable:
+    """Return a table of square images, spread over the classes; digests as incompressible as real ones."""
+    digests = keyed_generator(0, count).bytes(16 * count)
+    sides = np.full(count, side, np.int32)
+    labels = np.sort(np.arange(count, dtype=np.int32) % classes)
+    return ImageTable(
+        paths=[f"{label:05d}/{label:05d}_{number:07d}.jpg" for number, label in enumerate(labels.tolist())],
+        classes=labels,
+        widths=sides,
+        heights=sides,
+        digests=[digests[start : start + 16] for start in range(0, 16 * count, 16)],
+    )
+
+
 def _with_classes(logits: npt.NDArray[np.float16], classes: int) -> npt.NDArray[np.float16]:
     known = logits.shape[1]
     if classes <= known:
@@ -116,7 +130,7 @@ def _with_classes(logits: npt.NDArray[np.float16], classes: int) -> npt.NDArray[
     random = keyed_generator(0, classes)
     head = random.standard_normal((features.shape[1], classes), dtype=np.float32) / np.sqrt(known)
     bias = random.choice(mean, classes)
-    return (features @ head + bias).astype(np.float16)
+    return np.asarray(features @ head + bias, np.float16)
 
 
 def _crops(shares: npt.NDArray[np.float32], side: int) -> npt.NDArray[np.int32]:

@@ -32,9 +32,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         series.append((name, colour, [_measured(rows, layout, ipc, ratio) for ipc in ipcs]))
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     width = 0.85 / len(series)
-    for number, (name, colour, values) in enumerate(series):
+    for number, (name, colour, sizes) in enumerate(series):
         places = [place + (number - (len(series) - 1) / 2) * width for place in range(len(ipcs))]
-        axes.bar(places, values, width, label=name, color=colour)
+        axes.bar(places, sizes, width, label=name, color=colour)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xticks(range(len(ipcs)), [f"IPC {ipc}" for ipc in ipcs])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from benchmarks.storage_spec import CLASS_STATISTICS, COMPONENT_BYTES, FKD_RATES
 from lpld_core.models import network_source
 from lpld_core.statistics import ClassStatistics, LayerStatistics
 from lpld_labels import PoolReader, Teacher
+from lpld_labels.schema import Component
 from lpld_labels.summary import summarise
 
-NAMES = {
+NAMES: Mapping[str, Component] = {
     "1. crop coordinates": "crop",
     "2. flip status": "flip",
     "3. index of cutmix images": "mix_index",

@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.label_source import LabelSource
+from benchmarks.label_source import LabelSource, image_table
 from benchmarks.pickle_layout import save_pickle_batch
 from benchmarks.storage_spec import Dataset
-from lpld_labels import ImageTable, LabelBatch, PoolHeader, PoolReader, PoolWriter
+from lpld_labels import LabelBatch, PoolHeader, PoolReader, PoolWriter
 from lpld_labels.codec_request import DEFAULT_FIDELITY, DEFAULT_TEMPERATURE
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.fidelity import FidelityMeter
-from lpld_labels.order import keyed_generator
 from lpld_labels.pool_size import pool_bytes
 
-FIT_ROWS, TUNE_ROWS = 2048, 512
-"""Rows that klt is fitted to; bytes are measured on the others."""
+TUNE_ROWS = 256
+"""Rows that klt's step is chosen by. These and those it is fitted to are not among those measured."""
 OURS = ("f16", "int8", "klt")
 FEW_IMAGES = 10
 LEAST_KEPT = {"f16": 1.0, "int8": 0.999, "klt": DEFAULT_FIDELITY - 0.01}
@@ -45,9 +44,11 @@ class Measurement:
         """batches: to write per layout, at most; fewer where the real rows do not suffice."""
         self.dataset = dataset
         self._folder = folder
-        wanted = FIT_ROWS + TUNE_ROWS + batches * dataset.batch_size
+        # A wide head has no more than 512 directions to find, and finding them is slow.
+        self._fit_rows = 2048 if dataset.classes <= 1000 else 1024
+        wanted = self._fit_rows + TUNE_ROWS + batches * dataset.batch_size
         self._source = LabelSource.load(data, classes=dataset.classes, rows=wanted)
-        available = (self._source.rows - FIT_ROWS - TUNE_ROWS) // dataset.batch_size
+        available = (self._source.rows - self._fit_rows - TUNE_ROWS) // dataset.batch_size
         self._batches = max(2, min(batches, available) // 2 * 2)
         self.kept: dict[str, float] = {}
         self._growths: dict[tuple[str, int], Growth] = {}
@@ -88,7 +89,7 @@ class Measurement:
             augmentation=self.dataset.augmentation,
             images=images,
             per_epoch=math.ceil(images / self.dataset.batch_size),
-            first=FIT_ROWS + TUNE_ROWS,
+            first=self._fit_rows + TUNE_ROWS,
         )
 
     def epochs_of(self, ipc: int, epochs: int) -> Iterator[LabelBatch]:
@@ -109,11 +110,11 @@ class Measurement:
 
     @cached_property
     def _fitter(self) -> KltFitter:
-        logits = self._source.logits
+        fit, tune, _ = np.split(self._source.logits, [self._fit_rows, self._fit_rows + TUNE_ROWS])
         return KltFitter(
-            fit=[logits[:FIT_ROWS]],
-            tune=[logits[FIT_ROWS : FIT_ROWS + TUNE_ROWS]],
-            rows=FIT_ROWS,
+            fit=[fit],
+            tune=[tune],
+            rows=len(fit),
             batch_size=self.dataset.batch_size,
         )
 
@@ -203,17 +204,3 @@ def write_pool(
     if size != pool_bytes(manifest):
         raise RuntimeError(f"{path}: {size} bytes on disk, {pool_bytes(manifest)} by its manifest")
     return size
-
-
-def image_table(count: int, *, classes: int, side: int) -> ImageTable:
-    """Return a table of square images, spread over the classes; digests as incompressible as real ones."""
-    digests = keyed_generator(0, count).bytes(16 * count)
-    sides = np.full(count, side, np.int32)
-    labels = np.sort(np.arange(count, dtype=np.int32) % classes)
-    return ImageTable(
-        paths=[f"{label:05d}/{label:05d}_{number:07d}.jpg" for number, label in enumerate(labels.tolist())],
-        classes=labels,
-        widths=sides,
-        heights=sides,
-        digests=[digests[start : start + 16] for start in range(0, 16 * count, 16)],
-    )
