@@ -26,12 +26,13 @@ class LabelLoader(StreamingLoader):
         dataset: LabelBatches,
         schedule: Schedule,
         decoder: TorchDecoder,
+        *,
         pool: PoolReader,
         **options: Any,
     ) -> None:
         self._decoder = decoder
-        self._classes = pool.images.classes.astype(np.int64)
-        super().__init__(dataset, schedule, **options)
+        self._image_classes = pool.images.classes.astype(np.int64)
+        super().__init__(dataset, schedule, pool=pool, **options)
 
     def _steps(self, units: int) -> int:
         return units
