@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from lpld_labels import PoolReader, PoolWriter
+from lpld_labels.codec_request import CodecRequest
 from lpld_labels.codecs import codec_named
+from lpld_labels.encode import encode_pool
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError, PoolWriteError
 from lpld_labels.exporters import ExportOptions, export_pool
 from lpld_labels.importers import ImportOptions, import_labels
@@ -117,6 +119,19 @@ def test_any_codec_is_decoded(
                 assert torch.equal(torch.from_numpy(dense.copy()).gather(1, classes), values)
             else:
                 assert content[5].numpy().tobytes() == dense.tobytes()
+
+
+def test_fitted_codecs_are_decoded_too(tmp_path: Path, shared_data: Path) -> None:
+    source = shared_data / "reference_pools" / "lpld_in1k"
+    import_labels(source, tmp_path / "pool", images=shared_data / "reference_images" / "in1k")
+    with PoolReader(tmp_path / "pool") as pool:
+        encode_pool(pool, tmp_path / "small", CodecRequest(step=1.0))
+    with PoolReader(tmp_path / "small") as pool:
+        assert pool.codec.name == "klt"
+        export_pool(pool, tmp_path / "out", label_format="lpld")
+        for key in pool.keys:
+            content = torch.load(tmp_path / "out" / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar")
+            assert content[5].numpy().tobytes() == pool.read_labels(key, dtype=np.float16).tobytes()
 
 
 def test_top_k_of_whole_rows(tmp_path: Path, make_pool: Callable[..., Path]) -> None:

@@ -1,0 +1,241 @@
+"""Importing a label folder, against torch.load of the same files in the same run.
+
+    python benchmarks/import_speed.py --json benchmarks/results/import_speed.json
+
+The folder is what ImageNet-1K with 10 images per class leaves after 40x pruning: 585 batches of 128
+rows in LPLD's layout, real logits with noise, and 10,000 images. Each import runs in a process of its
+own. Reported: MB of labels per second of wall clock and per second of one core's work, the share of
+reading the images, and peak memory for one and four times as many batches. Reading with torch.load
+alone is the least any program does with these files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import SHARED_DATA, peak_memory_mb, summarise, write_json
+from lpld_labels.exporters.torch_zip import torch_zip_bytes
+from lpld_labels.image_folder import scan_image_folder
+from lpld_labels.importers import import_labels
+from lpld_labels.importers.batch_list import read_batch_list
+from lpld_labels.reader import PoolReader
+
+ROWS = 128
+CLASSES = 1000
+LABEL_BYTES = ROWS * CLASSES * 2
+
+
+def copy_images(folder: Path, photos: Path, count: int) -> None:
+    """Make an image folder of `count` images, ten to a class, from some real photos."""
+    sources = [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))]
+    for number in range(count):
+        target = folder / f"new{number // 10:03d}" / f"class{number // 10:03d}_id{number % 10:03d}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(sources[number % len(sources)])
+
+
+def write_folder(folder: Path, data: Path, *, batches: int, images: int) -> None:
+    """Write an LPLD folder of whole batches; an epoch has as many as fit the images."""
+    source = np.load(data / "real_logits_in1k.npz")
+    rng = np.random.default_rng(0)
+    per_epoch = images // ROWS
+    ids: dict[str, list[int]] = {}
+    order = np.empty(0, np.int64)
+    for number in range(batches):
+        epoch, batch = divmod(number, per_epoch)
+        if batch == 0:
+            order = rng.permutation(images)
+            (folder / f"epoch_{epoch}").mkdir(parents=True)
+        pick = number % len(source["logits"])
+        logits = (source["logits"][pick] + rng.normal(0, 0.05, (ROWS, CLASSES))).astype(np.float16)
+        pixels = np.rint(source["crop"][pick] * 224)
+        content = [
+            (pixels / 224).astype(np.float32),
+            source["flip"][pick],
+            source["mix_slot"][pick].astype(np.int64),
+            float(source["lam"][pick]),
+            [int(side) for side in source["box"][pick]],
+            logits,
+        ]
+        name = f"batch_{batch}"
+        (folder / f"epoch_{epoch}" / f"{name}.tar").write_bytes(torch_zip_bytes(content, name=name))
+        ids.setdefault(str(epoch), []).extend(order[batch * ROWS : (batch + 1) * ROWS].tolist())
+    (folder / "sampler_indices_epoch.json").write_text(json.dumps(ids))
+
+
+def repeat_folder(folder: Path, source: Path, times: int) -> None:
+    """Make a folder `times` as long out of links to the files of another one."""
+    ids = json.loads((source / "sampler_indices_epoch.json").read_text())
+    epochs = len(ids)
+    longer = {}
+    for epoch in range(epochs * times):
+        (folder / f"epoch_{epoch}").mkdir(parents=True)
+        for file in sorted((source / f"epoch_{epoch % epochs}").iterdir()):
+            os.link(file, folder / f"epoch_{epoch}" / file.name)
+        longer[str(epoch)] = ids[str(epoch % epochs)]
+    (folder / "sampler_indices_epoch.json").write_text(json.dumps(longer))
+
+
+def import_once(source: Path, pool: Path, images: Path, jobs: int) -> dict[str, Any]:
+    """Import in this process; return seconds, work and memory."""
+    start, before = time.perf_counter(), _work()
+    table = scan_image_folder(images)
+    scanned, middle = time.perf_counter(), _work()
+    report = import_labels(source, pool, images=table, jobs=jobs)
+    return {
+        "batches": report.batches,
+        "scan_s": scanned - start,
+        "scan_cpu_s": middle - before,
+        "import_s": time.perf_counter() - scanned,
+        "import_cpu_s": _work() - middle,
+        "peak_memory_mb": peak_memory_mb(),
+        "pool_bytes": report.pool_bytes,
+        "source_bytes": report.source_bytes,
+    }
+
+
+def _work() -> float:
+    """Return processor seconds of this process and the children it waited for."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+def load_once(source: Path) -> dict[str, float]:
+    """Read every file with torch.load in this process; return seconds and work."""
+    import torch
+
+    torch.set_num_threads(1)
+    start, before = time.perf_counter(), _work()
+    files = sorted(source.rglob("*.tar"))
+    for file in files:
+        torch.load(file, weights_only=False)
+    return {"load_s": time.perf_counter() - start, "load_cpu_s": _work() - before, "batches": len(files)}
+
+
+def child(*arguments: object) -> dict[str, Any]:
+    """Run this script in a fresh process, so that memory and imports are its own."""
+    command = [sys.executable, __file__, "--child", *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def check(source: Path, pool: Path, batches: int) -> None:
+    """Refuse to report the speed of an import that changed a label."""
+    with PoolReader(pool) as reader:
+        if len(reader) != batches:
+            raise RuntimeError(f"expected {batches} batches, the pool has {len(reader)}")
+        for key in reader.keys[:: max(1, batches // 20)]:
+            stored = read_batch_list(source / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar")
+            if reader.read(key).labels.tobytes() != stored.labels.tobytes():
+                raise RuntimeError(f"labels of {key} came back different")
+
+
+def measure(work: Path, data: Path, *, batches: int, images: int, runs: int, times: int) -> dict[str, Any]:
+    """Return all results."""
+    source, photos = work / "labels", work / "images"
+    photos.mkdir()
+    copy_images(photos, data / "reference_images" / "in1k", images)
+    write_folder(source, data, batches=batches, images=images)
+    found: dict[str, list[dict[str, Any]]] = {"1": [], "2": [], "load": []}
+    for run in range(runs):
+        for jobs in ("1", "2"):
+            pool = work / f"pool-{jobs}-{run}"
+            found[jobs].append(child("import", source, pool, photos, jobs))
+            check(source, pool, batches)
+        found["load"].append(child("load", source))
+    repeat_folder(work / "long", source, times)
+    long = child("import", work / "long", work / "pool-long", photos, 1)
+    return _summary(found, long, batches)
+
+
+def _summary(found: dict[str, list[dict[str, Any]]], long: dict[str, Any], batches: int) -> dict[str, Any]:
+    megabytes = batches * LABEL_BYTES / 1e6
+    results: dict[str, Any] = {"batches": batches, "label_mb": megabytes}
+    load = summarise([run["load_s"] for run in found["load"]])
+    results["torch_load"] = {**load.as_json(), "mb_per_s": megabytes / load.median}
+    for jobs in ("1", "2"):
+        wall = summarise([run["import_s"] for run in found[jobs]])
+        cpu = summarise([run["import_cpu_s"] for run in found[jobs]])
+        scan = summarise([run["scan_s"] for run in found[jobs]])
+        results[f"import_jobs_{jobs}"] = {
+            **wall.as_json(),
+            "mb_per_s": megabytes / wall.median,
+            "mb_per_core_s": megabytes / cpu.median,
+            "ratio_to_torch_load": wall.median / load.median,
+            "reading_images_s": scan.median,
+            "peak_memory_mb": max(run["peak_memory_mb"] for run in found[jobs]),
+        }
+    first = found["1"][0]
+    results["bytes_ratio"] = first["pool_bytes"] / first["source_bytes"]
+    results["long"] = {"batches": long["batches"], "peak_memory_mb": long["peak_memory_mb"]}
+    return results
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print a table."""
+    table = Table(title=f"{results['batches']} batches, {results['label_mb']:.0f} MB of labels")
+    for column in ("", "seconds", "MB/s", "MB per core second", "peak memory MB"):
+        table.add_column(column)
+    load = results["torch_load"]
+    table.add_row("torch.load only", f"{load['median_s']:.2f}", f"{load['mb_per_s']:.0f}", "", "")
+    for jobs in ("1", "2"):
+        one = results[f"import_jobs_{jobs}"]
+        table.add_row(
+            f"import, {jobs} process{'es' if jobs == '2' else ''}",
+            f"{one['median_s']:.2f} (+ {one['reading_images_s']:.2f} for the images)",
+            f"{one['mb_per_s']:.0f}",
+            f"{one['mb_per_core_s']:.0f}",
+            f"{one['peak_memory_mb']:.0f}",
+        )
+    long = results["long"]
+    table.add_row(f"import of {long['batches']} batches", "", "", "", f"{long['peak_memory_mb']:.0f}")
+    Console().print(table)
+
+
+def main() -> None:
+    """Parse, measure, report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--data", type=Path, default=SHARED_DATA)
+    parser.add_argument("--quick", action="store_true", help="a few batches, one run")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        kind, *rest = arguments.child
+        result = load_once(Path(rest[0])) if kind == "load" else _import_child(rest)
+        print(json.dumps(result))
+        return
+    size = {"batches": 6, "images": 256, "runs": 1, "times": 2}
+    if not arguments.quick:
+        size = {"batches": 585, "images": 10_000, "runs": 3, "times": 4}
+    with tempfile.TemporaryDirectory() as folder:
+        results = measure(Path(folder), arguments.data, **size)
+    show(results)
+    if arguments.json:
+        command = "python benchmarks/import_speed.py" + (" --quick" if arguments.quick else "")
+        write_json(arguments.json, benchmark="import_speed", command=command, results=results)
+
+
+def _import_child(words: list[str]) -> dict[str, Any]:
+    source, pool, images, jobs = words
+    return import_once(Path(source), Path(pool), Path(images), int(jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""``lpld-labels import`` from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from lpld_labels import PoolReader
+from tests.lpld_labels.importers.label_folders import write_epochs, write_images
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    write_images(tmp_path / "images")
+    write_epochs(tmp_path / "labels", ids_file=True)
+    return tmp_path
+
+
+def test_import_reports_as_json(cli: Cli, made: Path) -> None:
+    done = cli("import", made / "labels", made / "pool", "--images", made / "images", "--json")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["format"], report["batches"], report["rows"], report["epochs"]) == ("lpld", 9, 60, 3)
+    assert report["holes"] == []
+    with PoolReader(made / "pool") as pool:
+        assert report["content_digest"] == pool.manifest.content_digest
+
+
+def test_the_table_is_for_people(cli: Cli, made: Path) -> None:
+    os.truncate(made / "labels" / "epoch_1" / "batch_0.tar", 9)
+    words = ("import", made / "labels", made / "pool", "--images", made / "images")
+    done = cli(*words, "--skip-bad", "--teacher", "resnet18", "--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2")
+    assert done.exit_code == 0, done.stderr
+    for text in ("lpld", "8 in 3 epochs", "assumed", "32 x 32", "left out", "epoch_1/batch_0.tar"):
+        assert text in done.stdout
+    with PoolReader(made / "pool") as pool:
+        (teacher,) = pool.header.teachers
+    assert (teacher.name, teacher.mean, teacher.std) == ("resnet18", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda p: os.truncate(p, 40), "not a whole file of torch.save"),
+        (lambda p: p.unlink(), "label files are missing"),
+        (lambda p: torch.save(os.system, p), "pickle asks for 'posix.system'"),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, made: Path, spoil: Callable[[Path], object], message: str) -> None:
+    spoil(made / "labels" / "epoch_1" / "batch_1.tar")
+    done = cli("import", made / "labels", made / "pool", "--images", made / "images")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert "epoch_1/batch_1.tar" in done.stderr
+
+
+def test_wrong_folders(cli: Cli, made: Path) -> None:
+    for source, images, message in (
+        ("nowhere", "images", "label folder does not exist"),
+        ("images", "images", "no label files of a known layout"),
+        ("labels", "nowhere", "image folder does not exist"),
+        ("labels", "labels", "holds no images"),
+    ):
+        done = cli("import", made / source, made / "pool", "--images", made / images)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert message in done.stderr
+    assert not (made / "pool").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--images", "x", "--format", "tar"],
+        ["--images", "x", "--torch-era", "2.0"],
+        ["--images", "x", "--jobs", "0"],
+        ["--images", "x", "--mean", "1,2,3"],
+        ["--images", "x", "--mean", "1,2"],
+        ["--images", "x", "--classes", "1"],
+    ],
+)
+def test_usage_errors(cli: Cli, made: Path, options: list[str]) -> None:
+    done = cli("import", made / "labels", made / "pool", *options)
+    assert done.exit_code == 2
+    assert not (made / "pool").exists()
+
+
+def test_no_torch_is_imported(made: Path) -> None:
+    """Nor any other way to run a pickle: the standard library's is not called."""
+    arguments = ["import", str(made / "labels"), str(made / "pool"), "--images", str(made / "images")]
+    code = f"""
+import pickle, sys
+def never(*arguments, **options):
+    raise RuntimeError("a pickle was loaded")
+pickle.load = pickle.loads = pickle.Unpickler = never
+sys.modules["torch"] = None
+sys.argv = ["lpld-labels", *{arguments!r}]
+from importlib.metadata import entry_points
+(script,) = entry_points(group="console_scripts", name="lpld-labels")
+script.load()()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (made / "pool" / "pool.json").exists()
+
+
+def test_help_teaches(cli: Cli) -> None:
+    done = cli("import", "--help")
+    assert done.exit_code == 0
+    for text in ("--torch-era", "--skip-bad", "Examples:", "sre2l", "verify pool"):
+        assert text in done.stdout
