@@ -121,10 +121,8 @@ def test_any_codec_is_decoded(
                 assert content[5].numpy().tobytes() == dense.tobytes()
 
 
-def test_fitted_codecs_are_decoded_too(tmp_path: Path, shared_data: Path) -> None:
-    source = shared_data / "reference_pools" / "lpld_in1k"
-    import_labels(source, tmp_path / "pool", images=shared_data / "reference_images" / "in1k")
-    with PoolReader(tmp_path / "pool") as pool:
+def test_fitted_codecs_are_decoded_too(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
+    with PoolReader(make_pool("f16", [(epoch, batch) for epoch in range(20) for batch in range(6)])) as pool:
         encode_pool(pool, tmp_path / "small", CodecRequest(step=1.0))
     with PoolReader(tmp_path / "small") as pool:
         assert pool.codec.name == "klt"
