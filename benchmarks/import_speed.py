@@ -92,7 +92,7 @@ def repeat_folder(folder: Path, source: Path, times: int) -> None:
 def import_once(source: Path, pool: Path, images: Path, jobs: int) -> dict[str, Any]:
     """Import in this process; return seconds, work and memory."""
     start, before = time.perf_counter(), _work()
-    table = scan_image_folder(images)
+    table = scan_image_folder(images, decode=False)
     scanned, middle = time.perf_counter(), _work()
     report = import_labels(source, pool, images=table, jobs=jobs)
     return {

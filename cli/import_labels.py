@@ -116,7 +116,7 @@ def command(
         raise click.UsageError("--mean and --std go together")
     found = detect_format(source, label_format)
     with progress_bar("reading images") as progress:
-        table = scan_image_folder(images, progress=progress)
+        table = scan_image_folder(images, decode=False, progress=progress)
     with progress_bar("importing batches") as progress:
         report = import_labels(
             source,

@@ -6,6 +6,7 @@ within), so row numbers mean the same to both.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -72,17 +73,23 @@ def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
     return paths, classes
 
 
-def scan_image_folder(root: str | os.PathLike[str], *, progress: Progress | None = None) -> ImageTable:
+def scan_image_folder(
+    root: str | os.PathLike[str], *, decode: bool = True, progress: Progress | None = None
+) -> ImageTable:
     """Return the table of all images below `root`: paths, classes, sizes and content digests.
 
-    Every image is decoded once, so a truncated file is named here and not hours into a run.
+    decode: decode every image once, so a truncated file is named here and not hours into a run.
+        Without, sizes come from the files' headers, which is several times faster.
     """
     folder = Path(root)
     paths, classes = list_images(folder)
 
     def examine(path: str) -> tuple[int, int, bytes]:
         data = read_file(folder / path)
-        height, width, _ = decode_image(data, where=folder / path).shape
+        if decode:
+            height, width, _ = decode_image(data, where=folder / path).shape
+        else:
+            width, height = image_size(data, where=folder / path)
         return width, height, content_digest(data)
 
     facts = []
@@ -159,10 +166,23 @@ def content_digest(data: bytes) -> bytes:
 
 def decode_image(data: bytes, *, where: Path) -> npt.NDArray[np.uint8]:
     """Decode an image file to uint8 [H, W, 3], converted to RGB as torchvision's default loader does."""
+    with _readable(where), Image.open(io.BytesIO(data)) as image:
+        # A writable copy: torch warns of arrays that are not.
+        return np.array(image.convert("RGB"))
+
+
+def image_size(data: bytes, *, where: Path) -> tuple[int, int]:
+    """Return width and height of an image file from its header."""
+    with _readable(where), Image.open(io.BytesIO(data)) as image:
+        width, height = image.size
+        return width, height
+
+
+@contextlib.contextmanager
+def _readable(where: Path) -> Iterator[None]:
+    """Turn what Pillow says of a bad file into one clear ImageReadError."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            # A writable copy: torch warns of arrays that are not.
-            return np.array(image.convert("RGB"))
+        yield
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         problem = "not an image" if isinstance(error, UnidentifiedImageError) else f"broken image: {error}"
         raise ImageReadError(problem, where=where, hint="replace or remove this file") from None

@@ -49,7 +49,7 @@ def import_labels(
     if folder.strangers:
         shown = ", ".join(folder.strangers[:3])
         notes.odd.append(f"{len(folder.strangers)} names that are no label files: {shown}")
-    table = images if isinstance(images, ImageTable) else scan_image_folder(images)
+    table = images if isinstance(images, ImageTable) else scan_image_folder(images, decode=False)
     plan = kind.plan(folder, table, options or ImportOptions(), notes)
     _refuse_missing(plan, skip_bad)
     out = Path(pool).absolute()

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 
 from lpld_labels import ImageTable, PoolReader, ViewBatch
 from lpld_labels.codecs.topk import TopKCodec
+from lpld_labels.image_folder import scan_image_folder
 from lpld_labels.importers import ImportReport, import_labels
 from tests.lpld_labels.importers.conftest import REFERENCES
 
@@ -143,6 +144,12 @@ def test_cutouts_are_what_the_program_paints(imported: Imported) -> None:
                 ours = np.zeros((224, 224, 3), np.uint8)
                 ours[top:bottom, left:right] = views.cutout.fill[slot]
                 assert np.array_equal(ours, np.asarray(picture))
+
+
+def test_headers_say_what_decoding_says(shared_data: Path) -> None:
+    images = shared_data / "reference_images" / "tiny"
+    quick, thorough = (scan_image_folder(images, decode=decode).to_table() for decode in (False, True))
+    assert quick.equals(thorough)
 
 
 def test_epochs_of_a_flat_folder(imported: Imported) -> None:
