@@ -85,8 +85,8 @@ def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -
     from lpld_labels.prune_plan import Coverage
     from lpld_labels.reader import PoolReader
 
-    # Batches are visited in file order, so one block of views at a time is enough.
-    with PoolReader(pool, view_cache_bytes=0) as reader:
+    # Batches are visited in file order, so one block of views and two shards at a time are enough.
+    with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
         require_free(out)
         with progress_bar("scoring batches") as progress:
             plan = plan_prune(reader, PruneSettings(**options), progress=progress)

@@ -38,6 +38,8 @@ class PoolReader:
     preload: hold all views and payloads in memory; reads then touch no file.
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
     check_sizes: refuse at once if a file is missing or has the wrong size.
+    open_shards: how many shards to keep open; memory-mapped, their pages count as this process's memory
+        until others need it. Two are enough to read from front to back.
 
     Opening reads the manifest and the batch index only. Readers can be pickled and survive fork,
     so PyTorch workers can use them; threads may share one.
@@ -50,12 +52,14 @@ class PoolReader:
         preload: bool = False,
         view_cache_bytes: int = VIEW_CACHE_BYTES,
         check_sizes: bool = True,
+        open_shards: int = OPEN_SHARDS,
     ) -> None:
         self.location = os.fspath(location)
         self._settings = {
             "preload": preload,
             "view_cache_bytes": view_cache_bytes,
             "check_sizes": check_sizes,
+            "open_shards": open_shards,
         }
         self._system, self._path = resolve(location)
         self.manifest = read_manifest(self._system, self._path, self.location)
@@ -71,7 +75,7 @@ class PoolReader:
             view_bytes=None if preload else view_cache_bytes,
             label_bytes=None if preload else LABEL_CACHE_BYTES,
         )
-        self._shards: BlockCache[ShardReader] = BlockCache(OPEN_SHARDS, lambda shard: 1)
+        self._shards: BlockCache[ShardReader] = BlockCache(open_shards, lambda shard: 1)
         self._process = os.getpid()
         if preload:
             self._load_everything()
@@ -205,7 +209,7 @@ class PoolReader:
         if self._process != os.getpid():
             # File handles and connections do not survive fork; decoded blocks do.
             self._system, self._path = resolve(self.location)
-            self._shards = BlockCache(OPEN_SHARDS, lambda shard: 1)
+            self._shards = BlockCache(self._settings["open_shards"], lambda shard: 1)
             self._process = os.getpid()
         return self._shards.get(number, lambda: self._open_shard(number))
 
