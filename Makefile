@@ -9,7 +9,7 @@ RUN := $(VENV)/bin
 .PHONY: demo test lint types unit clean
 
 demo: $(VENV)/.ready-demo
-	$(RUN)/python -m lpld_core.demo
+	$(RUN)/lpld-labels demo
 
 test: lint types unit
 
