@@ -141,7 +141,7 @@ class _Bench:
 
     def run(self) -> RateDistortion:
         codec = self._fitter.codec(1.0)
-        integers = np.concatenate([codec.quantised(block) for block in self._rest])
+        integers = np.concatenate([codec.integers(block) for block in self._rest])
         return RateDistortion(
             name=Path(self._pool.location).name,
             classes=self._pool.classes,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     help="f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16 or 32) or klt.",
 )
 @click.option("--fidelity", type=float, help="klt: share of the information to keep.  [default: 0.97]")
-@click.option("--temperature", type=float, help="klt: temperature of --fidelity.  [default: 20]")
+@click.option("--temperature", type=float, help="klt: at which labels will be used.  [default: 20]")
 @click.option("--bytes-per-row", type=float, help="klt: bytes of labels and basis per row.")
 @click.option("--budget", type=ByteSize(), help="klt: bytes of the whole new pool, e.g. 300MB.")
 @click.option("--step", type=float, help="klt: the quantisation step itself, in logits.")
@@ -59,8 +59,8 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
         raise click.UsageError(f"give only one of {' and '.join(flags)}")
     if codec != "klt" and (flags or options["temperature"] is not None):
         raise click.UsageError(f"{(flags or ['--temperature'])[0]} goes with --codec klt")
-    if options["temperature"] is not None and demands not in ([], ["fidelity"]):
-        raise click.UsageError(f"--temperature goes with --fidelity, not with {flags[0]}")
+    if options["temperature"] is not None and demands == ["step"]:
+        raise click.UsageError("--temperature makes no difference to --step")
 
     from lpld_labels.codec_request import CodecRequest
     from lpld_labels.encode import encode_pool

@@ -157,7 +157,7 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
         table.add_row(
             "->" if row.recommended else "",
             row.codec,
-            f"{row.ratio:.4g}x" if row.ratio > 1 else "none",
+            "none" if row.whole else f"{row.ratio:.4g}x",
             human_bytes(row.bytes),
             f"{row.bytes / row.rows:.0f}",
             f"{row.views_per_image:.3g}",
@@ -168,7 +168,7 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     console = output()
     console.print(table)
     chosen = plan.recommended
-    ratio = f"prune {chosen.ratio:.4g}x, " if chosen.ratio > 1 else ""
+    ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lpld_labels.codecs import Codec, codec_named
@@ -27,9 +26,9 @@ class CodecRequest:
     """A codec by name and, for `klt`, at most one demand.
 
     name: ``klt`` or a spelling of `codec_named`.
-    fidelity: share of the information to keep, at `temperature`. bytes_per_row: labels and the codec's
-    tables, without views and container. step: the quantisation step itself.
-    budget: bytes of the whole pool; whoever knows the pool turns it into bytes per row.
+    fidelity: share of the information to keep. bytes_per_row: labels and the codec's tables, without
+    views and container. budget: bytes of the whole pool. step: the quantisation step itself.
+    temperature: at which the labels will be used, so where they shall be kept best.
     """
 
     name: str = KLT
@@ -52,19 +51,21 @@ class CodecRequest:
             raise InvalidArgumentError(
                 f"codec '{self.name}' cannot be set by {demands[0]}", expected="codec 'klt'", got=self.name
             )
-        if self.temperature is not None and demands not in ([], ["fidelity"]):
-            raise InvalidArgumentError("a temperature goes with a fidelity", got=demands[0])
+        if self.temperature is not None and (self.name != KLT or self.step is not None):
+            raise InvalidArgumentError("a temperature makes no difference here", got=self.temperature)
 
-    def target(self) -> Mapping[str, float]:
+    def target(self) -> dict[str, float]:
         """Return the demand as JSON values; what an unfinished pool was fitted for."""
-        for field in ("bytes_per_row", "step", "budget"):
-            if getattr(self, field) is not None:
-                return {field: getattr(self, field), "seed": self.seed}
-        return {
-            "fidelity": DEFAULT_FIDELITY if self.fidelity is None else self.fidelity,
+        if self.step is not None:
+            return {"step": self.step, "seed": self.seed}
+        target = {
             "temperature": DEFAULT_TEMPERATURE if self.temperature is None else self.temperature,
             "seed": self.seed,
         }
+        for field in ("bytes_per_row", "budget"):
+            if getattr(self, field) is not None:
+                return {field: getattr(self, field), **target}
+        return {"fidelity": DEFAULT_FIDELITY if self.fidelity is None else self.fidelity, **target}
 
 
 def choose_codec(request: CodecRequest, header: PoolHeader, sample: LabelSample, *, rows: int) -> Codec:
@@ -92,7 +93,8 @@ def fit_request(request: CodecRequest, fitter: KltFitter) -> KltCodec:
     if request.step is not None:
         return fitter.codec(request.step, target=target)
     if request.bytes_per_row is not None:
-        return fitter.for_bytes_per_row(request.bytes_per_row, target=target)
+        limit = request.bytes_per_row
+        return fitter.for_bytes_per_row(limit, temperature=target["temperature"], target=target)
     return fitter.for_fidelity(target["fidelity"], temperature=target["temperature"], target=target)
 
 

@@ -107,7 +107,7 @@ def encode_pool(
         parameters={
             "codec": request.name,
             "from": pool.manifest.codec.name,
-            "target": dict(request.target()) if request.name == KLT else {},
+            "target": request.target() if request.name == KLT else {},
             "fidelity": fidelity.as_json(),
         },
     )
@@ -261,7 +261,7 @@ def _stage_within_budget(
     progress: Progress | None,
 ) -> tuple[Codec, PoolWriter]:
     """Stage the pool so that all of it fits the budget: estimate, write, weigh, correct."""
-    budget = request.budget or 0
+    budget, target = request.budget or 0, request.target()
     rows = sum(pool.index.rows_of(key) for key in keys)
     fitter = klt_fitter(pool.header, sample, rows=rows, seed=request.seed)
     codec = fitter.smallest()
@@ -276,7 +276,8 @@ def _stage_within_budget(
     for number in range(BUDGET_ROUNDS):
         # Everything but labels and tables stays nearly the same from one step to the next.
         others = estimate - rows * fitter.bytes_per_row(codec)
-        codec = fitter.for_bytes_per_row((budget - others) / rows * _MARGIN, target=request.target())
+        room = (budget - others) / rows * _MARGIN
+        codec = fitter.for_bytes_per_row(room, temperature=target["temperature"], target=target)
         estimate = weigh(pool, codec, keys).total(len(keys))
         if number and estimate <= budget:
             writer = _stage(pool, out, codec, keys, jobs, progress)

@@ -41,11 +41,13 @@ ROUNDS = 2
 class PlanRow:
     """One way to fit the budget.
 
-    ratio: prune ratio, 1 for none. batches, rows: what stays. bytes: estimate of the whole pool.
+    ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too.
+    batches, rows: what stays. bytes: estimate of the whole pool.
     """
 
     request: CodecRequest
     ratio: float
+    whole: bool
     batches: int
     rows: int
     bytes: int
@@ -70,6 +72,7 @@ class PlanRow:
             "codec": self.request.name,
             "fidelity_asked": self.request.fidelity,
             "ratio": self.ratio,
+            "whole": self.whole,
             "batches": self.batches,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -189,8 +192,10 @@ class _Planner:
                 least = size.total(1)
                 self.smallest = min(self.smallest or least, least)
                 return None
-        ratio = self._ratio(batches)
-        batches = len(self._pool) if ratio == 1 else kept_count(self._complete, ratio)
+        whole = batches == len(self._pool)
+        # Rounded up to three decimals, so that it keeps at most as many.
+        ratio = 1.0 if whole else math.ceil(self._complete / batches * 1000) / 1000
+        batches = batches if whole else kept_count(self._complete, ratio)
         rows = self._rows(batches)
         trial = try_codec(
             codec,
@@ -202,6 +207,7 @@ class _Planner:
         return PlanRow(
             request=request,
             ratio=ratio,
+            whole=whole,
             batches=batches,
             rows=rows,
             bytes=size.total(batches),
@@ -220,12 +226,6 @@ class _Planner:
         if size.total(everything) <= self._budget:
             return everything
         return size.batches_within(self._budget, self._complete)
-
-    def _ratio(self, batches: int) -> float:
-        """Return the ratio, rounded up to three decimals, that keeps at most so many batches."""
-        if batches == len(self._pool):
-            return 1.0
-        return math.ceil(self._complete / batches * 1000) / 1000
 
     def _codec(self, request: CodecRequest, rows: int) -> Codec:
         header = self._pool.header
@@ -248,7 +248,7 @@ def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperatur
     enough = f"at least {minimum:.4g} at T = {temperature:g}"
     if not good:
         return f"keeps the most; nothing that fits keeps {enough}"
-    if chosen.ratio == 1:
+    if chosen.whole:
         reason = f"keeps every view, and the most of each label among those that keep {enough}"
     else:
         reason = f"most views per image among those that keep {enough}"

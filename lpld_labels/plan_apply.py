@@ -41,7 +41,7 @@ def apply_row(
 
     seed: of the random order in which batches are kept; the pool's own if not given.
     """
-    plan = None if row.ratio == 1 else plan_prune(pool, PruneSettings(ratio=row.ratio, seed=seed))
+    plan = None if row.whole else plan_prune(pool, PruneSettings(ratio=row.ratio, seed=seed))
     while True:
         try:
             result = encode_pool(

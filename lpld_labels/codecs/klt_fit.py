@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lpld_labels.codecs.bands import LARGEST, band_edges
-from lpld_labels.codecs.klt import ROUNDING, FloatArray, KltCodec
+from lpld_labels.codecs.klt import FloatArray, KltCodec
+from lpld_labels.codecs.klt_quantise import ROUNDING
+from lpld_labels.codecs.klt_tables import KltTables
 from lpld_labels.codecs.spectrum import as_logits, find_spectrum
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.fidelity import TEMPERATURES, Fidelity, FidelityMeter
@@ -30,6 +32,9 @@ START = math.log(8)
 """Solving starts at an eighth of the largest spread: near what most pools are coded with."""
 TOLERANCE = 0.004
 """Steps are solved for within this share."""
+PEAKS = (1, 2, 4, 8, 16)
+"""Numbers of corrected peaks to choose from. One costs 2 bytes a row and keeps argmax; more of them pay at
+low temperatures."""
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)
 """Entropy in bits of a Gaussian in units of its standard deviation, at fine quantisation."""
 
@@ -69,8 +74,8 @@ class KltFitter:
         other.rows = rows
         return other
 
-    def codec(self, step: float, *, target: Mapping[str, float] | None = None) -> KltCodec:
-        """Return the codec for a quantisation step in logits."""
+    def codec(self, step: float, *, peaks: int = 1, target: Mapping[str, float] | None = None) -> KltCodec:
+        """Return the codec for a quantisation step in logits and a number of corrected peaks."""
         # Few digits: the manifest shows them, and the number there is the number used.
         step = float(f"{step:.6g}")
         if not (step > 0 and math.isfinite(step)):
@@ -81,10 +86,10 @@ class KltFitter:
         vectors = np.rint(self._spectrum.directions[:count] / grain[:count, None]).astype(np.int16)
         # The row mean comes first, although its spread may be small: it has a place of its own.
         order = np.concatenate([spreads[:1] if count else [self._shift], spreads[:count]])
+        mean = self._spectrum.mean.astype(np.float16)
         return KltCodec(
-            vectors=vectors,
-            scales=grain[:count],
-            mean=self._spectrum.mean.astype(np.float16),
+            tables=KltTables(vectors=vectors, scales=grain[:count], mean=mean),
+            peaks=peaks,
             step=step,
             edges=band_edges(order, self.batch_size),
             label_kind=self.label_kind,
@@ -97,17 +102,17 @@ class KltFitter:
         """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
         if not 0 < fidelity < 1:
             raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
+        _check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
             lost = 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
             return math.log(max(lost, 1e-12) / (1 - fidelity))
 
         found = target or {"fidelity": fidelity, "temperature": temperature}
-        codec = self._just_within(excess, found, finer_is_better=True)
+        codec = self._best(excess, self.bytes_per_row, found, finer_is_better=True)
         if codec is None:
-            best = self.measure(self.codec(self._scale * FINEST), temperatures=(temperature,))
+            finest = self.codec(self._scale * FINEST, peaks=self._peaks[-1])
+            best = self.measure(finest, temperatures=(temperature,))
             sampled = sum(len(block) for block in self._tune)
             raise InvalidArgumentError(
                 "codec 'klt' cannot keep that much of these labels",
@@ -117,15 +122,22 @@ class KltFitter:
             )
         return codec
 
-    def for_bytes_per_row(self, limit: float, *, target: Mapping[str, float] | None = None) -> KltCodec:
-        """Return the best codec within `limit` bytes per row, its share of the tables included."""
+    def for_bytes_per_row(
+        self, limit: float, *, temperature: float, target: Mapping[str, float] | None = None
+    ) -> KltCodec:
+        """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
         if not limit > 0:
             raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
+        _check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
             return math.log(self.bytes_per_row(codec) / limit)
 
-        codec = self._just_within(excess, target or {"bytes_per_row": limit}, finer_is_better=False)
+        def lost(codec: KltCodec) -> float:
+            return 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
+
+        found = target or {"bytes_per_row": limit, "temperature": temperature}
+        codec = self._best(excess, lost, found, finer_is_better=False)
         if codec is None:
             raise InvalidArgumentError(
                 "codec 'klt' cannot be that small",
@@ -142,7 +154,7 @@ class KltFitter:
         """Return what the codec keeps of the rows it was not fitted to."""
         meter = FidelityMeter(temperatures=temperatures, label_kind=self.label_kind)
         for block in self._tune:
-            meter.add(block, codec.rebuilt(codec.quantised(block) * np.float32(codec.step)))
+            meter.add(block, codec.approximated(block))
         return meter.result()
 
     def bytes_per_row(self, codec: KltCodec) -> float:
@@ -187,30 +199,68 @@ class KltFitter:
         best = int(running.argmax())
         return best + 1 if running[best] > 0 else 0
 
+    @property
+    def _peaks(self) -> tuple[int, ...]:
+        """Numbers of peaks worth trying, fewest first: of few classes, few."""
+        most = max(len(self._spectrum.mean) // 4, 1)
+        return tuple(peaks for peaks in PEAKS if peaks <= most)
+
+    def _best(
+        self,
+        excess: Callable[[KltCodec], float],
+        cost: Callable[[KltCodec], float],
+        target: Mapping[str, float],
+        *,
+        finer_is_better: bool,
+    ) -> KltCodec | None:
+        """Return the codec just within the demand with the number of peaks that costs least."""
+        best, least = None, math.inf
+        for peaks in self._peaks:
+            near = None if best is None else best.step
+            codec = self._just_within(excess, target, peaks, near, finer_is_better=finer_is_better)
+            if codec is None:
+                continue
+            paid = cost(codec)
+            if paid >= least:
+                break
+            best, least = codec, paid
+        return best
+
     def _just_within(
-        self, excess: Callable[[KltCodec], float], target: Mapping[str, float], *, finer_is_better: bool
+        self,
+        excess: Callable[[KltCodec], float],
+        target: Mapping[str, float],
+        peaks: int,
+        near: float | None,
+        *,
+        finer_is_better: bool,
     ) -> KltCodec | None:
         """Return the codec whose excess is at most 0 and closest to it, or None if there is none.
 
         excess: log of what a codec costs over what it may cost; it rises (finer_is_better) or falls
         with the step, nearly in proportion to its logarithm, so false position finds its root fast.
+        near: a step that may be close.
         """
         bounds = math.log(self._scale * FINEST), math.log(self._scale * COARSEST)
-        worse = math.log(2) if finer_is_better else -math.log(2)
+        stride = math.log(2 if near is None else 1.1)
+        worse = stride if finer_is_better else -stride
 
         def tried(place: float) -> tuple[float, float, KltCodec]:
-            codec = self.codec(math.exp(place), target=target)
+            codec = self.codec(math.exp(place), peaks=peaks, target=target)
             return place, excess(codec), codec
 
-        good = bad = tried(math.log(self._scale) - START)
+        start = math.log(self._scale) - START if near is None else math.log(near)
+        good = bad = tried(_within(start, bounds))
         while good[1] > 0:
             if good[0] in bounds:
                 return None
             bad, good = good, tried(_within(good[0] - worse, bounds))
+            worse *= 1.5
         while bad[1] <= 0:
             if bad[0] in bounds:
                 return bad[2]
             good, bad = bad, tried(_within(bad[0] + worse, bounds))
+            worse *= 1.5
         weight = 1.0
         while abs(good[0] - bad[0]) > TOLERANCE and good[1] < -TOLERANCE / 4:
             share = good[1] / (good[1] - weight * bad[1])
@@ -221,6 +271,11 @@ class KltFitter:
             else:
                 bad, weight = middle, 1.0
         return good[2]
+
+
+def _check_temperature(temperature: float) -> None:
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
 
 
 def _within(place: float, bounds: tuple[float, float]) -> float:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.class_sets import largest, members, pack_sets, unpack_sets
 from lpld_labels.codecs.planes import pack_planes, unpack_planes
 from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
@@ -114,7 +115,7 @@ class TopKCodec(Codec):
         self._check_k(classes)
         labels = converted(labels, np.float32)
         kept = largest(labels, self.k)
-        indices = np.nonzero(kept)[1].reshape(-1, self.k).astype(np.int32)
+        indices = members(kept, self.k)
         values = labels[kept].reshape(-1, self.k)
         tail = _tail_level(labels, kept, self.label_kind) if self.k < classes else None
         return self._packed(self._stored(values), indices, tail, classes)
@@ -179,8 +180,7 @@ class TopKCodec(Codec):
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, classes: int
     ) -> EncodedLabels:
         grid = RowGrid.fit(values, bits=8, dtype=np.float16) if self.value_bits == 8 else None
-        gaps = np.diff(indices, axis=1, prepend=-1) - 1
-        columns = {"gaps": pack_planes(gaps.astype(_gap_dtype(classes)))}
+        columns = {"gaps": pack_sets(indices, classes)}
         if grid is None:
             columns["values"] = pack_planes(values)
         else:
@@ -246,15 +246,7 @@ class TopKCodec(Codec):
         def unpacked(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
             return unpack_planes(payload[name][0].as_buffer(), dtype, shape, where=name)
 
-        gaps = unpacked("gaps", _gap_dtype(classes), shape).astype(np.int64)
-        indices = np.cumsum(gaps + 1, axis=1) - 1
-        if rows and indices[:, -1].max() >= classes:
-            raise PoolCorruptError(
-                "stored class index out of range",
-                where="gaps",
-                expected=f"below {classes}",
-                got=int(indices[:, -1].max()),
-            )
+        indices = unpack_sets(payload["gaps"][0].as_buffer(), shape, classes, where="gaps")
         tail = unpacked("tail", "<f4", (rows,)) if payload["tail"][0].is_valid else None
         if self.value_bits == 8:
             grid = RowGrid(
@@ -262,9 +254,9 @@ class TopKCodec(Codec):
                 scale=unpacked("scale", "<f2", (rows,)),
                 offset=unpacked("offset", "<f2", (rows,)),
             )
-            return _Entries(indices.astype(np.int32), grid.values(), grid, tail)
+            return _Entries(indices, grid.values(), grid, tail)
         values = unpacked("values", self.value_dtype, shape)
-        return _Entries(indices.astype(np.int32), values, None, tail)
+        return _Entries(indices, values, None, tail)
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
@@ -277,16 +269,6 @@ class TopKCodec(Codec):
         label_kind = reader.text("label_kind", choices=LABEL_KINDS)
         reader.finish()
         return cls(k=k, value_bits=value_bits, label_kind=label_kind)
-
-
-def largest(labels: LabelArray, k: int) -> npt.NDArray[np.bool_]:
-    """Return a mask [B, C] of the k largest values per row; of equal values the lower class is kept."""
-    classes = labels.shape[1]
-    threshold = np.partition(labels, classes - k, axis=1)[:, classes - k, None]
-    above = labels > threshold
-    ties = labels == threshold
-    wanted = k - above.sum(axis=1, keepdims=True)
-    return np.asarray(above | (ties & (np.cumsum(ties, axis=1) <= wanted)))
 
 
 def _tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
@@ -305,10 +287,6 @@ def _tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str
 def _descending(entries: _Entries) -> npt.NDArray[np.intp]:
     """Return the places of entries by falling value; among equals the lower class first."""
     return np.argsort(-entries.values, axis=1, kind="stable")
-
-
-def _gap_dtype(classes: int) -> np.dtype[Any]:
-    return np.dtype("<u2" if classes <= 1 << 16 else "<u4")
 
 
 def _canonical(entries: _Entries) -> CanonicalBytes:

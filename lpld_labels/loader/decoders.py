@@ -68,7 +68,7 @@ class GridDecoder:
 
 
 class KltDecoder:
-    """Entropy decoding in the worker, one matrix product on the device."""
+    """Entropy decoding in the worker; one matrix product and a few additions on the device."""
 
     def __init__(self, codec: Codec, classes: int) -> None:
         del classes
@@ -78,12 +78,14 @@ class KltDecoder:
         self._tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def prepare(self, payload: Payload, rows: int) -> Parts:
-        return (self._codec.coefficients(payload, rows=rows),)
+        parts = self._codec.parts(payload, rows=rows)
+        # torch scatters by int64 only.
+        return parts.coefficients, parts.classes.astype(np.int64), parts.peaks
 
     def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        (coefficients,) = parts
+        coefficients, classes, peaks = parts
         basis, mean = self._on(coefficients.device)
-        labels = torch.addmm(mean, coefficients, basis)
+        labels = torch.addmm(mean, coefficients, basis).scatter_add_(1, classes, peaks)
         return labels.softmax(dim=1) if self._codec.label_kind == "probabilities" else labels
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

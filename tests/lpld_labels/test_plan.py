@@ -94,7 +94,7 @@ def test_an_estimate_that_was_too_low_costs_batches_not_the_budget(tmp_path: Pat
 def test_with_room_for_everything_the_most_faithful_wins(pool: PoolReader) -> None:
     plan = plan_budget(pool, 10 * pool_bytes(pool.manifest), codecs=("int8", "f16"))
     assert plan.recommended.codec == "f16"
-    assert plan.recommended.ratio == 1
+    assert plan.recommended.whole
     assert plan.recommended.rows == pool.manifest.counts.rows
     assert "every view" in plan.recommended.reason
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from lpld_labels.codecs import codec_named, restore_codec
 from lpld_labels.codecs.bands import band_edges, pack_bands, pack_integers, unpack_bands, unpack_integers
-from lpld_labels.codecs.klt import ROUNDING, KltCodec
+from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.manifest import CodecEntry
@@ -112,6 +113,38 @@ def test_error_follows_from_the_step() -> None:
     assert error < 2 * 0.05**2 / 12 * codec.dimensions / 60 + 0.06**2
 
 
+@pytest.mark.parametrize("peaks", [1, 4, 16])
+@pytest.mark.parametrize("step", [0.3, 2.0, 9.0])
+def test_peaks_come_back_and_the_largest_stays_the_largest(step: float, peaks: int) -> None:
+    codec = fitter().codec(step, peaks=peaks)
+    labels = np.concatenate([make_logits(64, 60, seed=seed) for seed in range(20, 26)])
+    decoded = codec.decode(codec.encode(labels).payload, rows=len(labels), classes=60)
+    chosen = np.take_along_axis(labels, decoded.argmax(axis=1)[:, None], axis=1)[:, 0]
+    np.testing.assert_array_equal(chosen, labels.max(axis=1))
+    order = np.argsort(-labels.astype(np.float32), axis=1, kind="stable")[:, 1:peaks]
+    true = np.take_along_axis(labels, order, axis=1).astype(np.float32)
+    # All but the largest, which may have been lifted over a rival, are within half a grid of the truth.
+    # (Up to the rounding of the row's mean, which shifts all classes alike.)
+    coded = codec.step * codec.integers(labels)[:, 0] / math.sqrt(60)
+    shift = (labels.astype(np.float32) - codec.mean).mean(axis=1) - coded
+    found = np.take_along_axis(decoded, order, axis=1) + shift[:, None]
+    np.testing.assert_allclose(found, true, atol=step / 16 + 1e-4)
+
+
+def test_more_peaks_keep_more_at_low_temperature() -> None:
+    fitted = fitter()
+    kept = [fitted.measure(fitted.codec(12.0, peaks=peaks)).kept[1] for peaks in (0, 1, 4, 15)]
+    assert kept == sorted(kept)
+    assert kept[2] > kept[0] + 0.05
+
+
+def test_without_peaks_there_are_no_columns_for_them() -> None:
+    codec = fitter().codec(0.5, peaks=0)
+    assert not [column for column in codec.payload_columns(60) if column.name.startswith("peak")]
+    labels = make_logits(8, 60)
+    assert codec.decode(codec.encode(labels).payload, rows=8, classes=60).shape == (8, 60)
+
+
 @pytest.mark.parametrize("step", [0.001, 0.1, 3.0])
 def test_integers_are_exact_whatever_multiplies(step: float) -> None:
     codec = fitter().codec(step)
@@ -120,7 +153,7 @@ def test_integers_are_exact_whatever_multiplies(step: float) -> None:
     projection = np.linalg.solve(basis @ basis.T, basis).T
     exact = (labels.astype(np.float32) - codec.mean).astype(np.float64) @ projection
     expected = np.sign(exact) * np.floor(np.abs(exact) / codec.step + ROUNDING)
-    np.testing.assert_array_equal(codec.quantised(labels), expected)
+    np.testing.assert_array_equal(codec.integers(labels), expected)
 
 
 def test_the_row_mean_is_kept() -> None:
@@ -131,14 +164,15 @@ def test_the_row_mean_is_kept() -> None:
 
 
 def test_decoding_elsewhere_is_one_matrix_product() -> None:
-    codec = fitter().for_fidelity(0.97, temperature=20)
+    codec = fitter().for_fidelity(0.97, temperature=1)
     payload = codec.encode(make_logits(64, 60, seed=5)).payload
-    coefficients = codec.coefficients(payload, rows=64)
-    assert coefficients.dtype == np.float32
-    assert coefficients.shape == (64, codec.dimensions)
-    np.testing.assert_allclose(
-        codec.mean + coefficients @ codec.basis, codec.decode(payload, rows=64, classes=60), rtol=1e-6
-    )
+    parts = codec.parts(payload, rows=64)
+    assert parts.coefficients.dtype == np.float32
+    assert parts.coefficients.shape == (64, codec.dimensions)
+    labels = codec.mean + parts.coefficients @ codec.basis
+    for row in range(64):
+        labels[row, parts.classes[row]] += parts.peaks[row]
+    np.testing.assert_allclose(labels, codec.decode(payload, rows=64, classes=60), rtol=1e-5, atol=1e-5)
 
 
 def test_a_restored_codec_is_the_same() -> None:
@@ -154,6 +188,7 @@ def test_a_restored_codec_is_the_same() -> None:
     assert again.tables() == codec.tables()
     assert again.parameters() == codec.parameters()
     assert codec.identity() != fitter().for_fidelity(0.9, temperature=20).identity()
+    assert fitter().codec(1.0).identity() != fitter().codec(1.0, peaks=2).identity()
 
 
 def test_batches_decode_alone() -> None:
@@ -194,7 +229,7 @@ def test_fidelity_is_met_and_not_exceeded_for_nothing(fidelity: float, temperatu
 @pytest.mark.parametrize("limit", [8.0, 12.0, 20.0])
 def test_bytes_per_row_count_the_basis(limit: float) -> None:
     fitted = fitter(rows=10_000)
-    codec = fitted.for_bytes_per_row(limit)
+    codec = fitted.for_bytes_per_row(limit, temperature=20)
     trial = try_codec(codec, [make_logits(64, 60, seed=s) for s in (4, 5)], batch_size=64)
     total = trial.payload_per_row + sum(map(len, codec.tables().values())) / 10_000
     assert 0.9 * limit < total <= limit * 1.001
@@ -238,9 +273,9 @@ def test_bad_steps(step: float) -> None:
 def test_limits_below_the_smallest_possible() -> None:
     fitted = fitter()
     with pytest.raises(InvalidArgumentError, match="at least"):
-        fitted.for_bytes_per_row(0.1)
+        fitted.for_bytes_per_row(0.1, temperature=20)
     with pytest.raises(InvalidArgumentError, match="> 0"):
-        fitted.for_bytes_per_row(0)
+        fitted.for_bytes_per_row(0, temperature=20)
 
 
 def constant(value: float) -> Labels:
@@ -314,6 +349,8 @@ def test_wrong_parameters_and_tables() -> None:
     refused(ManifestError, "step", tables=tables, step=0)
     refused(ManifestError, "edge", tables=tables, edges=[0, 2])
     refused(ManifestError, "edge", tables=tables, edges=[0, 5, 3])
+    refused(ManifestError, "peaks", tables=tables, peaks=61)
+    refused(ManifestError, "peaks", tables=tables, peaks=-1)
     refused(ManifestError, "label_kind", tables=tables, label_kind="odds")
     refused(ManifestError, "no such field", tables=tables, more=1)
     refused(PoolCorruptError, "missing", tables={})
@@ -323,9 +360,10 @@ def test_wrong_parameters_and_tables() -> None:
     payload = dict(codec.encode(make_logits(4, 60)).payload)
     with pytest.raises(PoolCorruptError, match="another number of classes"):
         codec.decode(payload, rows=4, classes=61)
-    payload["band_0"] = pa.array([b"nonsense"], pa.binary())
-    with pytest.raises(PoolCorruptError, match="band_0"):
-        codec.decode(payload, rows=4, classes=60)
+    for name in ("band_0", "peak_gaps", "peak_values"):
+        damaged = {**payload, name: pa.array([b"nonsense"], pa.binary())}
+        with pytest.raises(PoolCorruptError, match=name):
+            codec.decode(damaged, rows=4, classes=60)
 
 
 # Real logits: fitted on every other batch, tuned on a few of the rest, judged on the others
@@ -344,13 +382,23 @@ def judged(codec: Any, labels: list[Labels]) -> Trial:
 
 
 def test_real_logits_in_180_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
-    trial = judged(real[0].for_fidelity(0.991, temperature=1), real[1])
+    trial = judged(real[0].for_fidelity(0.965, temperature=20), real[1])
     assert trial.payload_per_row <= 180
     assert trial.fidelity.kept[20] >= 0.96
     assert trial.fidelity.kept[1] >= 0.99
+    assert trial.fidelity.top1 == 1
     for simple in ("topk:50", "topk:80:8"):
         other = judged(codec_named(simple), real[1])
         assert all(other.fidelity.kept[t] < trial.fidelity.kept[t] for t in (1.0, 4.0, 20.0))
+
+
+def test_real_logits_at_temperature_one(real: tuple[KltFitter, list[Labels]]) -> None:
+    codec = real[0].for_fidelity(0.93, temperature=1)
+    assert codec.peaks > 1, "at low temperatures it pays to correct more of the largest labels"
+    trial = judged(codec, real[1])
+    rival = judged(codec_named("topk:20:8"), real[1])
+    assert trial.payload_per_row < rival.payload_per_row
+    assert trial.fidelity.kept[1] > rival.fidelity.kept[1]
 
 
 def test_real_logits_in_100_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
@@ -361,9 +409,10 @@ def test_real_logits_in_100_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
 
 def test_entropy_coding_is_within_a_tenth_of_the_entropy(real: tuple[KltFitter, list[Labels]]) -> None:
     codec = real[0].codec(1.0)
-    integers = np.concatenate([codec.quantised(block) for block in real[1]])
+    integers = np.concatenate([codec.integers(block) for block in real[1]])
     entropy = 0.0
     for column in integers.T:
         share = np.unique(column, return_counts=True)[1] / len(column)
         entropy -= float((share * np.log2(share)).sum())
-    assert judged(codec, real[1]).payload_per_row <= 1.1 * entropy / 8
+    packed = sum(len(blob) for block in real[1] for blob in pack_bands(codec.integers(block), codec.edges))
+    assert packed / len(integers) <= 1.1 * entropy / 8
