@@ -12,7 +12,13 @@ import click
 from lpld_core.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
 
 from .console import human_bytes, output, print_json, progress_bar
-from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
+from .teacher_options import (
+    check_device,
+    image_cache_option,
+    machine_options,
+    teacher_choices,
+    teacher_options,
+)
 
 if TYPE_CHECKING:
     from lpld_core.ensemble import TeacherChoice
@@ -61,6 +67,7 @@ class Options:
     jobs: int
     part: tuple[int, int] | None
     seal_seconds: float
+    image_cache: Path | None
     as_json: bool
 
 
@@ -97,13 +104,19 @@ class Options:
 @click.option("--cutout", type=float, metavar="SHARE", help="Paint over a box with this share of the side.")
 @click.option("--patches", type=click.IntRange(1, 15), metavar="N", help="Shuffle N x N patches (RDED).")
 @click.option("--resize", type=click.Choice(["torch", "pil"]), help="Resize code [default: torch].")
-@click.option("--codec", default="f16", show_default=True, help="How labels are stored.")
+@click.option(
+    "--codec",
+    default="f16",
+    show_default=True,
+    help="How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool later).",
+)
 @click.option(
     "--fewer-classes",
     is_flag=True,
     help="The folder may have fewer classes than the teacher; class numbers are the folder's.",
 )
 @machine_options
+@image_cache_option
 @click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
 @click.option(
     "--jobs",
@@ -212,6 +225,7 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
         ratio=options.ratio,
         codec=options.codec,
         seal_seconds=options.seal_seconds,
+        image_cache=options.image_cache,
     )
     with progress_bar("labelling batches") as progress:
         if options.jobs > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -58,6 +59,16 @@ def teacher_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def image_cache_option(command: F) -> F:
+    """Add --image-cache."""
+    option = click.option(
+        "--image-cache",
+        type=click.Path(path_type=Path),
+        help="Keep decoded images in this directory, shared by processes and runs [default: in memory].",
+    )
+    return option(command)
 
 
 def machine_options(command: F) -> F:

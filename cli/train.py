@@ -20,7 +20,7 @@ from lpld_core.presets import (
 )
 
 from .console import output, print_json, progress_bar
-from .teacher_options import check_device, machine_options
+from .teacher_options import check_device, image_cache_option, machine_options
 
 if TYPE_CHECKING:
     from lpld_core.student import TrainResult
@@ -59,6 +59,7 @@ class Options:
     amp: bool
     threads: int | None
     workers: int | None
+    image_cache: Path | None
     as_json: bool
 
 
@@ -101,6 +102,7 @@ class Options:
 @click.option("--evaluate-every", type=click.IntRange(1), default=10, show_default=True, help="In epochs.")
 @click.option("--save-every", type=click.IntRange(1), default=1, show_default=True, help="In epochs.")
 @machine_options
+@image_cache_option
 @click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(**given: Any) -> None:
@@ -165,6 +167,7 @@ def _train(options: Options, out: Path) -> TrainResult:
         sampling=options.sampling,
         evaluate_every=options.evaluate_every,
         save_every=options.save_every,
+        image_cache=options.image_cache,
     )
     with PoolReader(options.pool) as pool:
         augmentation = pool.header.augmentation

@@ -46,6 +46,7 @@ class LabelJob:
     images, pool: the image folder and the pool's directory. epochs: views per image at ratio 1.
     ratio: label only the batches that random pruning by this ratio would keep.
     codec: a spelling of `codec_named`. seal_seconds: work a crash may cost.
+    image_cache: directory for decoded images that processes share; None keeps them in memory.
     """
 
     images: Path
@@ -57,6 +58,7 @@ class LabelJob:
     ratio: float = 1.0
     codec: str = "f16"
     seal_seconds: float = 120.0
+    image_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +204,7 @@ def _label(
     progress: Progress | None,
 ) -> None:
     """Draw and render ahead, label, write behind."""
-    store = ImageStore(job.images, images)
+    store = ImageStore(job.images, images, cache_directory=job.image_cache)
 
     def draw(key: BatchKey) -> ViewBatch:
         return draw_views(

@@ -38,6 +38,7 @@ class TrainJob:
     out: the run's directory (see training_run.py). student: a network name; None chooses ResNet-18,
     in its small-image form for views below 128 px. sampling: a policy of lpld_labels.sampling.
     evaluate_every, save_every: in epochs; the last epoch always does both.
+    image_cache: directory for decoded images that processes share; None keeps them in memory.
     """
 
     out: Path
@@ -47,6 +48,7 @@ class TrainJob:
     sampling: str = "batches"
     evaluate_every: int = 10
     save_every: int = 1
+    image_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ def train_student(
     trainer = Trainer(model, job.recipe, mean=mean, std=std, seed=job.seed, device=device, amp=amp)
     run = TrainingRun(job.out, _settings(pool, job, name, amp))
     start = _resume(run, trainer)
-    store = ImageStore(images_dir, pool.images)
+    store = ImageStore(images_dir, pool.images, cache_directory=job.image_cache)
     sampling = Sampling.of(pool, job.sampling, seed=job.seed)
     evaluate = partial(validation.accuracy, model, mean, std) if validation is not None else lambda: None
     accuracy = evaluate() if start == job.recipe.epochs else None

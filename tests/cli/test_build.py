@@ -98,7 +98,9 @@ def test_ctrl_c_keeps_finished_work(images: Path, expected: str, tmp_path: Path,
 
 
 def test_three_processes(images: Path, expected: str, tmp_path: Path) -> None:
-    subprocess.run(command(images, tmp_path / "pool", "--jobs", 3), check=True, capture_output=True)
+    options = ("--jobs", 3, "--image-cache", tmp_path / "cache")
+    subprocess.run(command(images, tmp_path / "pool", *options), check=True, capture_output=True)
+    assert any((tmp_path / "cache").iterdir())
     assert digest(tmp_path / "pool") == expected
 
 

@@ -77,7 +77,8 @@ def test_a_run_goes_on_to_the_same_weights(
         stopped = cli("train", pool, *options, "--out", tmp_path / "broken")
     assert stopped.exit_code == 130
     assert "run the same command again" in stopped.stderr
-    resumed = cli("train", pool, *options, "--out", tmp_path / "broken", "--json")
+    cache = ("--image-cache", tmp_path / "cache")
+    resumed = cli("train", pool, *options, "--out", tmp_path / "broken", *cache, "--json")
     assert json.loads(resumed.stdout)["resumed_from_epoch"] == 2
     ours, theirs = (read_weights(tmp_path / run / "student.safetensors") for run in ("broken", "whole"))
     assert all(torch.equal(ours.tensors[name], tensor) for name, tensor in theirs.tensors.items())
