@@ -36,15 +36,17 @@ def crops_in_pixels(
     heights, widths: int32 [B], size of each row's image. images: int32 [B], for messages.
     """
     sides = np.stack([heights, widths, heights, widths], axis=1)
-    _refuse_crops(_is_off(fractions, sides).any(axis=1), fractions, sides, images, where)
-    pixels = _whole_pixels(fractions, sides)
+    pixels, off = _whole_pixels(fractions, sides)
+    _refuse_crops(off.any(axis=1), fractions, sides, images, where)
     ends = pixels[:, :2] + pixels[:, 2:]
-    # Half-precision fractions of a large image may reach pixels too far, where no crop can have been.
-    eps = float(np.finfo(fractions.dtype).eps)
-    slack = np.where(sides[:, :2] > exact_sizes(fractions.dtype), np.ceil(sides[:, :2] * (eps / 2)), 0)
-    outside = (ends > sides[:, :2] + slack).any(axis=1) | (pixels[:, 2:] < 1).any(axis=1)
+    if int(sides.max()) > exact_sizes(fractions.dtype):
+        # Fractions too coarse for the image may reach pixels too far, where no crop can have been.
+        slack = np.ceil(sides[:, :2] * (float(np.finfo(fractions.dtype).eps) / 2))
+        over = np.maximum(ends - sides[:, :2], 0)
+        pixels[:, 2:] -= np.where(over <= slack, over, 0)
+        ends = pixels[:, :2] + pixels[:, 2:]
+    outside = (ends > sides[:, :2]).any(axis=1) | (pixels[:, 2:] < 1).any(axis=1)
     _refuse_crops(outside, fractions, sides, images, where)
-    pixels[:, 2:] -= np.maximum(ends - sides[:, :2], 0)
     return pixels.astype(np.int32)
 
 
@@ -73,10 +75,9 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> Cut
     second corner; half open, that is one more row and column where the image has them.
     """
     fractions, colours = stored[:, :4], stored[:, 4:]
-    sides = np.full(fractions.shape, output_size)
-    off = _is_off(fractions, sides).any(axis=1)
+    pixels, off = _whole_pixels(fractions, np.full(fractions.shape, output_size))
     if off.any():
-        slot = int(np.argmax(off))
+        slot = int(np.argmax(off.any(axis=1)))
         raise LabelFileError(
             f"cut-out of slot {slot} does not fall on whole pixels of the view",
             where=where,
@@ -91,7 +92,6 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> Cut
             expected="whole numbers from 0 to 255",
             got=f"{colours.min()} to {colours.max()}",
         )
-    pixels = _whole_pixels(fractions, sides)
     centre, half = pixels[:, :2], pixels[:, 2:] // 2
     first = np.clip(centre - half, 0, output_size)
     last = np.clip(centre + half, 0, output_size)
@@ -99,14 +99,13 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> Cut
     return CutOut(boxes=boxes.astype(np.int32), fill=colours.astype(np.uint8))
 
 
-def _whole_pixels(fractions: Fractions, sides: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+def _whole_pixels(
+    fractions: Fractions, sides: npt.NDArray[np.integer[Any]]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return fraction * side rounded, and where that is further from it than rounding can explain."""
     # In float64, as the programs do: a Python float times the side of the image.
-    return np.rint(fractions.astype(np.float64) * sides).astype(np.int64)
-
-
-def _is_off(fractions: Fractions, sides: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Return where fraction * side is further from a whole number than rounding can explain."""
     exact = fractions.astype(np.float64) * sides
+    pixels = np.rint(exact)
     # Half a unit in the last place, and a little: half precision was rounded twice, by way of single.
     tolerance = sides * (float(np.finfo(fractions.dtype).eps) / 4 * 1.001) + 1e-9
-    return np.asarray((np.abs(exact - np.rint(exact)) > tolerance) | (exact < 0) | (exact > sides))
+    return pixels.astype(np.int64), np.abs(exact - pixels) > tolerance

@@ -16,7 +16,7 @@ from lpld_labels.importers.base import ImportOptions, ImportPlan, Notes
 from lpld_labels.importers.batch_format import BatchFormat, epoch_plan, files_by_epoch, first_readable
 from lpld_labels.importers.batch_list import BatchList
 from lpld_labels.importers.epochs import epoch_sizes
-from lpld_labels.importers.evidence import EraEvidence, gather_evidence
+from lpld_labels.importers.evidence import gather_evidence
 from lpld_labels.importers.folder import LabelFolder
 from lpld_labels.importers.sampler import ERAS, Era, epoch_orders
 from lpld_labels.records import IntArray
@@ -92,6 +92,3 @@ def _chosen_era(
         f"image ids of {seeded}, {ERA_NAMES[best]}: {evidence.sentence()}; `verify --teacher` can prove it"
     )
     return best
-
-
-__all__ = ["ERA_NAMES", "EraEvidence", "Sre2l"]

@@ -32,17 +32,18 @@ MAX_FILE_BYTES = 1 << 31
 """A batch of 1024 rows of 10,450 float32 labels is 43 MB; nothing near 2 GiB is a label batch."""
 MAX_DIMENSIONS = 8
 
-STORAGE_DTYPES: Mapping[str, str] = {
-    "torch.HalfStorage": "f2",
-    "torch.FloatStorage": "f4",
-    "torch.DoubleStorage": "f8",
-    "torch.ByteStorage": "u1",
-    "torch.CharStorage": "i1",
-    "torch.ShortStorage": "i2",
-    "torch.IntStorage": "i4",
-    "torch.LongStorage": "i8",
-    "torch.BoolStorage": "?",
+STORAGE_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "torch.HalfStorage": np.dtype(np.float16),
+    "torch.FloatStorage": np.dtype(np.float32),
+    "torch.DoubleStorage": np.dtype(np.float64),
+    "torch.ByteStorage": np.dtype(np.uint8),
+    "torch.CharStorage": np.dtype(np.int8),
+    "torch.ShortStorage": np.dtype(np.int16),
+    "torch.IntStorage": np.dtype(np.int32),
+    "torch.LongStorage": np.dtype(np.int64),
+    "torch.BoolStorage": np.dtype(np.bool_),
 }
+_STORAGE_NAMES = {text: Name(text) for text in STORAGE_DTYPES}
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _UNREADABLE = (
@@ -99,7 +100,7 @@ class _SavedObject:
     def read(self) -> object:
         program = bytes(self._bytes(f"{self._root}/data.pkl"))
         names = {
-            **{text: Name(text) for text in STORAGE_DTYPES},
+            **_STORAGE_NAMES,
             "torch._utils._rebuild_tensor_v2": Name("torch._utils._rebuild_tensor_v2", self._tensor),
             "collections.OrderedDict": Name("collections.OrderedDict", _no_hooks),
             **numpy_names(program),
@@ -172,7 +173,7 @@ class _SavedObject:
                 raise self._error("damaged pickle: a tensor's storage is not named as torch does")
         name = f"{self._root}/data/{key}"
         if name not in self._storages:
-            dtype = np.dtype(STORAGE_DTYPES[kind])
+            dtype = STORAGE_DTYPES[kind]
             content = self._bytes(name)
             if len(content) != count * dtype.itemsize:
                 raise self._error(
@@ -201,8 +202,12 @@ class _SavedObject:
             raise ValueError("a tensor reaches outside its storage")
         if count == 0:
             return np.empty(shape, storage.dtype)
-        steps = [step * storage.itemsize for step in strides]
-        return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
+        size = storage.itemsize
+        view: Array = np.ndarray(
+            shape, storage.dtype, storage.data, offset * size, [s * size for s in strides]
+        )
+        view.flags.writeable = False
+        return view
 
 
 def _no_hooks() -> None:

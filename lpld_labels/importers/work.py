@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
-from lpld_labels.errors import LabelPoolError, PoolWriteError
+from lpld_labels.errors import LabelPoolError, PoolWriteError, WorkerDiedError
 from lpld_labels.importers.base import ImportTarget, Unit
 from lpld_labels.importers.formats import FORMATS
 from lpld_labels.importers.report import Hole, HoleLog
@@ -82,30 +83,51 @@ def run_parallel(job: Job, units: Iterator[Unit], *, jobs: int, total: int, prog
     """Do all units in `jobs` processes. Each task is a run of neighbours that fills about one shard."""
     context = multiprocessing.get_context("spawn")
     done, stop = context.Value("q", 0), context.Event()
-    size = _task_size(job.target, jobs, total)
+    tasks = _tasks(units, _task_size(job.target, jobs, total))
+    running: set[Future[None]] = set()
     with ProcessPoolExecutor(jobs, context, _start_worker, (job, done, stop)) as pool:
-        running: set[Future[None]] = set()
         try:
             while True:
                 # A few tasks ahead keep every process busy; more would hold ids of the whole folder.
-                while len(running) < jobs + 1 and (task := list(islice(units, size))):
-                    running.add(pool.submit(_do_task, task))
+                running |= {pool.submit(_do_task, task) for task in islice(tasks, jobs + 1 - len(running))}
                 if not running:
                     break
                 finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in finished:
                     future.result()
                 progress(done.value, total)
+        except BrokenProcessPool:
+            raise WorkerDiedError(
+                "a process of the import was killed",
+                where=job.source,
+                hint="run again to go on where it stopped; with fewer --jobs if memory ran out",
+            ) from None
         finally:
             # On an error or Ctrl-C the others seal what they have and return.
             stop.set()
+            for future in running:
+                future.cancel()
 
 
 def _task_size(target: ImportTarget, jobs: int, total: int) -> int:
-    """Return how many units a task has: about one full shard, fewer if there would be too few tasks."""
+    """Return how many batches a task has: about one full shard, fewer if there would be too few tasks."""
     row_bytes = target.header.classes * 2
     full = max(1, SHARD_LABEL_BYTES // (row_bytes * target.header.batch_size))
     return max(1, min(full, -(-total // jobs)))
+
+
+def _tasks(units: Iterator[Unit], batches: int) -> Iterator[list[Unit]]:
+    """Gather units until they make up the given number of batches."""
+    task: list[Unit] = []
+    gathered = 0
+    for unit in units:
+        task.append(unit)
+        gathered += len(unit.keys)
+        if gathered >= batches:
+            yield task
+            task, gathered = [], 0
+    if task:
+        yield task
 
 
 _worker: tuple[Job, PoolWriter, Callable[[int], bool]] | None = None
@@ -113,8 +135,6 @@ _worker: tuple[Job, PoolWriter, Callable[[int], bool]] | None = None
 
 def _start_worker(job: Job, done: Synchronized[int], stop: Event) -> None:
     """Open this process's writer; Ctrl-C is the parent's to handle."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def tick(batches: int) -> bool:
@@ -138,6 +158,3 @@ def _do_task(units: list[Unit]) -> None:
         writer.flush()
         raise
     writer.flush()
-
-
-__all__: list[Any] = ["Job", "Progress", "run_here", "run_parallel"]

@@ -72,6 +72,18 @@ def test_fkd(tmp_path: Path, images: Path, half: bool) -> None:
         assert len(seen) == 5 * IMAGES
 
 
+def test_fkd_in_several_processes(tmp_path: Path, images: Path) -> None:
+    write_fkd(tmp_path / "labels", images)
+    options = ImportOptions(classes=CLASSES, batch_size=4)
+    digests = {
+        import_labels(
+            tmp_path / "labels", tmp_path / f"pool{jobs}", images=images, options=options, jobs=jobs
+        ).content_digest
+        for jobs in (1, 2)
+    }
+    assert len(digests) == 1
+
+
 def test_fkd_labels_add_up_to_one(tmp_path: Path, images: Path) -> None:
     write_fkd(tmp_path / "labels", images)
     options = ImportOptions(classes=CLASSES)

@@ -38,13 +38,13 @@ def recovered(coords: Any, tall: int, wide: int) -> list[int]:
     return found
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(crop=crops(20_000))
 def test_single_precision_gives_every_pixel_back(crop: Crop) -> None:
     assert recovered(stored(crop), *crop[4:]) == list(crop[:4])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(crop=crops(2047))
 def test_half_precision_gives_every_pixel_back_up_to_2047(crop: Crop) -> None:
     assert exact_sizes(np.dtype(np.float16)) == 2047
@@ -99,7 +99,7 @@ def program_cutout(size: int, y: int, x: int, fill: tuple[int, int, int]) -> tup
     return np.asarray(picture), row
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), size=st.sampled_from([32, 63, 64, 224, 225]))
 def test_cutouts_are_the_pixels_the_program_painted(data: st.DataObject, size: int) -> None:
     y, x = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))

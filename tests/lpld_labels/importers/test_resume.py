@@ -65,6 +65,33 @@ def test_an_error_in_one_process_keeps_the_work_of_all(made: Path, digest: str, 
     assert report.content_digest == digest
 
 
+def test_a_worker_that_is_killed(made: Path, digest: str, tmp_path: Path) -> None:
+    code = f"""
+import os, signal, sys, threading, time
+from lpld_labels.errors import WorkerDiedError
+from lpld_labels.importers import import_labels
+def kill():
+    import multiprocessing
+    while not multiprocessing.active_children():
+        time.sleep(0.01)
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+if __name__ == "__main__":
+    threading.Thread(target=kill).start()
+    try:
+        made = {str(made)!r}
+        import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", jobs=2)
+    except WorkerDiedError as error:
+        sys.exit(0 if "run again" in str(error) else str(error))
+    sys.exit("no error")
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = import_labels(made / "labels", tmp_path / "pool", images=made / "images")
+    assert report.content_digest == digest
+
+
 def test_killed_and_resumed(made: Path, digest: str, tmp_path: Path) -> None:
     """SIGKILL in the middle of a batch: what was sealed stays, the rest is done again."""
     code = f"""

@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_damage_is_a_label_file_error_or_unseen(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
