@@ -157,6 +157,15 @@ def test_a_pruned_pool_is_laid_out_anew(tmp_path: Path, make_pool: Callable[...,
             assert stored[str(epoch)][batch * 8 : batch * 8 + 8] == labelled.images.tolist()
 
 
+def test_epochs_of_unequal_length_are_laid_out_anew(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
+    keys = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
+    with PoolReader(make_pool("f16", keys)) as pool:
+        export_pool(pool, tmp_path / "out", label_format="lpld")
+        assert not (tmp_path / "out" / "epoch_2").exists()
+        sixth = torch.load(tmp_path / "out" / "epoch_0" / "batch_5.tar")
+        assert sixth[5].numpy().tobytes() == pool.read_labels((2, 0)).tobytes()
+
+
 def test_short_batches_have_no_place_in_a_pruned_folder(
     tmp_path: Path, make_pool: Callable[..., Path]
 ) -> None:
