@@ -27,8 +27,12 @@ def train(
 
     def save() -> None:
         if checkpoint is not None:
-            parts = {"loader": loader, "model": model, "optimizer": optimizer}
-            torch.save({name: part.state_dict() for name, part in parts.items()}, checkpoint)
+            state = {
+                "loader": loader.state_dict(),
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+            }
+            torch.save(state, checkpoint)
 
     if checkpoint is not None and checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -45,7 +49,7 @@ def train(
                 functional.log_softmax(logits / temperature, dim=1), batch.labels, reduction="batchmean"
             )
             optimizer.zero_grad()
-            (loss * temperature**2).backward()
+            torch.autograd.backward(loss * temperature**2)
             optimizer.step()
             losses.append(loss.item())
             if len(losses) % SAVE_EVERY == 0:

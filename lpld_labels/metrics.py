@@ -100,5 +100,6 @@ def _logits(pool: PoolReader, key: BatchKey) -> Floats:
     labels: Floats = pool.read_labels(key, dtype=np.float32)
     if pool.header.label_kind == "probabilities":
         # Codecs that drop small probabilities store zeros, which have no logarithm.
-        return np.log(np.maximum(labels, np.finfo(np.float32).tiny))
+        logits: Floats = np.log(np.maximum(labels, np.finfo(np.float32).tiny))
+        return logits
     return labels

@@ -73,6 +73,8 @@ class Sre2lDataset(LabelBatches):
 class Sre2lLoader(StreamingLoader):
     """Yields `Sre2lBatch` tuples. Made by `sre2l_loader`."""
 
+    dataset: Sre2lDataset
+
     def __init__(
         self,
         dataset: Sre2lDataset,

@@ -148,7 +148,7 @@ def test_pickled_store(open_store: OpenStore) -> None:
     store.fill()
     data = pickle.dumps(store)
     assert len(data) < 5000
-    assert_right(pickle.loads(data))  # noqa: S301 - our own bytes
+    assert_right(pickle.loads(data))
 
 
 def sums(store: ImageStore, pipe: Connection) -> None:
