@@ -36,7 +36,7 @@ def draw_chart(path: Path, curve: RateDistortion) -> None:
     f16 = next(point for point in curve.points if point.family == "f16")
     for panel, temperature in zip(panels, TEMPERATURES, strict=True):
         for family, style in STYLES.items():
-            points = curve.family(family)
+            points = curve.envelope(temperature) if family == "klt" else curve.family(family)
             lost = [100 * (1 - point.fidelity.kept[temperature]) for point in points]
             panel.plot([point.payload for point in points], lost, markersize=5, **style)
         panel.axvline(f16.payload, color="#555555", linewidth=1, linestyle=":")

@@ -14,7 +14,9 @@ from lpld_labels.records import BatchKey, LabelArray
 FIT_VALUES = 1 << 25
 FIT_ROWS = (8192, 65536)
 """Fit on FIT_VALUES label values (33,554 rows of 1000 classes), but within these numbers of rows."""
-TUNE_ROWS = 2048
+TUNE_VALUES = 1 << 21
+TUNE_ROWS = (768, 4096)
+"""Likewise for choosing settings, which decodes these rows a dozen times."""
 MEASURE_ROWS = 4096
 
 
@@ -33,10 +35,11 @@ class LabelSample:
         order = keyed_generator(seed, len(keys)).permutation(len(keys))
         shuffled = [keys[place] for place in order.tolist()]
         size = pool.header.batch_size
+        quarter = len(keys) // 4
         wanted = {
-            "tune": min(-(-TUNE_ROWS // size), max(len(keys) // 4, 1)),
-            "measure": min(-(-MEASURE_ROWS // size), len(keys) // 4),
-            "fit": -(-min(max(FIT_VALUES // pool.classes, FIT_ROWS[0]), FIT_ROWS[1]) // size),
+            "tune": min(_batches(TUNE_VALUES // pool.classes, TUNE_ROWS, size), max(quarter, 1)),
+            "measure": min(-(-MEASURE_ROWS // size), quarter),
+            "fit": _batches(FIT_VALUES // pool.classes, FIT_ROWS, size),
         }
         self._single = len(keys) == 1
         self._keys: dict[str, list[BatchKey]] = {}
@@ -64,3 +67,8 @@ class LabelSample:
     def _read(self, purpose: str) -> list[LabelArray]:
         # Copies, because what a reader hands out may hold on to a whole row group.
         return [np.array(self._pool.read_labels(key)) for key in sorted(self._keys[purpose])]
+
+
+def _batches(rows: int, bounds: tuple[int, int], batch_size: int) -> int:
+    """Return how many batches hold so many rows, within bounds."""
+    return -(-min(max(rows, bounds[0]), bounds[1]) // batch_size)

@@ -110,7 +110,7 @@ class KltQuantiser:
         corrected = coarse + corrections * grid
         top = wanted.argmax(axis=1)
         # The strongest rival of the largest label, as a decoder will see it.
-        others = integers @ (self.basis * np.float32(self.step))
+        others = (integers * np.float32(self.step)) @ self.basis
         others += self.mean
         np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)
         others[rows, places[rows, top]] = -np.inf

@@ -25,6 +25,8 @@ EXACT_CLASSES = 2048
 MOST_DIRECTIONS = 1088
 """For the range finder: 1024 of use and a margin that makes the last of them reliable."""
 POWER_ROUNDS = 2
+ROUNDING_SHARE = 1e-9
+"""Variance, as a share of the largest, that single-precision labels may show in a direction by rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +71,7 @@ def find_spectrum(blocks: Sequence[LabelArray], *, label_kind: str = "logits", s
         scatter += seen.T @ seen
     values, rotation = np.linalg.eigh(scatter / rows)
     # n rows around their mean span n - 1 directions; what lies below rounding is not there.
-    floor = max(float(values[-1]), 0.0) * np.finfo(np.float32).eps * classes
+    floor = max(float(values[-1]), 0.0) * ROUNDING_SHARE
     count = min(int((values > floor).sum()), rows - 1)
     order = np.argsort(values)[::-1][:count]
     directions = np.ascontiguousarray((frame @ rotation[:, order].astype(np.float32)).T)
