@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import tempfile
+import uuid
 import weakref
 from pathlib import Path
 
+import filelock
 import numpy as np
 
 from lpld_labels.image_folder import class_names
@@ -15,7 +17,8 @@ from lpld_labels.images import ImageTable
 from lpld_labels.replay import ImageStore
 
 MEMORY_BYTES = 4 * 1024**3
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, used through tempfile
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the file system in memory; names in it are random
+_PREFIX = "lpld-labels-"
 
 
 def open_images(
@@ -38,18 +41,41 @@ def open_images(
     needed = int((table.heights.astype(np.int64) * table.widths * 3).sum())
     if needed > memory_bytes or not _has_room(needed):
         return ImageStore(root, table, memory_bytes=memory_bytes // num_workers)
-    shared = tempfile.mkdtemp(prefix="lpld-labels-", dir=_SHARED_MEMORY)
-    store = ImageStore(root, table, cache_directory=shared)
-    weakref.finalize(store, _remove, shared, os.getpid())
-    return store
+    return _shared_store(root, table)
 
 
 def _has_room(needed: int) -> bool:
     """Whether images may take this much shared memory without crowding out others."""
-    return _SHARED_MEMORY.is_dir() and needed < shutil.disk_usage(_SHARED_MEMORY).free // 2
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return False
+    sweep()
+    return needed < shutil.disk_usage(SHARED_MEMORY).free // 2
 
 
-def _remove(directory: str, owner: int) -> None:
-    # Workers made by fork hold a copy of the store; only the process that made the directory removes it.
+def _shared_store(root: str | os.PathLike[str], table: ImageTable) -> ImageStore:
+    """Return a store in shared memory that goes when the last process that uses it has gone."""
+    directory = SHARED_MEMORY / f"{_PREFIX}{uuid.uuid4().hex}"
+    # Held by this process and, through fork, by its workers: whoever finds it free may clean up.
+    lock = filelock.FileLock(f"{directory}.lock")
+    lock.acquire()
+    directory.mkdir()
+    store = ImageStore(root, table, cache_directory=directory)
+    weakref.finalize(store, _remove, directory, lock, os.getpid())
+    return store
+
+
+def _remove(directory: Path, lock: filelock.BaseFileLock, owner: int) -> None:
+    # Workers made by fork have a copy of the store; only the process that made it cleans up.
     if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+def sweep() -> None:
+    """Remove what killed processes have left in shared memory."""
+    for path in sorted(SHARED_MEMORY.glob(f"{_PREFIX}*.lock")):
+        lock = filelock.FileLock(path)
+        with contextlib.suppress(filelock.Timeout, OSError):
+            lock.acquire(timeout=0)
+            _remove(path.with_suffix(""), lock, os.getpid())

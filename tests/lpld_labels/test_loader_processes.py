@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import WorkerDiedError
 from lpld_labels.loader import pool_loader
+from lpld_labels.loader.image_cache import sweep
 from tests.lpld_labels.loader_pools import build, write_images
 
 
@@ -69,9 +71,11 @@ def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Pa
 
 KILLED = """
     import json, os, signal, sys
-    from lpld_labels.loader import pool_loader
+    from pathlib import Path
+    from lpld_labels.loader import image_cache, pool_loader
 
-    pool, images, saved = sys.argv[1:]
+    pool, images, saved, memory = sys.argv[1:]
+    image_cache.SHARED_MEMORY = Path(memory)
     loader = pool_loader(pool, images, batch_size=7, num_workers=2)
     for epoch in range(2):
         for number, batch in enumerate(loader):
@@ -83,16 +87,34 @@ KILLED = """
 """
 
 
-def test_a_killed_run_goes_on_with_the_same_sequence(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
-    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json")
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A place of its own for what loaders put into shared memory."""
+    place = tmp_path / "memory"
+    place.mkdir()
+    monkeypatch.setattr("lpld_labels.loader.image_cache.SHARED_MEMORY", place)
+    return place
+
+
+def test_a_killed_run_goes_on_with_the_same_sequence(
+    pool: PoolReader, folder: Path, tmp_path: Path, memory: Path
+) -> None:
+    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json", memory)
     lines = killed.communicate(timeout=120)[0].splitlines()
     assert killed.returncode == -signal.SIGKILL
+    assert list(memory.glob("*/*.pixels"))
     resumed = pool_loader(pool, folder, batch_size=7)
     resumed.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
     rest = [batch.keys.tolist() for _ in range(2) for batch in resumed]
     uninterrupted = pool_loader(pool, folder, batch_size=7)
     whole = [batch.keys.tolist() for _ in range(3) for batch in uninterrupted]
     assert [json.loads(line) for line in lines] + rest == whole
+    # Its workers hold the decoded images until they notice that they are alone; then the memory is free.
+    deadline = time.monotonic() + 60
+    while list(memory.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        sweep()
+    assert list(memory.iterdir()) == []
 
 
 def children() -> list[psutil.Process]:
@@ -116,14 +138,18 @@ def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path
     assert len(next(iter(loader)).images) == 4
 
 
-def test_workers_end_with_their_loader(pool: PoolReader, folder: Path) -> None:
+def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: Path, memory: Path) -> None:
     before = {child.pid for child in children()}
     loader = pool_loader(pool, folder, num_workers=2)
     next(iter(loader))
     assert len({child.pid for child in children()} - before) == 2
+    assert len(list(memory.glob("*/*.pixels"))) == 1
+    sweep()
+    assert len(list(memory.glob("*/*.pixels"))) == 1
     del loader
     gc.collect()
     assert {child.pid for child in children()} - before == set()
+    assert list(memory.iterdir()) == []
 
 
 def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
