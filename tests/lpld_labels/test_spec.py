@@ -9,10 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lpld_labels import schema
-from lpld_labels.codecs import CODECS, SPELLINGS
+from lpld_labels import PoolReader, schema
+from lpld_labels.codecs import CODECS, SPELLINGS, Codec
+from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.manifest import FILE_ROLES, Augmentation, Counts, FileEntry, Manifest, PoolHeader, Teacher
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "v1"
 SPEC = (Path(schema.__file__).parent / "SPEC.md").read_text()
 
 
@@ -96,15 +98,20 @@ def test_every_codec_is_specified() -> None:
     assert described == set(CODECS)
 
 
-@pytest.mark.parametrize("spelling", sorted(SPELLINGS))
-def test_payload_columns_are_named(spelling: str) -> None:
-    codec = SPELLINGS[spelling]
+def codecs() -> list[Codec]:
+    """Return every codec in every layout, the fitted one from its golden pool."""
+    fitted = PoolReader(GOLDEN / "klt").codec
+    return [*SPELLINGS.values(), *(TopKCodec(k=3, value_bits=bits) for bits in (8, 16, 32)), fitted]
+
+
+@pytest.mark.parametrize("codec", codecs(), ids=lambda c: f"{c.name} {c.parameters()}")
+def test_payload_columns_and_parameters_are_named(codec: Codec) -> None:
     headings = [
         line[4:] for line in SPEC.splitlines() if line.startswith("### ") and f"`{codec.name}`" in line
     ]
     text = section(headings[0])
-    for column in codec.payload_columns(10):
+    for column in codec.payload_columns(5):
         generic = re.sub(r"_\d+$", "_k", column.name)
         assert f"`{generic}`" in text
-    for parameter in codec.parameters():
-        assert f"`{parameter}`" in text
+    for name in [*codec.parameters(), *(f"codec/{table}" for table in codec.tables())]:
+        assert f"`{name}`" in text
