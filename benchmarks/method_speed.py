@@ -224,7 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
         groups=(1, 2) if quick else (1, 4, 10, 20),
         classes=2 if quick else 20,
         ipc=2 if quick else 10,
-        iterations=2 if quick else 10,
+        iterations=2 if quick else 5,
         runs=1 if quick else 5,
         size=16 if quick else 32,
     )
