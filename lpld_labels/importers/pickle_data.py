@@ -13,7 +13,7 @@ import pickletools
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from lpld_labels.errors import LabelFileError, UnsafePickleError
 
@@ -39,11 +39,6 @@ class Stateful(Protocol):
         """Return the finished object."""
 
 
-class _Mark:
-    """Where the arguments of a list or tuple start on the stack."""
-
-
-_MARK = _Mark()
 _STOP, _BINPUT, _BINGET, _BININT1 = map(ord, (pickle.STOP, pickle.BINPUT, pickle.BINGET, pickle.BININT1))
 _INT32, _UINT16, _UINT32, _FLOAT64 = map(struct.Struct, ("<i", "<H", "<I", ">d"))
 
@@ -70,11 +65,12 @@ class PickleReader:
         self._persistent = persistent
         self._where = where
         self._stack: list[Any] = []
+        self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
 
     def read(self) -> object:
         """Return the object, made of lists, tuples, numbers, text, bytes and what the table makes."""
-        program, stack, memo, steps = self._program, self._stack, self._memo, _STEPS
+        program, stack, memo, steps = self._program, self._stack, self._memo, self.steps
         try:
             while (code := program[self._at]) != _STOP:
                 self._at += 1
@@ -117,85 +113,139 @@ class PickleReader:
 
     # Taking bytes from the program
 
-    def take(self, count: int) -> bytes:
-        """Return the next bytes of the program."""
+    def _take(self, count: int) -> bytes:
         start, self._at = self._at, self._at + count
-        if count < 0 or self._at > len(self._program):
+        if self._at > len(self._program):
             raise ValueError("it ends too early")
         return self._program[start : self._at]
 
-    def byte(self) -> int:
-        """Return the next byte as a number."""
-        value = self._program[self._at]
-        self._at += 1
-        return value
-
-    def number(self, form: struct.Struct) -> Any:
-        """Return the next number of several bytes."""
+    def _number(self, form: struct.Struct) -> Any:
         value = form.unpack_from(self._program, self._at)[0]
         self._at += form.size
         return value
 
-    def line(self) -> str:
-        """Return text up to the end of the line."""
+    def _byte(self) -> int:
+        value = self._program[self._at]
+        self._at += 1
+        return value
+
+    def _line(self) -> str:
         end = self._program.index(b"\n", self._at)
         text = self._program[self._at : end].decode()
         self._at = end + 1
         return text
 
-    # The stack
+    # Values
 
-    def push(self, item: object) -> None:
-        """Put a value on the stack."""
-        self._stack.append(item)
+    def _proto(self) -> None:
+        self._take(1)
 
-    def pop(self) -> Any:
-        """Take a value from the stack."""
-        item = self._stack.pop()
-        if item is _MARK:
+    def _frame(self) -> None:
+        self._take(8)
+
+    def _none(self) -> None:
+        self._stack.append(None)
+
+    def _true(self) -> None:
+        self._stack.append(True)
+
+    def _false(self) -> None:
+        self._stack.append(False)
+
+    def _int32(self) -> None:
+        self._stack.append(self._number(_INT32))
+
+    def _uint16(self) -> None:
+        self._stack.append(self._number(_UINT16))
+
+    def _long(self) -> None:
+        self._stack.append(int.from_bytes(self._take(self._byte()), "little", signed=True))
+
+    def _float(self) -> None:
+        self._stack.append(self._number(_FLOAT64))
+
+    def _text(self) -> None:
+        self._stack.append(self._take(self._number(_UINT32)).decode())
+
+    def _short_text(self) -> None:
+        self._stack.append(self._take(self._byte()).decode())
+
+    def _bytes(self) -> None:
+        self._stack.append(self._take(self._number(_UINT32)))
+
+    def _short_bytes(self) -> None:
+        self._stack.append(self._take(self._byte()))
+
+    # Lists and tuples
+
+    def _mark(self) -> None:
+        self._marks.append(len(self._stack))
+
+    def _from_mark(self) -> list[Any]:
+        place = self._marks.pop()
+        if place > len(self._stack):
             raise ValueError("a value is missing")
-        return item
-
-    def mark(self) -> None:
-        """Remember this place on the stack."""
-        self._stack.append(_MARK)
-
-    def to_mark(self) -> list[Any]:
-        """Take everything above the last mark."""
-        items = []
-        while (item := self._stack.pop()) is not _MARK:
-            items.append(item)
-        items.reverse()
+        items = self._stack[place:]
+        del self._stack[place:]
         return items
 
-    def tuple_of(self, count: int) -> None:
-        """Make a tuple of the topmost values."""
-        items = [self.pop() for _ in range(count)]
-        self._stack.append(tuple(reversed(items)))
+    def _empty_list(self) -> None:
+        self._stack.append([])
 
-    def append(self, items: list[Any]) -> None:
-        """Add items to the list on top."""
+    def _list(self) -> None:
+        self._stack.append(self._from_mark())
+
+    def _append(self) -> None:
+        self._extend([self._stack.pop()])
+
+    def _appends(self) -> None:
+        self._extend(self._from_mark())
+
+    def _extend(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, list):
             raise TypeError("items are added to something that is not a list")
         target.extend(items)
 
-    def put(self, place: int) -> None:
-        """Remember the topmost value under a number."""
-        self._memo[place] = self._stack[-1]
+    def _empty_tuple(self) -> None:
+        self._stack.append(())
 
-    def memoize(self) -> None:
-        """Remember the topmost value under the next number."""
-        self.put(len(self._memo))
+    def _tuple(self) -> None:
+        self._stack.append(tuple(self._from_mark()))
 
-    def get(self, place: int) -> None:
-        """Put a remembered value on the stack."""
-        self._stack.append(self._memo[place])
+    def _tuple1(self) -> None:
+        self._stack[-1] = (self._stack[-1],)
+
+    def _tuple2(self) -> None:
+        last = self._stack.pop()
+        self._stack[-1] = (self._stack[-1], last)
+
+    def _tuple3(self) -> None:
+        last, middle = self._stack.pop(), self._stack.pop()
+        self._stack[-1] = (self._stack[-1], middle, last)
+
+    # The memo
+
+    def _long_put(self) -> None:
+        self._memo[self._number(_UINT32)] = self._stack[-1]
+
+    def _memoize(self) -> None:
+        self._memo[len(self._memo)] = self._stack[-1]
+
+    def _long_get(self) -> None:
+        self._stack.append(self._memo[self._number(_UINT32)])
 
     # Names and calls: the only places where a pickle could reach the program around it
 
-    def name(self, module: object, name: object) -> None:
-        """Look up a name."""
+    def _global(self) -> None:
+        module, name = self._line(), self._line()
+        self._look_up(module, name)
+
+    def _stack_global(self) -> None:
+        name, module = self._stack.pop(), self._stack.pop()
+        self._look_up(module, name)
+
+    def _look_up(self, module: object, name: object) -> None:
         if not (isinstance(module, str) and isinstance(name, str)):
             raise TypeError("a name is not text")
         text = f"{module}.{name}"
@@ -203,14 +253,8 @@ class PickleReader:
             raise self._refused(f"'{text}'")
         self._stack.append(self._names[text])
 
-    def stack_name(self) -> None:
-        """Look up a name whose parts are on the stack."""
-        name, module = self.pop(), self.pop()
-        self.name(module, name)
-
-    def call(self) -> None:
-        """Call a name of the table with the tuple on top."""
-        arguments, name = self.pop(), self.pop()
+    def _call(self) -> None:
+        arguments, name = self._stack.pop(), self._stack.pop()
         if not isinstance(name, Name) or name.call is None:
             what = f"'{name.text}'" if isinstance(name, Name) else f"a {type(name).__name__}"
             raise self._refused(f"a call of {what}")
@@ -218,21 +262,19 @@ class PickleReader:
             raise TypeError("arguments of a call are not a tuple")
         self._stack.append(name.call(*arguments))
 
-    def build(self) -> None:
-        """Give the object on top its state."""
-        state, target = self.pop(), self._stack[-1]
+    def _build(self) -> None:
+        state, target = self._stack.pop(), self._stack[-1]
         if not hasattr(target, "set_state"):
             raise self._refused(f"setting the state of a {type(target).__name__}")
         target.set_state(state)
 
-    def persistent(self) -> None:
-        """Replace a persistent id by its object."""
-        self._stack.append(self._persistent(self.pop()))
+    def _persistent_id(self) -> None:
+        self._stack.append(self._persistent(self._stack.pop()))
 
     def _result(self) -> object:
-        if len(self._stack) != 1:
+        if len(self._stack) != 1 or self._marks:
             raise ValueError("it does not end with one value")
-        return self._finished(self.pop(), MAX_DEPTH, {})
+        return self._finished(self._stack.pop(), MAX_DEPTH, {})
 
     def _finished(self, item: Any, depth: int, known: dict[int, object]) -> object:
         """Return the item with stateful parts replaced by their values.
@@ -253,40 +295,39 @@ class PickleReader:
         known[id(item)] = result
         return result
 
-
-_BY_OPCODE: Mapping[bytes, Callable[[PickleReader], object]] = {
-    pickle.PROTO: lambda reader: reader.take(1),
-    pickle.FRAME: lambda reader: reader.take(8),
-    pickle.NONE: lambda reader: reader.push(None),
-    pickle.NEWTRUE: lambda reader: reader.push(True),
-    pickle.NEWFALSE: lambda reader: reader.push(False),
-    pickle.BININT: lambda reader: reader.push(reader.number(_INT32)),
-    pickle.BININT2: lambda reader: reader.push(reader.number(_UINT16)),
-    pickle.LONG1: lambda reader: reader.push(
-        int.from_bytes(reader.take(reader.byte()), "little", signed=True)
-    ),
-    pickle.BINFLOAT: lambda reader: reader.push(reader.number(_FLOAT64)),
-    pickle.BINUNICODE: lambda reader: reader.push(reader.take(reader.number(_UINT32)).decode()),
-    pickle.SHORT_BINUNICODE: lambda reader: reader.push(reader.take(reader.byte()).decode()),
-    pickle.BINBYTES: lambda reader: reader.push(reader.take(reader.number(_UINT32))),
-    pickle.SHORT_BINBYTES: lambda reader: reader.push(reader.take(reader.byte())),
-    pickle.EMPTY_LIST: lambda reader: reader.push([]),
-    pickle.LIST: lambda reader: reader.push(reader.to_mark()),
-    pickle.APPEND: lambda reader: reader.append([reader.pop()]),
-    pickle.APPENDS: lambda reader: reader.append(reader.to_mark()),
-    pickle.EMPTY_TUPLE: lambda reader: reader.push(()),
-    pickle.TUPLE1: lambda reader: reader.tuple_of(1),
-    pickle.TUPLE2: lambda reader: reader.tuple_of(2),
-    pickle.TUPLE3: lambda reader: reader.tuple_of(3),
-    pickle.TUPLE: lambda reader: reader.push(tuple(reader.to_mark())),
-    pickle.MARK: PickleReader.mark,
-    pickle.LONG_BINPUT: lambda reader: reader.put(reader.number(_UINT32)),
-    pickle.MEMOIZE: PickleReader.memoize,
-    pickle.LONG_BINGET: lambda reader: reader.get(reader.number(_UINT32)),
-    pickle.GLOBAL: lambda reader: reader.name(reader.line(), reader.line()),
-    pickle.STACK_GLOBAL: PickleReader.stack_name,
-    pickle.REDUCE: PickleReader.call,
-    pickle.BUILD: PickleReader.build,
-    pickle.BINPERSID: PickleReader.persistent,
-}
-_STEPS = {ord(code): step for code, step in _BY_OPCODE.items()}
+    steps: ClassVar[Mapping[int, Callable[[PickleReader], None]]] = {
+        ord(code): step
+        for code, step in {
+            pickle.PROTO: _proto,
+            pickle.FRAME: _frame,
+            pickle.NONE: _none,
+            pickle.NEWTRUE: _true,
+            pickle.NEWFALSE: _false,
+            pickle.BININT: _int32,
+            pickle.BININT2: _uint16,
+            pickle.LONG1: _long,
+            pickle.BINFLOAT: _float,
+            pickle.BINUNICODE: _text,
+            pickle.SHORT_BINUNICODE: _short_text,
+            pickle.BINBYTES: _bytes,
+            pickle.SHORT_BINBYTES: _short_bytes,
+            pickle.MARK: _mark,
+            pickle.EMPTY_LIST: _empty_list,
+            pickle.LIST: _list,
+            pickle.APPEND: _append,
+            pickle.APPENDS: _appends,
+            pickle.EMPTY_TUPLE: _empty_tuple,
+            pickle.TUPLE: _tuple,
+            pickle.TUPLE1: _tuple1,
+            pickle.TUPLE2: _tuple2,
+            pickle.TUPLE3: _tuple3,
+            pickle.LONG_BINPUT: _long_put,
+            pickle.MEMOIZE: _memoize,
+            pickle.LONG_BINGET: _long_get,
+            pickle.GLOBAL: _global,
+            pickle.STACK_GLOBAL: _stack_global,
+            pickle.REDUCE: _call,
+            pickle.BUILD: _build,
+            pickle.BINPERSID: _persistent_id,
+        }.items()
+    }
