@@ -1,14 +1,15 @@
 """The one interface every label codec implements.
 
 A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays
-with one row per view or one row per batch) and back. What it needs once per pool is fitted before
-the first batch and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
+with one row per view or one row per batch) and back. What it needs once per pool is found before the
+first batch (see klt_fit.py) and lives in its `parameters` (small, JSON, in the manifest) and `tables`
+(files).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -97,9 +98,3 @@ class Codec(ABC):
     @abstractmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         """Rebuild the codec from a manifest; raise ManifestError on parameters it does not know."""
-
-    @classmethod
-    def fit(cls, sample: Iterable[LabelArray], settings: Mapping[str, Any]) -> Codec:
-        """Make a codec for a pool from a sample of its labels; codecs with nothing to fit ignore it."""
-        del sample
-        return cls.restore(settings, {})
