@@ -49,12 +49,11 @@ class ImageTable:
 
     def digest(self) -> str:
         """Return the hex digest of classes and image contents (paths only where contents are unknown)."""
-        state = hashlib.sha256()
-        for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
-            state.update(f"{label}:".encode())
-            state.update(digest if digest is not None else b"path:" + path.encode())
-            state.update(b"\n")
-        return state.hexdigest()
+        lines = (
+            b"%d:%s\n" % (label, digest if digest is not None else b"path:" + path.encode())
+            for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True)
+        )
+        return hashlib.sha256(b"".join(lines)).hexdigest()
 
     def to_table(self) -> pa.Table:
         columns = [
