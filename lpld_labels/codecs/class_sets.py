@@ -33,6 +33,13 @@ def members(mask: npt.NDArray[np.bool_], k: int) -> IntArray:
     return np.nonzero(mask)[1].reshape(len(mask), k).astype(np.int32)
 
 
+def largest_classes(labels: LabelArray, k: int) -> IntArray:
+    """Return the classes of the k largest values per row, rising: int32 [B, k]."""
+    if k == 1:
+        return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
+    return members(largest(labels, k), k)
+
+
 def pack_sets(indices: IntArray, classes: int) -> bytes:
     """Return class indices [B, k], rising in each row, as one blob."""
     gaps = np.diff(indices, axis=1, prepend=-1) - 1

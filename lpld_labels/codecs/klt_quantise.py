@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.class_sets import largest, members
+from lpld_labels.codecs.class_sets import largest_classes
 from lpld_labels.records import IntArray
 
 FloatArray = npt.NDArray[np.float32]
@@ -57,7 +57,7 @@ class KltQuantiser:
         integers = self.integers(logits)
         if not self.peaks:
             return Numbers(integers, np.empty((len(logits), 0), np.int32), np.empty((len(logits), 0)))
-        classes = members(largest(logits, self.peaks), self.peaks)
+        classes = largest_classes(logits, self.peaks)
         return Numbers(integers, classes, self._corrections(logits, integers, classes))
 
     def integers(self, logits: FloatArray) -> FloatArray:
