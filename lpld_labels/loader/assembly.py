@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpld_labels.errors import InvalidBatchError
 from lpld_labels.loader.batch import PoolBatch, to_tensor
 from lpld_labels.loader.buffers import BufferPool
 from lpld_labels.loader.dataset import Prepared, Renderer
@@ -60,13 +61,13 @@ class Assembler:
     """Makes training batches on a device.
 
     classes: int64 [N], class of each image. label_kind: "logits" or "probabilities".
+    normalisation: (mean, std), or None to leave pixels as they are.
     """
 
     renderer: Renderer
     decoder: TorchDecoder
     classes: npt.NDArray[np.int64]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
     label_kind: str
     temperature: float | None
     device: torch.device
@@ -77,6 +78,11 @@ class Assembler:
         """Return the label batches of a share, cut to its rows."""
         runs = zip(prepared, share.starts.tolist(), share.stops.tolist(), strict=True)
         return Pieces(self._piece(item, start, stop) for item, start, stop in runs)
+
+    def whole(self, item: Prepared) -> PoolBatch:
+        """Return a label batch as one training batch."""
+        rows = item.views.rows
+        return self.assemble(Pieces(iter([self._piece(item, 0, rows)])), rows)
 
     def _piece(self, item: Prepared, start: int, stop: int) -> Piece:
         views = item.views
@@ -109,7 +115,7 @@ class Assembler:
         while filled < rows:
             piece, part = pieces.take(rows - filled)
             taken = part.stop - part.start
-            normalise(piece.pixels[part], self.mean, self.std, out=images[filled : filled + taken])
+            self._finish(piece.pixels[part], images[filled : filled + taken])
             labels.append(self.decoder.finish(tuple(array[part] for array in piece.parts)))
             targets.append(piece.targets[part])
             partner_targets.append(piece.partner_targets[part])
@@ -128,11 +134,26 @@ class Assembler:
     def _empty_images(self, rows: int) -> torch.Tensor:
         augmentation = self.renderer.augmentation
         height, width = augmentation.output_height, augmentation.output_width
+        dtype = self.renderer.slots.dtype if self.normalisation is None else torch.float32
         if self.device.type == "cpu" and not self.pin_memory:
-            return self.buffers.images(rows, height, width)
+            return self.buffers.images(rows, height, width, dtype)
         pinned = self.pin_memory and self.device.type == "cpu"
-        flat = torch.empty((rows, height, width, 3), device=self.device, pin_memory=pinned)
+        flat = torch.empty((rows, height, width, 3), dtype=dtype, device=self.device, pin_memory=pinned)
         return flat.permute(0, 3, 1, 2)
+
+    def _finish(self, pixels: torch.Tensor, images: torch.Tensor) -> None:
+        """Write pixels into the rows of a batch, normalised if asked for."""
+        if self.normalisation is not None:
+            normalise(pixels, *self.normalisation, out=images)
+        elif pixels.dtype == images.dtype:
+            images.copy_(pixels)
+        else:
+            raise InvalidBatchError(
+                "MixUp's pixels are not whole numbers, and the pool does not say that it has any",
+                expected=images.dtype,
+                got=pixels.dtype,
+                hint="ask for normalised images",
+            )
 
     def _softened(self, labels: torch.Tensor) -> torch.Tensor:
         if self.temperature is None:

@@ -14,9 +14,10 @@ from lpld_labels.records import BatchKey, ViewBatch
 
 
 class PoolBatch(NamedTuple):
-    """A batch to train on. B is the loader's batch size; rows may come from several label batches.
+    """A batch to train on. Its B rows may come from several label batches.
 
-    images: float32 [B, 3, H, W], channels-last; mixed and normalised as the teacher saw them.
+    images: float32 [B, 3, H, W], channels-last; mixed and normalised as the teacher saw them (or pixels
+        0..255, see `pool_loader`).
     labels: float32 [B, C]; logits, or probabilities if the pool holds them or a temperature was given.
     targets: int64 [B]; class of each view's own image.
     partner_targets: int64 [B]; class of the image it was mixed with, its own where it was not.

@@ -22,9 +22,9 @@ class BufferPool:
         self._keep = keep
         self._free: list[Bytes] = []
 
-    def images(self, rows: int, height: int, width: int) -> torch.Tensor:
-        """Return an uninitialised float32 [rows, 3, height, width] tensor in channels-last layout."""
-        needed = rows * height * width * 3 * 4
+    def images(self, rows: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Return an uninitialised [rows, 3, height, width] tensor in channels-last layout."""
+        needed = rows * height * width * 3 * dtype.itemsize
         # NumPy asks the kernel for huge pages for large arrays, torch does not.
         block = self._free.pop() if self._free else np.empty(needed, np.uint8)
         if block.nbytes < needed:
@@ -32,7 +32,7 @@ class BufferPool:
         lent = block[:needed]
         # The tensor's storage holds `lent` and lets go of it with its last view, which ends the loan.
         weakref.finalize(lent, self._give_back, block).atexit = False
-        pixels = torch.from_numpy(lent).view(torch.float32)
+        pixels = torch.from_numpy(lent).view(dtype)
         return pixels.view(rows, height, width, 3).permute(0, 3, 1, 2)
 
     def _give_back(self, block: Bytes) -> None:

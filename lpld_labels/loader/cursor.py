@@ -18,7 +18,7 @@ STATE_VERSION = 1
 
 
 class Position(NamedTuple):
-    """The next row to deliver: `done` rows of `epoch` have been delivered by each process."""
+    """What is next: each process has delivered `done` units (see `Share`) of `epoch`."""
 
     epoch: int
     done: int
@@ -42,9 +42,9 @@ class Cursor:
         self._waiting = False
         return self.at
 
-    def advance(self, rows: int) -> None:
-        """Count rows that were delivered."""
-        self.at = Position(self.at.epoch, self.at.done + rows)
+    def advance(self, units: int) -> None:
+        """Count units that were delivered."""
+        self.at = Position(self.at.epoch, self.at.done + units)
 
     def end_epoch(self) -> None:
         """Move to the start of the next epoch."""
@@ -65,11 +65,12 @@ class Cursor:
 class Schedule:
     """What this process plays in every epoch: a pure function of the epoch.
 
-    sizes: [N], units of each label batch of the pool: its rows, or 1 where batches stay whole.
+    sizes: [N], units of each label batch of the pool. unit: their name, "rows" or "label batches".
     """
 
     sampling: Sampling
     sizes: npt.NDArray[np.integer]
+    unit: str
     rank: int
     world: int
 
@@ -90,6 +91,7 @@ class Schedule:
             "seed": self.sampling.seed,
             "batches_per_epoch": self.sampling.batches_per_epoch,
             "world": self.world,
+            "unit": self.unit,
         }
 
 

@@ -39,6 +39,7 @@ def make_schedule(
     return Schedule(
         sampling=Sampling.of(pool, policy, seed=seed, batches_per_epoch=batches_per_epoch),
         sizes=np.ones(len(pool), np.int64) if whole_batches else pool.index.rows,
+        unit="label batches" if whole_batches else "rows",
         rank=own_rank,
         world=world,
     )

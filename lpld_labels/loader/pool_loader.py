@@ -24,7 +24,7 @@ from lpld_labels.reader import PoolReader
 
 
 class PoolLoader(StreamingLoader):
-    """Yields `PoolBatch`es of `rows_per_batch` rows. Made by `pool_loader`."""
+    """Yields `PoolBatch`es of `rows_per_batch` rows, or of one label batch each. Made by `pool_loader`."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class PoolLoader(StreamingLoader):
         schedule: Schedule,
         assembler: Assembler,
         *,
-        rows_per_batch: int,
+        rows_per_batch: int | None,
         drop_last: bool,
         **options: Any,
     ) -> None:
@@ -42,10 +42,16 @@ class PoolLoader(StreamingLoader):
         super().__init__(dataset, schedule, **options)
 
     def _steps(self, units: int) -> int:
+        if self.rows_per_batch is None:
+            return units
         return units // self.rows_per_batch if self._drop_short else -(-units // self.rows_per_batch)
 
     def _cut(self, prepared: Iterator[Prepared], share: Share) -> Iterator[tuple[PoolBatch, int]]:
-        left = share.rows
+        if self.rows_per_batch is None:
+            for item in prepared:
+                yield self._assembler.whole(item), 1
+            return
+        left = share.units
         pieces = self._assembler.pieces(prepared, share)
         while left >= (self.rows_per_batch if self._drop_short else 1):
             rows = min(self.rows_per_batch, left)
@@ -64,6 +70,7 @@ def pool_loader(
     temperature: float | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    normalised: bool = True,
     device: torch.device | str | None = None,
     drop_last: bool = False,
     rank: int | None = None,
@@ -79,15 +86,17 @@ def pool_loader(
 ) -> PoolLoader:
     """Open a pool and its images for training; returns a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
-    batch_size: rows per batch, any number; the pool's own unless given. Views are mixed within their
-        label batch first and cut into batches then, so pixels and labels do not depend on it.
+    batch_size: rows per batch, any number. Views are mixed within their label batch first and cut into
+        batches then, so pixels and labels do not depend on it. None gives each label batch as it is.
     policy, seed, batches_per_epoch: which label batches an epoch uses; see `lpld_labels.sampling`.
     temperature: give softened probabilities softmax(z / temperature) instead of the stored labels.
     mean, std: of the normalisation, for pixels scaled to 0..1; the teacher's unless given.
+    normalised: False gives pixels 0..255, as uint8 or, where MixUp made fractions of them, float32.
     device: finish there (normalise, decode labels) and yield tensors there; the CPU unless given.
-    drop_last: leave out a last batch of fewer rows.
+    drop_last: leave out a last batch of fewer rows than `batch_size`.
     rank, world_size: which process of how many; from torch.distributed unless given. Processes get
-        equal runs of each epoch; at most world_size - 1 rows at its end are left out.
+        equal runs of each epoch; at most world_size - 1 rows at its end are left out (label batches
+        if batch_size is None).
     num_workers, prefetch_factor, timeout, multiprocessing_context: as for DataLoader. Workers stay.
     pin_memory: yield images in pinned memory (without `device`).
     cache_directory: keep decoded images in a memory-mapped file there, for later runs too.
@@ -95,12 +104,11 @@ def pool_loader(
     verify_images: compare every image with its digest now, not when it is first used.
     """
     reader = open_reader(pool)
-    rows_per_batch = reader.header.batch_size if batch_size is None else batch_size
-    if rows_per_batch < 1:
+    if batch_size is not None and batch_size < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
     if temperature is not None and not temperature > 0:
         raise InvalidArgumentError("temperature is out of range", expected="above 0", got=temperature)
-    mean, std = find_normalisation(reader, mean, std)
+    normalisation = find_normalisation(reader, mean, std) if normalised else None
     schedule = make_schedule(
         reader,
         policy=policy,
@@ -108,7 +116,7 @@ def pool_loader(
         batches_per_epoch=batches_per_epoch,
         rank=rank,
         world_size=world_size,
-        whole_batches=False,
+        whole_batches=batch_size is None,
     )
     renderer = open_renderer(
         reader,
@@ -125,8 +133,7 @@ def pool_loader(
         renderer=renderer,
         decoder=decoder,
         classes=reader.images.classes.astype(np.int64),
-        mean=mean,
-        std=std,
+        normalisation=normalisation,
         label_kind=reader.header.label_kind,
         temperature=temperature,
         device=torch.device("cpu" if device is None else device),
@@ -136,7 +143,7 @@ def pool_loader(
         LabelBatches(reader, decoder, renderer),
         schedule,
         assembler,
-        rows_per_batch=rows_per_batch,
+        rows_per_batch=batch_size,
         drop_last=drop_last,
         pool=reader,
         num_workers=num_workers,

@@ -20,14 +20,17 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Share:
-    """Rows [starts[i], stops[i]) of label batch places[i], in order: int64 [n] each."""
+    """Units [starts[i], stops[i]) of label batch places[i], in order: int64 [n] each.
+
+    A unit is a row, or a whole label batch where a loader does not cut them.
+    """
 
     places: Integers
     starts: Integers
     stops: Integers
 
     @property
-    def rows(self) -> int:
+    def units(self) -> int:
         return int((self.stops - self.starts).sum())
 
 

@@ -144,8 +144,9 @@ class StreamingLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration begin at the batch that was next when the state was saved.
 
-        The number of workers and the batch size may differ, the pool, policy, seed and number of
-        processes may not. One process's state serves all processes.
+        The number of workers and the batch size may differ (but for a change to or from whole label
+        batches), the pool, policy, seed and number of processes may not. One process's state serves
+        all processes.
         """
         self._cursor.place(parse_state(state, self._identity()))
 

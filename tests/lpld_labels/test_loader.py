@@ -220,7 +220,7 @@ def test_softened_labels(pools: dict[str, PoolReader], folder: Path, tmp_path: P
     torch.testing.assert_close(soft.labels, torch.softmax(plain.labels / 4, dim=1))
     pool = build(tmp_path / "p", folder, label_kind="probabilities", batch_size=BATCH)
     stored = next(iter(open_loader(pool, folder)))
-    torch.testing.assert_close(stored.labels.sum(dim=1), torch.ones(BATCH), atol=0.01, rtol=0)
+    torch.testing.assert_close(stored.labels.sum(dim=1), torch.ones(len(stored.labels)), atol=0.01, rtol=0)
     soft = next(iter(open_loader(pool, folder, temperature=1.0)))
     torch.testing.assert_close(soft.labels, stored.labels, atol=0.01, rtol=0)
 
@@ -231,6 +231,26 @@ def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Pa
         pool_loader(pool, folder)
     batch = next(iter(pool_loader(pool, folder, mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))))
     assert 200 < float(batch.images.max()) <= 255.01
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", ["cutmix", "mixup"])
+def test_whole_label_batches_with_pixels_as_they_are(
+    pools: dict[str, PoolReader], folder: Path, kind: str, num_workers: int
+) -> None:
+    pool = pools[kind]
+    loader = open_loader(pool, folder, normalised=False, policy="stored", num_workers=num_workers)
+    store = ImageStore(folder, pool.images)
+    assert len(loader) == PER_EPOCH
+    for key, batch in zip(pool.keys, loader, strict=False):
+        assert {tuple(row) for row in batch.keys[:, :2].tolist()} == {key}
+        assert batch.images.dtype == (torch.uint8 if kind == "cutmix" else torch.float32)
+        expected = apply_views(pool.read_views(key), store, pool.header.augmentation)
+        assert torch.equal(batch.images.float(), expected)
+        np.testing.assert_array_equal(batch.labels.numpy(), pool.read_labels(key, dtype=np.float32))
+    by_row = open_loader(pool, folder, batch_size=5, policy="stored")
+    with pytest.raises(InvalidArgumentError, match="field 'unit' differs"):
+        by_row.load_state_dict(loader.state_dict())
 
 
 def test_pools_smaller_than_an_epoch_work(folder: Path, tmp_path: Path) -> None:
