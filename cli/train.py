@@ -103,7 +103,11 @@ class Options:
 @click.option("--save-every", type=click.IntRange(1), default=1, show_default=True, help="In epochs.")
 @machine_options
 @image_cache_option
-@click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Processes that prepare batches ahead [default: 0 on a CPU, which training keeps busy itself].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(**given: Any) -> None:
     """Train a student from POOL and the images it labels.
@@ -181,10 +185,16 @@ def _train(options: Options, out: Path) -> TrainResult:
                 validation=validation,
                 device=options.device,
                 amp=options.amp,
-                workers=options.workers or (1 if options.device == "cpu" else min(8, os.cpu_count() or 1)),
+                workers=_workers(options),
                 progress=progress,
                 check_progress=checked,
             )
+
+
+def _workers(options: Options) -> int:
+    if options.workers is not None:
+        return options.workers
+    return 0 if options.device == "cpu" else min(8, os.cpu_count() or 1)
 
 
 def _show(options: Options, result: TrainResult) -> None:

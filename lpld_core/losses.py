@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # its usual name
 
 from lpld_core.presets import TrainRecipe
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.records import ViewBatch
+from lpld_labels.replay import ImageStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,19 @@ class TrueClasses:
         return TrueClasses(
             own=self.own.to(device), partner=self.partner.to(device), weight=self.weight.to(device)
         )
+
+
+def true_classes(views: ViewBatch, store: ImageStore) -> TrueClasses:
+    """Look up the classes of a batch's images and of those mixed into them."""
+    own = store.table.classes[views.images].astype(np.int64)
+    partner, weight = own, 1.0
+    if views.mix is not None:
+        partner, weight = own[views.mix.partner], views.mix.strength
+    return TrueClasses(
+        own=torch.from_numpy(own),
+        partner=torch.from_numpy(partner),
+        weight=torch.full((views.rows,), weight),
+    )
 
 
 def student_loss(

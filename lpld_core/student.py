@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,15 @@ from typing import Any
 import torch
 
 from lpld_core.evaluate import Accuracy, ValidationSet
-from lpld_core.label_stream import training_batches
-from lpld_core.losses import student_loss
+from lpld_core.losses import TrueClasses, student_loss
 from lpld_core.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.presets import TrainRecipe
 from lpld_core.trainer import EpochFacts, LossOf, Trainer
 from lpld_core.training_run import TrainingRun
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.image_folder import check_images
+from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.reader import PoolReader
-from lpld_labels.replay import ImageStore
-from lpld_labels.sampling import Sampling
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -69,12 +66,13 @@ def train_student(
     validation: ValidationSet | None = None,
     device: str | torch.device = "cpu",
     amp: bool = False,
-    workers: int = 1,
+    workers: int = 0,
     progress: Progress | None = None,
     check_progress: Progress | None = None,
 ) -> TrainResult:
     """Train until the budget is used: epochs x ceil(images / batch size) steps, whatever the pool holds.
 
+    workers: processes that prepare batches ahead; with 0 they are made between steps.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
     _check(pool, job, validation)
@@ -86,13 +84,20 @@ def train_student(
     trainer = Trainer(model, job.recipe, mean=mean, std=std, seed=job.seed, device=device, amp=amp)
     run = TrainingRun(job.out, _settings(pool, job, name, amp))
     start = _resume(run, trainer)
-    store = ImageStore(images_dir, pool.images, cache_directory=job.image_cache)
-    sampling = Sampling.of(pool, job.sampling, seed=job.seed)
+    loader = pool_loader(
+        pool,
+        images_dir,
+        policy=job.sampling,
+        seed=job.seed,
+        normalised=False,
+        num_workers=workers,
+        cache_directory=job.image_cache,
+    )
     evaluate = partial(validation.accuracy, model, mean, std) if validation is not None else lambda: None
     accuracy = evaluate() if start == job.recipe.epochs else None
     for epoch in range(start, job.recipe.epochs):
         last = epoch + 1 == job.recipe.epochs
-        facts = _epoch(pool, store, sampling, trainer, epoch, workers=workers, progress=progress)
+        facts = _epoch(loader, trainer, epoch, label_kind=pool.header.label_kind, progress=progress)
         accuracy = evaluate() if last or (epoch + 1) % job.evaluate_every == 0 else None
         run.log(_record(epoch, facts, accuracy))
         if last or (epoch + 1) % job.save_every == 0:
@@ -157,39 +162,32 @@ def _resume(run: TrainingRun, trainer: Trainer) -> int:
 
 
 def _epoch(
-    pool: PoolReader,
-    store: ImageStore,
-    sampling: Sampling,
-    trainer: Trainer,
-    epoch: int,
-    *,
-    workers: int,
-    progress: Progress | None,
+    loader: PoolLoader, trainer: Trainer, epoch: int, *, label_kind: str, progress: Progress | None
 ) -> EpochFacts:
-    keys = [pool.index.key(place) for place in sampling.places(epoch).tolist()]
-    all_steps = trainer.recipe.epochs * len(keys)
+    loader.set_epoch(epoch)
+    steps = len(loader)
+    all_steps = trainer.recipe.epochs * steps
 
-    def batches() -> Generator[tuple[torch.Tensor, LossOf], None, None]:
-        with closing(training_batches(pool, store, keys, workers=workers)) as stream:
-            for batch in stream:
-                if len(batch.labels) < 2:
-                    continue  # BatchNorm cannot learn from a single view
-                loss = partial(
-                    student_loss,
-                    trainer.recipe,
-                    labels=batch.labels.to(trainer.device),
-                    truth=batch.truth.to(trainer.device),
-                    label_kind=pool.header.label_kind,
-                )
-                yield batch.pixels, loss
+    def batches() -> Iterator[tuple[torch.Tensor, LossOf]]:
+        for batch in loader:
+            if len(batch.labels) < 2:
+                continue  # BatchNorm cannot learn from a single view
+            truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
+            loss = partial(
+                student_loss,
+                trainer.recipe,
+                labels=batch.labels.to(trainer.device),
+                truth=truth.to(trainer.device),
+                label_kind=label_kind,
+            )
+            yield batch.images, loss
 
     def report(done: int, total: int) -> None:
         del total
         if progress is not None:
-            progress(epoch * len(keys) + done, all_steps)
+            progress(epoch * steps + done, all_steps)
 
-    with closing(batches()) as source:
-        return trainer.run_epoch(epoch, source, steps=len(keys), progress=report)
+    return trainer.run_epoch(epoch, batches(), steps=steps, progress=report)
 
 
 def _record(epoch: int, facts: EpochFacts, accuracy: Accuracy | None) -> dict[str, Any]:

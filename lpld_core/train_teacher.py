@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from lpld_core.evaluate import Accuracy, ValidationSet
-from lpld_core.label_stream import true_classes
-from lpld_core.losses import mixed_cross_entropy
+from lpld_core.losses import mixed_cross_entropy, true_classes
 from lpld_core.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.presets import LabelRecipe, TrainRecipe
 from lpld_core.rendering import rendered

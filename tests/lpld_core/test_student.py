@@ -12,7 +12,6 @@ from torch import nn
 
 from lpld_core.ensemble import TeacherChoice, load_ensemble
 from lpld_core.evaluate import ValidationSet, centre_crop
-from lpld_core.label_stream import training_batches
 from lpld_core.models import seeded
 from lpld_core.presets import LabelRecipe, TrainRecipe
 from lpld_core.relabel import build_pool
@@ -30,8 +29,6 @@ from lpld_labels.errors import (
 )
 from lpld_labels.image_folder import scan_image_folder
 from lpld_labels.reader import PoolReader
-from lpld_labels.records import BatchKey
-from lpld_labels.replay import ImageStore, apply_views
 from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
 
 RECIPE = TrainRecipe(epochs=4, learning_rate=0.01)
@@ -54,22 +51,6 @@ def pool_path(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_train(out: Path, **changes: object) -> TrainJob:
     recipe = replace(RECIPE, **changes)  # type: ignore[arg-type]
     return TrainJob(out=out, recipe=recipe, student=NETWORK, evaluate_every=2)
-
-
-def test_batches_carry_pixels_labels_and_classes(pool_path: Path, images: Path) -> None:
-    with PoolReader(pool_path) as pool:
-        store = ImageStore(images, pool.images)
-        keys = [BatchKey(2, 1), BatchKey(0, 5), BatchKey(2, 1)]
-        for key, batch in zip(keys, training_batches(pool, store, keys, workers=2), strict=True):
-            stored = pool.read(key)
-            np.testing.assert_array_equal(batch.labels.numpy(), stored.labels.astype(np.float32))
-            pixels = apply_views(stored, store, pool.header.augmentation)
-            torch.testing.assert_close(batch.pixels.float(), pixels, rtol=0, atol=0)
-            classes = pool.images.classes[stored.images]
-            assert stored.mix is not None
-            assert batch.truth.own.tolist() == classes.tolist()
-            assert batch.truth.partner.tolist() == classes[stored.mix.partner].tolist()
-            assert batch.truth.weight[0].item() == pytest.approx(stored.mix.strength)
 
 
 def test_a_student_learns_and_is_written_down(pool_path: Path, images: Path, tmp_path: Path) -> None:
