@@ -21,6 +21,9 @@ STYLES: dict[str, dict[str, Any]] = {
     },
 }
 
+PUBLISHED_ENTRY = 4
+"""Bytes of a kept entry in published top-k labels: a half and a 16-bit class index."""
+
 
 def draw_chart(path: Path, curve: RateDistortion) -> None:
     """Draw the families of one pool."""
@@ -39,9 +42,20 @@ def draw_chart(path: Path, curve: RateDistortion) -> None:
             points = curve.envelope(temperature) if family == "klt" else curve.family(family)
             lost = [100 * (1 - point.fidelity.kept[temperature]) for point in points]
             panel.plot([point.payload for point in points], lost, markersize=5, **style)
+        top_k = curve.family("top-k, 16 bits")
+        panel.plot(
+            [PUBLISHED_ENTRY * int(point.name.split(":")[1]) for point in top_k],
+            [100 * (1 - point.fidelity.kept[temperature]) for point in top_k],
+            color="#999999",
+            marker="x",
+            markersize=5,
+            linewidth=1,
+            linestyle=":",
+            label="top-k as published (fp16 + int16)",
+        )
         panel.axvline(f16.payload, color="#555555", linewidth=1, linestyle=":")
-        panel.text(f16.payload * 0.95, 70, "f16, lossless", rotation=90, ha="right", va="top", fontsize=8)
-        panel.set(xscale="log", yscale="log", ylim=(0.003, 120), xlim=(9, 2400))
+        panel.text(f16.payload * 0.94, 0.0015, "f16, lossless", rotation=90, ha="right", fontsize=8)
+        panel.set(xscale="log", yscale="log", ylim=(0.001, 140), xlim=(6, 2600))
         panel.set_xticks([10, 20, 50, 100, 200, 500, 1000, 2000])
         panel.xaxis.set_major_formatter(plain)
         panel.xaxis.set_minor_formatter(NullFormatter())
@@ -51,12 +65,13 @@ def draw_chart(path: Path, curve: RateDistortion) -> None:
         panel.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)
         panel.set_axisbelow(True)
     panels[0].set_ylabel("information lost\nKL(p‖q) / KL(p‖uniform)")
-    for k, point in ((50, "topk:50:16"), (10, "topk:10:16")):
-        found = [p for p in curve.points if p.name == point]
-        if found:
-            place = (found[0].payload, 100 * (1 - found[0].fidelity.kept[TEMPERATURES[-1]]))
-            panels[-1].annotate(f"k = {k}", place, textcoords="offset points", xytext=(4, 6), fontsize=8)
-    panels[0].legend(loc="lower left", fontsize=9, framealpha=0.95)
+    for point in curve.family("top-k, 16 bits"):
+        place = (point.payload, 100 * (1 - point.fidelity.kept[TEMPERATURES[-1]]))
+        text = f"k={point.name.split(':')[1]}"
+        panels[-1].annotate(
+            text, place, textcoords="offset points", xytext=(0, -13), ha="center", fontsize=7, color="#1f4e8c"
+        )
+    panels[0].legend(loc="lower left", fontsize=8, framealpha=0.95)
     figure.suptitle(
         f"{curve.classes:,} classes, fp16 = {2 * curve.classes:,} bytes per row; "
         f"fitted on {curve.rows_fitted:,} rows, measured on {curve.rows_measured:,} others",
