@@ -8,10 +8,12 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from lpld_labels.loader import PoolBatch, pool_loader
 from tests.lpld_labels.loader_pools import build
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -103,6 +105,43 @@ def test_lightning(
         *("--batch-size", 8, "--workers", 0, "--epochs", 3, "--resume", checkpoint),
     )
     assert re.search(r"loss [\d.]+ after 9 steps", capsys.readouterr().out)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_resumes_in_the_middle_of_an_epoch(pool: Path, images: Path, tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    options: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    options |= {"enable_checkpointing": False, "use_distributed_sampler": False, "accelerator": "cpu"}
+
+    class Recorder(lightning.LightningModule):  # type: ignore[name-defined,misc]  # a class found at run time
+        """Notes which rows it is given."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+            self.rows: list[Any] = []
+
+        def training_step(self, batch: PoolBatch, batch_idx: int) -> torch.Tensor:
+            self.rows.append(batch.keys.tolist())
+            return self.layer(batch.images.mean(dim=(2, 3))).sum()  # type: ignore[no-any-return]
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    class SaveAtSeven(lightning.Callback):  # type: ignore[name-defined,misc]  # a class found at run time
+        def on_train_batch_end(self, trainer: Any, *facts: Any) -> None:
+            if trainer.global_step == 7:
+                trainer.save_checkpoint(tmp_path / "seven.ckpt")
+
+    def fit(resume: Path | None = None) -> list[Any]:
+        model = Recorder()
+        trainer = lightning.Trainer(max_epochs=3, callbacks=[SaveAtSeven()], **options)
+        trainer.fit(model, pool_loader(pool, images, batch_size=5), ckpt_path=resume)
+        return model.rows
+
+    whole = fit()
+    assert len(whole) == 15
+    assert fit(tmp_path / "seven.ckpt") == whole[7:]
 
 
 def test_sre2l_script(

@@ -13,6 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from lpld_labels import PoolReader
+from lpld_labels.codec_request import CodecRequest
+from lpld_labels.encode import encode_pool
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
 from lpld_labels.loader.cursor import TaskSampler
@@ -290,6 +292,22 @@ def test_labels_decode_to_the_same_bits_as_the_reader(folder: Path, tmp_path: Pa
     for batch in label_loader(pool, policy="stored"):
         expected = pool.read_labels(batch.key, dtype=np.float32)
         np.testing.assert_array_equal(batch.labels().numpy(), expected)
+
+
+@pytest.mark.parametrize("label_kind", ["logits", "probabilities"])
+def test_transform_coded_labels_are_finished_by_one_product(
+    folder: Path, tmp_path: Path, label_kind: str
+) -> None:
+    plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
+    encode_pool(plain, tmp_path / "klt", CodecRequest(name="klt", step=0.25))
+    pool = PoolReader(tmp_path / "klt")
+    for batch in label_loader(pool, policy="stored", batches_per_epoch=len(pool)):
+        assert batch.parts[0].shape[0] == batch.views.rows
+        expected = torch.from_numpy(pool.read_labels(batch.key, dtype=np.float32).copy())
+        torch.testing.assert_close(batch.labels(), expected, atol=1e-4, rtol=1e-4)
+    rows = next(iter(pool_loader(pool, folder, batch_size=5, policy="stored")))
+    stored = torch.from_numpy(pool.read_labels((0, 0), dtype=np.float32)[:5].copy())
+    torch.testing.assert_close(rows.labels, stored, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from lpld_labels import BatchKey, PoolReader
 from lpld_labels.check import check_pool
+from lpld_labels.codec_request import CodecRequest
+from lpld_labels.encode import encode_pool
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
 from lpld_labels.order import lowest_ranked
 from lpld_labels.pool_size import pool_bytes
@@ -50,7 +52,7 @@ def pruned(pool: PoolReader, out: Path, **settings: Any) -> PoolReader:
     return PoolReader(out)
 
 
-@pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32", "int8"])
+@pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32", "int8", "int4", "topk:3"])
 @pytest.mark.parametrize("features", [{"mix": "none"}, {"mix": "mixup", "cutout": True, "patches": 3}])
 def test_survivors_are_bit_identical(tmp_path: Path, codec: str, features: dict[str, Any]) -> None:
     parent = write_pool(tmp_path / "parent", with_partials(**features), codec=codec)
@@ -62,6 +64,23 @@ def test_survivors_are_bit_identical(tmp_path: Path, codec: str, features: dict[
         assert ours.labels.tobytes() == theirs.labels.tobytes()
         assert child.read_encoded(key).digest == parent.read_encoded(key).digest
     assert check_pool(child.location)
+
+
+def test_encoded_pools_can_be_pruned_and_pruned_ones_encoded(pool: PoolReader, tmp_path: Path) -> None:
+    request = CodecRequest(name="klt", step=0.5)
+    encode_pool(pool, tmp_path / "encoded", request)
+    encoded = PoolReader(tmp_path / "encoded")
+    child = pruned(encoded, tmp_path / "child", ratio=6)
+    for key in child.keys:
+        assert child.read_encoded(key).payload == encoded.read_encoded(key).payload
+        np.testing.assert_array_equal(child.read(key).labels, encoded.read(key).labels)
+    assert [step.operation for step in child.header.lineage] == ["encode", "prune"]
+
+
+def test_pools_are_found_by_uri(pool: PoolReader, tmp_path: Path) -> None:
+    with PoolReader(f"file://{pool.location}") as remote:
+        child = pruned(remote, tmp_path / "child", ratio=6)
+    assert len(child) == COMPLETE // 6
 
 
 @pytest.mark.parametrize("level", ["batch", "epoch"])
