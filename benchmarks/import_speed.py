@@ -224,7 +224,14 @@ def _summary(found: dict[str, list[dict[str, Any]]], long: dict[str, Any], batch
         }
     first = found["1"][0]
     results["bytes_ratio"] = first["pool_bytes"] / first["source_bytes"]
-    results["long"] = {"batches": long["batches"], "peak_memory_mb": long["peak_memory_mb"]}
+    more = (long["batches"] - batches) * LABEL_BYTES / 1e6
+    extra = long["import_cpu_s"] - summarise([run["import_cpu_s"] for run in found["1"]]).median
+    results["long"] = {
+        "batches": long["batches"],
+        "peak_memory_mb": long["peak_memory_mb"],
+        # What each further MB costs, once the program has started and listed its images.
+        "further_mb_per_core_s": more / extra,
+    }
     return results
 
 
@@ -248,7 +255,13 @@ def show(results: dict[str, Any]) -> None:
             f"{one['peak_memory_mb']:.0f}",
         )
     long = results["long"]
-    table.add_row(f"import of {long['batches']} batches", "", "", "", f"{long['peak_memory_mb']:.0f}")
+    table.add_row(
+        f"each further MB, {long['batches']} batches",
+        "",
+        "",
+        f"{long['further_mb_per_core_s']:.0f}",
+        f"{long['peak_memory_mb']:.0f}",
+    )
     Console().print(table)
 
 
