@@ -128,8 +128,14 @@ def _weight(summary: PoolSummary) -> Table:
         per_row = f"{size / summary.rows:.2f}" if summary.rows else "-"
         table.add_row(COMPONENT_NAMES[name], human_bytes(size), per_row, f"{100 * size / total:.2f} %")
     table.caption = (
-        f"{summary.ratio:.2f}x smaller than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
-        f"{summary.ratio_to_pickle_layout:.2f}x smaller than one pickle per batch "
+        f"{_times(summary.ratio)} than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
+        f"{_times(summary.ratio_to_pickle_layout)} than one pickle per batch "
         f"({human_bytes(summary.bytes.pickle_layout)})"
     )
     return table
+
+
+def _times(ratio: float) -> str:
+    if 0 < ratio < 1:
+        return f"{1 / ratio:.2f}x larger"
+    return f"{ratio:.2f}x smaller"
