@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.probabilities import log_probabilities
 from lpld_labels.reader import PoolReader
 from lpld_labels.records import BatchKey, ViewBatch
 
@@ -98,8 +99,4 @@ def score_batches(
 def _logits(pool: PoolReader, key: BatchKey) -> Floats:
     """Return a batch's labels as logits, float32 [B, C]."""
     labels: Floats = pool.read_labels(key, dtype=np.float32)
-    if pool.header.label_kind == "probabilities":
-        # Codecs that drop small probabilities store zeros, which have no logarithm.
-        logits: Floats = np.log(np.maximum(labels, np.finfo(np.float32).tiny))
-        return logits
-    return labels
+    return log_probabilities(labels) if pool.header.label_kind == "probabilities" else labels

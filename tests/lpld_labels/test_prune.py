@@ -45,6 +45,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> PoolReader:
 
 
 COMPLETE = EPOCHS * (PER_EPOCH - 1)
+GOLDEN = {
+    "batch": [(3, 1), (3, 2), (5, 1), (6, 3), (8, 1), (9, 3), (10, 1)],
+    "epoch": [(2, 0), (2, 1), (2, 2), (2, 3), (2, 4), (7, 0), (7, 1)],
+}
 
 
 def pruned(pool: PoolReader, out: Path, **settings: Any) -> PoolReader:
@@ -117,6 +121,15 @@ def test_random_choice_is_that_of_builds(pool: PoolReader) -> None:
     complete = [key for key, rows in zip(pool.keys, pool.index.rows, strict=True) if rows == 8]
     plan = plan_prune(pool, PruneSettings(ratio=6))
     assert [pool.index.key(p) for p in plan.kept.tolist()] == lowest_ranked(0, complete, COMPLETE // 6)
+
+
+def test_the_random_order_is_a_promise(pool: PoolReader) -> None:
+    # Changing these would make old prunings and new ones of the same pool not nest.
+    plans = {
+        level: plan_prune(pool, PruneSettings(ratio=8, level=level, seed=7)) for level in ("batch", "epoch")
+    }
+    keys = {level: [tuple(pool.index.key(p)) for p in plan.kept.tolist()] for level, plan in plans.items()}
+    assert keys == GOLDEN
 
 
 def test_batch_level_mixes_epochs_and_epoch_level_keeps_them_whole(pool: PoolReader, tmp_path: Path) -> None:
