@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
     for network, size in NETWORKS[: 1 if quick else 2]:
         classes = (20, 50) if quick else (20, 200, 1000)
         statistics += statistics_speed(
-            network, size, classes=classes, batch=16 if quick else 256, runs=1 if quick else 5
+            network, size, classes=classes, batch=16 if quick else 256, runs=1 if quick else 7
         )
     for entry in statistics:
         print(
@@ -225,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
         classes=2 if quick else 20,
         ipc=2 if quick else 10,
         iterations=2 if quick else 5,
-        runs=1 if quick else 5,
+        runs=1 if quick else 7,
         size=16 if quick else 32,
     )
     for entry in recovery:

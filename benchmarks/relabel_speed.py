@@ -13,6 +13,7 @@ A second part labels for many epochs and watches the memory in use.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -248,7 +249,8 @@ def main() -> None:
             "memory": memory.as_json(),
             "apply": applied.as_json(),
         }
-        command = "python -m benchmarks.relabel_speed --json OUT" + (" --quick" if arguments.quick else "")
+        given = [word for word in sys.argv[1:] if word not in {"--json", str(arguments.json)}]
+        command = " ".join(["python -m benchmarks.relabel_speed --json OUT", *given])
         write_json(arguments.json, benchmark="relabel_speed", command=command, results=results)
 
 
