@@ -28,6 +28,9 @@ $(VENV)/.ready-%: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --upgrade pip
 	$(RUN)/python -m pip install --quiet --editable ".[$*]"
+	# Benchmarks and examples import each other from the repository's root.
+	$(RUN)/python -c 'import pathlib, site; \
+	pathlib.Path(site.getsitepackages()[0], "lpld_repository.pth").write_text("$(CURDIR)\n")'
 	touch $@
 
 clean:
