@@ -139,7 +139,11 @@ class StreamingLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is: the batch after the last one it yielded. Plain JSON values."""
-        return {**self._identity(), **self._cursor.at._asdict()}
+        at = self._cursor.at
+        if self._steps(self.schedule.units(at.epoch) - at.done) == 0:
+            # The last batch of an epoch is out, but nobody has asked for the one after it.
+            at = Position(at.epoch + 1, 0)
+        return {**self._identity(), **at._asdict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration begin at the batch that was next when the state was saved.
