@@ -12,6 +12,8 @@ from lpld_labels.errors import InvalidBatchError
 from lpld_labels.halves import converted
 from lpld_labels.records import LabelArray
 
+_WIDEST = 0.99 * float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowGrid:
@@ -36,15 +38,18 @@ class RowGrid:
         offset = _rounded(rows.min(axis=1).astype(np.float64), dtype, down=True)
         spread = rows.max(axis=1).astype(np.float64) - offset
         scale = _rounded(spread / levels, dtype, down=False)
+        if spread.max(initial=0.0) > _WIDEST:
+            # Decoders compute scale * code in float32, which must not overflow.
+            raise InvalidBatchError(
+                "range of a label row is too large for its grid",
+                expected=f"at most {_WIDEST:.3g}",
+                got=float(spread.max()),
+                hint="use codec 'f32'",
+            )
         # A constant row has range 0; any positive step stores it exactly.
         step = np.where(scale > 0, scale, 1)
-        # The range of float32 rows may itself overflow float32.
-        work: type[np.floating[Any]] = (
-            np.float32 if spread.max(initial=0.0) < np.finfo(np.float32).max else np.float64
-        )
-        codes: npt.NDArray[np.floating[Any]] = rows.astype(work)
-        codes -= offset.astype(work)[:, None]
-        codes /= step.astype(work)[:, None]
+        codes = rows - offset.astype(np.float32)[:, None]
+        codes /= step.astype(np.float32)[:, None]
         np.rint(codes, out=codes)
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
 

@@ -15,7 +15,8 @@ from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from tests.label_factory import make_logits
 
-LARGEST = 2.0**127
+LARGEST = 2.0**126
+"""Rows may span twice this; float32 ends at four times."""
 BITS = {"int8": 8, "int6": 6, "int4": 4}
 
 
@@ -48,6 +49,14 @@ def test_error_is_at_most_half_a_step(name: str, labels: npt.NDArray[np.float32]
     step = (exact.max(axis=1) - exact.min(axis=1)) / ((1 << BITS[name]) - 1)
     rounding = np.spacing(np.abs(labels).max(axis=1)).astype(np.float64) * 4 + np.spacing(step) * 300
     assert (np.abs(decoded - exact) <= (step / 2 + rounding)[:, None]).all()
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_a_row_wider_than_float32_is_refused(name: str) -> None:
+    labels = np.full((2, 9), 2.0**127, np.float32)
+    labels[1, 3] = -(2.0**127)
+    with pytest.raises(InvalidBatchError, match="use codec 'f32'"):
+        codec_named(name).encode(labels)
 
 
 @pytest.mark.parametrize("name", BITS)
