@@ -10,9 +10,15 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import settings
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("LPLD_SHARED_DATA", PROJECT.parent / "shared" / "data"))
+
+# Continuous integration draws the same examples every time; elsewhere each run explores new ones.
+settings.register_profile("same-every-time", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("same-every-time")
 
 
 @pytest.fixture(scope="session")
