@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lpld_labels.codec_request import KLT, CodecRequest, better_choice, choose_codec, klt_fitter
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.klt import KltCodec
+from lpld_labels.crew import Tell, work_in_processes
 from lpld_labels.encode_size import staged_bytes, weigh
 from lpld_labels.errors import InvalidArgumentError, StagingMismatchError
 from lpld_labels.fidelity import Fidelity
@@ -205,34 +204,36 @@ def _encode_in_processes(
     size = max(1, min(PIECE, math.ceil(len(keys) / (4 * jobs))))
     pieces = [keys[start : start + size] for start in range(0, len(keys), size)]
     done = 0
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("spawn"), initializer=_ignore_interrupts
-        ) as processes,
-    ):
-        futures = {processes.submit(_encode_piece, pool, out, codec, piece): len(piece) for piece in pieces}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                done += futures[future]
-                if progress is not None:
-                    progress(done, len(keys))
-        except BaseException:
-            # Pieces in hand are finished and sealed; the rest waits for the next run.
-            processes.shutdown(cancel_futures=True)
-            raise
+
+    def heard(batches: int) -> None:
+        nonlocal done
+        done += batches
+        if progress is not None:
+            progress(done, len(keys))
+
+    with _one_thread_each():
+        work_in_processes(
+            partial(_Encoder, pool, out, codec),
+            pieces,
+            processes=min(jobs, len(pieces)),
+            heard=heard,
+            where=out,
+        )
 
 
-def _encode_piece(pool: PoolReader, out: Path, codec: Codec, keys: Sequence[BatchKey]) -> None:
-    """Run in a process of its own."""
-    with pool, PoolWriter(out, header=pool.header, images=pool.images, codec=codec) as writer:
-        _encode(pool, writer, keys)
+class _Encoder:
+    """Lives in a process of its own; each piece it encodes is sealed."""
 
+    def __init__(self, pool: PoolReader, out: Path, codec: Codec) -> None:
+        self._pool, self._out, self._codec = pool, out, codec
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, which lets pieces in hand finish."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def __call__(self, piece: Sequence[BatchKey], tell: Tell) -> None:
+        pool = self._pool
+        with PoolWriter(self._out, header=pool.header, images=pool.images, codec=self._codec) as writer:
+            for key in piece:
+                writer.append(pool.read(key))
+                if not tell(1):
+                    return
 
 
 @contextlib.contextmanager

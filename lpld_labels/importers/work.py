@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import islice
-from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Event
+from functools import partial
 from pathlib import Path
 
-from lpld_labels.errors import LabelPoolError, PoolWriteError, WorkerDiedError
+from lpld_labels.crew import Tell, work_in_processes
+from lpld_labels.errors import LabelPoolError, PoolWriteError
 from lpld_labels.importers.base import ImportTarget, Unit
 from lpld_labels.importers.formats import FORMATS
 from lpld_labels.importers.report import Hole, HoleLog
@@ -21,7 +16,6 @@ from lpld_labels.schema import SHARD_LABEL_BYTES
 from lpld_labels.writer import PoolWriter
 
 Progress = Callable[[int, int], None]
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,32 +75,15 @@ def run_here(job: Job, units: Iterator[Unit], writer: PoolWriter, *, total: int,
 
 def run_parallel(job: Job, units: Iterator[Unit], *, jobs: int, total: int, progress: Progress) -> None:
     """Do all units in `jobs` processes. Each task is a run of neighbours that fills about one shard."""
-    context = multiprocessing.get_context("spawn")
-    done, stop = context.Value("q", 0), context.Event()
+    done = 0
+
+    def heard(batches: int) -> None:
+        nonlocal done
+        done += batches
+        progress(done, total)
+
     tasks = _tasks(units, _task_size(job.target, jobs, total))
-    running: set[Future[None]] = set()
-    with ProcessPoolExecutor(jobs, context, _start_worker, (job, done, stop)) as pool:
-        try:
-            while True:
-                # A few tasks ahead keep every process busy; more would hold ids of the whole folder.
-                running |= {pool.submit(_do_task, task) for task in islice(tasks, jobs + 1 - len(running))}
-                if not running:
-                    break
-                finished, running = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    future.result()
-                progress(done.value, total)
-        except BrokenProcessPool:
-            raise WorkerDiedError(
-                "a process of the import was killed",
-                where=job.source,
-                hint="run again to go on where it stopped; with fewer --jobs if memory ran out",
-            ) from None
-        finally:
-            # On an error or Ctrl-C the others seal what they have and return.
-            stop.set()
-            for future in running:
-                future.cancel()
+    work_in_processes(partial(_Importer, job), tasks, processes=jobs, heard=heard, where=job.source)
 
 
 def _task_size(target: ImportTarget, jobs: int, total: int) -> int:
@@ -130,31 +107,19 @@ def _tasks(units: Iterator[Unit], batches: int) -> Iterator[list[Unit]]:
         yield task
 
 
-_worker: tuple[Job, PoolWriter, Callable[[int], bool]] | None = None
+class _Importer:
+    """Lives in a process of its own, with a writer of its own."""
 
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._writer = job.writer()
 
-def _start_worker(job: Job, done: Synchronized[int], stop: Event) -> None:
-    """Open this process's writer; Ctrl-C is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def tick(batches: int) -> bool:
-        with done.get_lock():
-            done.value += batches
-        return not stop.is_set()
-
-    global _worker  # noqa: PLW0603  (a process pool has no other place for what its workers share)
-    _worker = (job, job.writer(), tick)
-
-
-def _do_task(units: list[Unit]) -> None:
-    if _worker is None:
-        raise RuntimeError("worker was not started")
-    job, writer, tick = _worker
-    try:
-        do_units(job, units, writer, tick)
-    except PoolWriteError:
-        raise
-    except BaseException:
-        writer.flush()
-        raise
-    writer.flush()
+    def __call__(self, units: list[Unit], tell: Tell) -> None:
+        try:
+            do_units(self._job, units, self._writer, tell)
+        except PoolWriteError:
+            raise
+        except BaseException:
+            self._writer.flush()
+            raise
+        self._writer.flush()

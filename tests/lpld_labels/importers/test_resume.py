@@ -81,7 +81,7 @@ if __name__ == "__main__":
         made = {str(made)!r}
         import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", jobs=2)
     except WorkerDiedError as error:
-        sys.exit(0 if "run again" in str(error) else str(error))
+        sys.exit(0 if "run the same command again" in str(error) else str(error))
     sys.exit("no error")
 """
     script = tmp_path / "script.py"
@@ -105,8 +105,7 @@ import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/imag
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    while process.stdout.readline().strip() != "7":
-        pass
+    assert "7" in (line.strip() for line in process.stdout)
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()

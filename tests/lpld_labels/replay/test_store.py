@@ -161,6 +161,7 @@ def sums_elsewhere(store: ImageStore, context: ForkContext | SpawnContext, proce
         ours, theirs = context.Pipe()
         worker = context.Process(target=sums, args=(store, theirs))
         worker.start()
+        theirs.close()
         pipes.append(ours)
         workers.append(worker)
     results = [pipe.recv() for pipe in pipes]
