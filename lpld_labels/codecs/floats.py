@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
+from lpld_labels import warm
 from lpld_labels.codecs.base import (
     CanonicalBytes,
     Codec,
@@ -116,16 +117,15 @@ class _FloatCodec(Codec):
         return np.asarray(lists.values.slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
-        word = np.dtype(f"<u{self.dtype.itemsize}")
-        merged: npt.NDArray[Any] | None = None
+        merged = warm.empty(size, f"<u{self.dtype.itemsize}")
         for k in reversed(range(self.dtype.itemsize)):
             plane = _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
-            if merged is None:
-                merged = plane.astype(word)
+            if k == self.dtype.itemsize - 1:
+                np.copyto(merged, plane)
             else:
                 merged <<= 8
                 merged |= plane
-        return np.asarray(merged).view(self.dtype)
+        return merged.view(self.dtype)
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return [raw_bytes(self.decode(payload, rows=rows, classes=classes, dtype=self.dtype))]
@@ -146,8 +146,8 @@ def _decompressed(frame: pa.Buffer, size: int, column: str) -> npt.NDArray[np.ui
             raise PoolCorruptError(
                 "label payload has the wrong length", where=column, expected=size, got=declared
             )
-        plane = zstandard.ZstdDecompressor().decompress(frame)
-    except zstandard.ZstdError as error:
+        plane = pa.Codec("zstd").decompress(frame, size)
+    except (zstandard.ZstdError, pa.ArrowException, OSError) as error:
         raise PoolCorruptError(f"label payload does not decompress: {error}", where=column) from None
     return np.frombuffer(plane, dtype=np.uint8)
 
