@@ -48,18 +48,15 @@ def apply_views(
     if out is None:
         out = torch.empty(shape, dtype=dtype, memory_format=torch.channels_last)
     _check_out(out, shape, dtype)
-    in_place = dtype == torch.uint8 and views.mix is None
-    plain = out if in_place else _scratch_bytes(shape)
+    plain = out if dtype == torch.uint8 else _scratch_bytes(shape)
     _render(views, store, augmentation, plain)
     if views.cutout is not None:
         _cut_out(plain, views.cutout)
-    if in_place:
-        return out
-    if views.mix is None:
-        return out.copy_(plain)
-    if views.mix.box is None:
+    if views.mix is not None and views.mix.box is None:
         return _mixup(plain, views.mix, out)
-    return _cutmix(plain, views.mix, views.mix.box, out)
+    if views.mix is not None and views.mix.box is not None:
+        _cutmix(plain, views.mix, views.mix.box)
+    return out if plain is out else out.copy_(plain)
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
@@ -101,13 +98,12 @@ def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
         plain[slot, :, top:bottom, left:right] = fills[slot]
 
 
-def _cutmix(plain: torch.Tensor, mix: Mix, box: Box, out: torch.Tensor) -> torch.Tensor:
-    """Write each view to `out`, inside the box its partner."""
-    out.copy_(plain)
+def _cutmix(plain: torch.Tensor, mix: Mix, box: Box) -> None:
+    """Put the partner's pixels inside the box of each view, in place."""
     rows, columns = slice(box.top, box.bottom), slice(3 * box.left, 3 * box.right)
-    shown = _lines(plain)[:, rows, columns].index_select(0, torch.tensor(mix.partner.tolist()))
-    _lines(out)[:, rows, columns] = shown
-    return out
+    inside = _lines(plain)[:, rows, columns]
+    # Gathered before any is overwritten: partners are views of the same batch.
+    inside.copy_(inside.index_select(0, torch.tensor(mix.partner.tolist())))
 
 
 def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
