@@ -285,3 +285,18 @@ def test_settings_that_cannot_work(
 
 def test_a_teacher_is_needed(cli: Cli, folder: Path) -> None:
     one_line_error(cli("build", folder, folder.parent / "pool"), "--teacher", code=2)
+
+
+def test_a_network_without_batchnorm_labels(images: Path, tmp_path: Path, cli: Cli) -> None:
+    teacher = (
+        "--teacher",
+        "tests.lpld_core.networks:tiny_net_without_batchnorm",
+        "--teacher-weights",
+        "random",
+    )
+    options = (*teacher, "--size", SIDE, "--preset", "tiny", "--epochs", 2, "--batch-size", 5)
+    result = cli("build", images, tmp_path / "pool", *options)
+    assert result.exit_code == 0, result.stderr
+    verified = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", SIDE, "--json")
+    assert verified.exit_code == 0, verified.stderr
+    assert json.loads(verified.stdout)["teacher"]["largest_difference"] < 0.01
