@@ -169,3 +169,14 @@ def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
     early = used()
     play(6)
     assert all(late - first < 6e6 for first, late in zip(early, used(), strict=True))
+
+
+def test_the_first_batch_of_a_long_pool_comes_within_a_second(folder: Path, tmp_path: Path) -> None:
+    """Opening must not read every batch, nor every shard, of 20,000."""
+    pool = build(tmp_path / "pool", folder, epochs=500, batch_size=1)
+    assert len(pool) == 20_000
+    for workers in (0, 1):
+        start = time.monotonic()
+        loader = pool_loader(pool.location, folder, batch_size=8, num_workers=workers)
+        assert len(next(iter(loader)).images) == 8
+        assert time.monotonic() - start < 1
