@@ -8,8 +8,10 @@ import torch
 
 from lpld_labels.errors import InvalidArgumentError
 
-_CACHED_VALUES = 160_000
-"""float32 values that stay in a core's cache from one pass to the next: one image of 224 x 224."""
+_SERIAL_VALUES = 32_768
+"""Torch shares CPU operations on more values among its threads. Waiting for them costs more than these
+few operations on an image, and stalls the loader when workers keep all cores busy. This many float32
+values also stay in a core's cache from one pass to the next."""
 
 
 def normalise(
@@ -41,12 +43,12 @@ def normalise(
     batch, _, height, width = out.shape
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
-    # On a CPU a few images at a time, so that each pass finds the values of the last still in the cache.
-    at_once = max(1, _CACHED_VALUES // (height * width * 3)) if out.device.type == "cpu" else batch
-    for part in range(0, batch, at_once):
-        images = out[part : part + at_once]
+    # One factor per value of an image row, not one per channel: a long inner loop, not one of three.
+    targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
+    sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
+    at_once = max(1, _SERIAL_VALUES // (width * 3)) if out.device.type == "cpu" else batch * height
+    for target, source in zip(targets.split(at_once), sources.split(at_once), strict=True):
         if out is not pixels:
-            images.copy_(pixels[part : part + at_once])
-        # One factor per value of an image row, not one per channel: a long inner loop, not one of three.
-        images.permute(0, 2, 3, 1).view(-1, height, width * 3).mul_(scale).sub_(shift)
+            target.copy_(source)
+        target.mul_(scale).sub_(shift)
     return out
