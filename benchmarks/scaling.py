@@ -39,7 +39,7 @@ from lpld_labels.prune import PruneSettings, prune_pool
 ROWS, CLASSES, IMAGES, PER_EPOCH = 128, 1000, 10_000, 78
 """ImageNet-1K at 10 images per class, in batches of 128."""
 STEPS = (1, 10, 100)
-BASE, QUICK_BASE = 40, 10
+BASE, QUICK_BASE = 400, 10
 PRUNE_RATIO = 10
 READS = 100
 OPENINGS = 15
