@@ -80,7 +80,7 @@ class _Crew(Generic[Task]):
         for number in range(count):
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
-                target=_serve, args=(theirs, self._stop), name=f"process {number}"
+                target=_serve, args=(theirs, self._stop), name=f"process {number + 1}"
             )
             with _interrupts_held():
                 process.start()
