@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -82,12 +83,12 @@ class _Crew(Generic[Task]):
             process = self._context.Process(
                 target=_serve, args=(theirs, self._stop), name=f"process {number + 1}"
             )
-            with _interrupts_held():
-                process.start()
-                self._all.append(process)
-            # Held by the process alone, its end closes when the process dies.
-            theirs.close()
+            # Known before it runs: wherever Ctrl-C strikes, its line gets closed, which ends it.
             self.members[ours] = process
+            self._all.append(process)
+            with _interrupts_held(), theirs:
+                # With the block its end is left to the process alone, so that it closes when it dies.
+                process.start()
             # Not among the arguments: starting a process that dies at once blocks on long ones.
             self._send(ours, self._start)
 
@@ -138,11 +139,13 @@ class _Crew(Generic[Task]):
         for line in list(self.members):
             self._release(line)
         for process in self._all:
-            process.join()
+            if process.pid is not None:
+                process.join()
 
 
 def _serve(line: Connection, stop: Any) -> None:
     """Live as a process of the crew."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
     def tell(news: Any) -> bool:
@@ -182,6 +185,8 @@ def _interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # Starting it lets the signal through again, so it must be there already.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

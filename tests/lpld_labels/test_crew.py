@@ -6,10 +6,13 @@ import functools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lpld_labels.crew import Do, Tell, work_in_processes
@@ -102,7 +105,52 @@ def test_killed_while_others_are_being_started(tmp_path: Path, wait: float, ball
     assert multiprocessing.active_children() == []
 
 
-def test_ctrl_c_is_heard_by_the_parent_alone(tmp_path: Path) -> None:
+PRESSED = """
+import functools, sys
+from pathlib import Path
+from lpld_labels.crew import work_in_processes
+from tests.lpld_labels.test_crew import start
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    say = functools.partial(print, flush=True)
+    try:
+        work_in_processes(functools.partial(start, folder), [-3, -3], processes=2, heard=say, where=folder)
+    except KeyboardInterrupt:
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.05, 0.2, None])
+def test_ctrl_c_at_the_terminal_is_heard_by_the_parent_alone(
+    tmp_path: Path, project: Path, wait: float | None
+) -> None:
+    """The terminal sends it to every process, also to those that are just being started."""
+    command = [sys.executable, "-c", PRESSED, str(tmp_path)]
+    with subprocess.Popen(
+        command,
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            if wait is None:
+                process.stdout.readline()
+            else:
+                while len(psutil.Process(process.pid).children()) < 2:
+                    assert process.poll() is None
+                time.sleep(wait)
+            os.killpg(process.pid, signal.SIGINT)
+            _, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert stderr == ""
+    assert process.returncode == 7
+
+
+def test_an_error_of_the_listener_stops_the_work(tmp_path: Path) -> None:
     def press(news: object) -> None:
         raise KeyboardInterrupt
 
