@@ -47,7 +47,7 @@ def normalise(
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
     at_once = max(1, _SERIAL_VALUES // (width * 3)) if out.device.type == "cpu" else batch * height
-    for target, source in zip(targets.split(at_once), sources.split(at_once), strict=True):
+    for target, source in zip(torch.split(targets, at_once), torch.split(sources, at_once), strict=True):
         if out is not pixels:
             target.copy_(source)
         target.mul_(scale).sub_(shift)
