@@ -40,6 +40,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
         )
     scale = results["scale"]
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("label pool on disk, kB (log scale)")
     axes.set_ylabel("top-1 of the student, %")
     axes.set_title(

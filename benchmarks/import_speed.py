@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -188,11 +189,16 @@ def measure(work: Path, data: Path, *, batches: int, images: int, runs: int, tim
         found["load"].append(child("load", source))
         found["bare"].append(child("bare", source, work / "bare"))
     repeat_folder(work / "long", source, times)
-    long = child("import", work / "long", work / "pool-long", photos, 1)
+    long = []
+    for run in range(runs):
+        long.append(child("import", work / "long", work / f"pool-long-{run}", photos, 1))
+        shutil.rmtree(work / f"pool-long-{run}")
     return _summary(found, long, batches)
 
 
-def _summary(found: dict[str, list[dict[str, Any]]], long: dict[str, Any], batches: int) -> dict[str, Any]:
+def _summary(
+    found: dict[str, list[dict[str, Any]]], long: list[dict[str, Any]], batches: int
+) -> dict[str, Any]:
     megabytes = batches * LABEL_BYTES / 1e6
     results: dict[str, Any] = {"batches": batches, "label_mb": megabytes}
     load = summarise([run["load_s"] for run in found["load"]])
@@ -224,13 +230,16 @@ def _summary(found: dict[str, list[dict[str, Any]]], long: dict[str, Any], batch
         }
     first = found["1"][0]
     results["bytes_ratio"] = first["pool_bytes"] / first["source_bytes"]
-    more = (long["batches"] - batches) * LABEL_BYTES / 1e6
-    extra = long["import_cpu_s"] - summarise([run["import_cpu_s"] for run in found["1"]]).median
+    total = long[0]["batches"] * LABEL_BYTES / 1e6
+    work = summarise([run["import_cpu_s"] for run in long])
     results["long"] = {
-        "batches": long["batches"],
-        "peak_memory_mb": long["peak_memory_mb"],
+        "batches": long[0]["batches"],
+        "peak_memory_mb": max(run["peak_memory_mb"] for run in long),
+        "core_seconds": work.as_json(),
+        "mb_per_core_s": total / work.median,
         # What each further MB costs, once the program has started and listed its images.
-        "further_mb_per_core_s": more / extra,
+        "further_mb_per_core_s": (total - megabytes)
+        / (work.median - summarise([run["import_cpu_s"] for run in found["1"]]).median),
     }
     return results
 
@@ -256,10 +265,10 @@ def show(results: dict[str, Any]) -> None:
         )
     long = results["long"]
     table.add_row(
-        f"each further MB, {long['batches']} batches",
+        f"import, {long['batches']} batches",
+        f"{long['core_seconds']['median_s']:.2f}",
         "",
-        "",
-        f"{long['further_mb_per_core_s']:.0f}",
+        f"{long['mb_per_core_s']:.0f} ({long['further_mb_per_core_s']:.0f} for each further MB)",
         f"{long['peak_memory_mb']:.0f}",
     )
     Console().print(table)

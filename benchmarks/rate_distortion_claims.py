@@ -46,7 +46,7 @@ def check_claims(curve: RateDistortion, replay: Mapping[str, Any], many: Mapping
         Claim(
             text="klt encodes at least 20 MB of fp16 logits per second and core",
             holds=slowest.encode_rate >= 20,
-            found=f"{slowest.encode_rate:.0f} MB/s at the slowest of the settings by fidelity ({slowest.name})",
+            found=f"{slowest.encode_rate:.0f} MB/s at the slowest setting by fidelity ({slowest.name})",
         ),
         Claim(
             text="decoding costs at most 10 % of replaying its images",
