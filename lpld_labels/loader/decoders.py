@@ -7,7 +7,7 @@ entry in `DECODERS` is decoded whole by the worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.codecs.affine import Int4Codec, Int6Codec, Int8Codec
 from lpld_labels.codecs.klt import KltCodec
+from lpld_labels.replay.normalisation import SERIAL_VALUES
 
 Parts = tuple[npt.NDArray[Any], ...]
 
@@ -45,7 +46,13 @@ class WholeDecoder:
         return (labels,)
 
     def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return parts[0].to(torch.float32)
+        (labels,) = parts
+        if labels.dtype == torch.float32:
+            return labels
+        wide = torch.empty_like(labels, dtype=torch.float32)
+        for target, source in _pieces(wide, labels):
+            target.copy_(source)
+        return wide
 
 
 class GridDecoder:
@@ -63,8 +70,11 @@ class GridDecoder:
 
     def finish(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
         codes, scale, offset = parts
-        # The same two roundings as RowGrid.values, so that both give the same bits.
-        return codes.to(torch.float32).mul_(scale[:, None]).add_(offset[:, None])
+        values = torch.empty_like(codes, dtype=torch.float32)
+        for target, code, step, start in _pieces(values, codes, scale[:, None], offset[:, None]):
+            # The same two roundings as RowGrid.values, so that both give the same bits.
+            target.copy_(code).mul_(step).add_(start)
+        return values
 
 
 class KltDecoder:
@@ -95,6 +105,12 @@ class KltDecoder:
             basis, mean = (torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)
             self._tables[device] = (basis, mean)
         return self._tables[device]
+
+
+def _pieces(values: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield the same rows of all tensors, on a CPU so few at a time that torch's threads stay out of it."""
+    rows = max(1, SERIAL_VALUES // max(1, values.shape[1])) if values.device.type == "cpu" else len(values)
+    yield from zip(*(torch.split(tensor, max(1, rows)) for tensor in (values, *others)), strict=True)
 
 
 DECODERS: Mapping[str, type[TorchDecoder]] = {

@@ -8,7 +8,7 @@ import torch
 
 from lpld_labels.errors import InvalidArgumentError
 
-_SERIAL_VALUES = 32_768
+SERIAL_VALUES = 32_768
 """Torch shares CPU operations on more values among its threads. Waiting for them costs more than these
 few operations on an image, and stalls the loader when workers keep all cores busy. This many float32
 values also stay in a core's cache from one pass to the next."""
@@ -46,7 +46,7 @@ def normalise(
     # One factor per value of an image row, not one per channel: a long inner loop, not one of three.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
-    at_once = max(1, _SERIAL_VALUES // (width * 3)) if out.device.type == "cpu" else batch * height
+    at_once = max(1, SERIAL_VALUES // (width * 3)) if out.device.type == "cpu" else batch * height
     for target, source in zip(torch.split(targets, at_once), torch.split(sources, at_once), strict=True):
         if out is not pixels:
             target.copy_(source)
