@@ -39,9 +39,11 @@ from lpld_labels.prune import PruneSettings, prune_pool
 ROWS, CLASSES, IMAGES, PER_EPOCH = 128, 1000, 10_000, 78
 """ImageNet-1K at 10 images per class, in batches of 128."""
 STEPS = (1, 10, 100)
-BASE, QUICK_BASE = 400, 10
+BASE, QUICK_BASE = 200, 10
 PRUNE_RATIO = 10
 READS = 100
+WARM_EVERY = 100
+"""Batches between those that are read first: less than a shard holds."""
 OPENINGS = 15
 WATCH_SECONDS = 0.005
 
@@ -80,11 +82,13 @@ def open_pool(data: Path, folder: Path, batches: int) -> dict[str, float]:
 
 
 def read(data: Path, folder: Path, batches: int) -> dict[str, float]:
-    """Read random batches; return the median time of one."""
+    """Read random batches; return the median time of one, with all shards open as in a training run."""
     del data
     random = keyed_generator(0, batches)
     seconds = []
     with PoolReader(folder / "pool") as pool:
+        for place in range(0, batches, WARM_EVERY):
+            pool.read(pool.index.key(place), dtype=np.float16)
         for place in random.integers(0, batches, READS).tolist():
             start = time.perf_counter()
             batch = pool.read(pool.index.key(place), dtype=np.float16)
@@ -95,9 +99,9 @@ def read(data: Path, folder: Path, batches: int) -> dict[str, float]:
 
 
 def prune(data: Path, folder: Path, batches: int) -> dict[str, float]:
-    """Prune at random; rows are those of the parent."""
+    """Prune at random, with the command's own settings; rows are those of the parent."""
     del data
-    with PoolReader(folder / "pool") as pool:
+    with PoolReader(folder / "pool", view_cache_bytes=0, open_shards=2) as pool:
         start = time.perf_counter()
         manifest = prune_pool(pool, folder / "pruned", PruneSettings(ratio=PRUNE_RATIO))
         seconds = time.perf_counter() - start
@@ -105,9 +109,9 @@ def prune(data: Path, folder: Path, batches: int) -> dict[str, float]:
 
 
 def encode(data: Path, folder: Path, batches: int) -> dict[str, float]:
-    """Encode as int8, which needs no fitting."""
+    """Encode as int8, which needs no fitting, with the command's own settings."""
     del data
-    with PoolReader(folder / "pool") as pool:
+    with PoolReader(folder / "pool", view_cache_bytes=0, open_shards=2) as pool:
         start = time.perf_counter()
         result = encode_pool(pool, folder / "encoded", CodecRequest(name="int8"))
         seconds = time.perf_counter() - start

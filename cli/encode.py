@@ -66,8 +66,11 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
     from lpld_labels.encode import encode_pool
     from lpld_labels.reader import PoolReader
 
-    # Batches are visited in file order, so one block of views at a time is enough.
-    with PoolReader(pool, view_cache_bytes=0) as reader, progress_bar("encoding batches") as progress:
+    # Batches are visited in file order, so one block of views and one open shard at a time are enough.
+    with (
+        PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
+        progress_bar("encoding batches") as progress,
+    ):
         request = CodecRequest(name=codec, **options)
         result = encode_pool(reader, out, request, jobs=jobs, force=force, progress=progress)
     facts = _facts(pool, out, result)
