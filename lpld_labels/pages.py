@@ -9,11 +9,11 @@ Anything else is left to pyarrow (`values_of_page` returns None).
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
 
@@ -46,7 +46,7 @@ class PlainPage:
         """Read the page, check it and return its values."""
         file.seek(self.start)
         page = file.read_buffer(self.size)
-        if page.size != self.size or (self.crc is not None and zlib.crc32(memoryview(page)) != self.crc):
+        if page.size != self.size or (self.crc is not None and isal_zlib.crc32(memoryview(page)) != self.crc):
             raise PoolCorruptError("page checksum does not match", where=where, hint="restore this file")
         return page.slice(self.size - self.tail)
 

@@ -14,13 +14,13 @@ import io
 import math
 import struct
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from isal import isal_zlib
 
 from lpld_labels.errors import LabelFileError
 from lpld_labels.importers.numpy_pickle import numpy_names
@@ -160,7 +160,7 @@ class _SavedObject:
         content = memoryview(self._data)[start : start + entry.size]
         if signature != b"PK\x03\x04" or len(content) != entry.size:
             raise self._error("damaged zip: a member lies outside the file", repr(name))
-        if zlib.crc32(content) != entry.crc:
+        if isal_zlib.crc32(content) != entry.crc:
             raise self._error("damaged file: checksum of a member does not match", repr(name))
         return content
 

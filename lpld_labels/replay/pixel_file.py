@@ -19,13 +19,13 @@ import mmap
 import os
 import shutil
 import uuid
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import PIL
+from isal import isal_zlib
 
 from lpld_labels.errors import PoolWriteError
 from lpld_labels.images import ImageTable
@@ -84,7 +84,7 @@ class PixelFile:
         start, end = self._starts[index], self._starts[index + 1]
         pixels: Pixels = self._bytes[start:end]
         if not self._trusted[index]:
-            if int(self._seals[index]) != _FILLED | zlib.crc32(pixels.data):
+            if int(self._seals[index]) != _FILLED | isal_zlib.crc32(pixels.data):
                 image = decode(index)
                 if self._writable:
                     self._write(index, image)
@@ -99,7 +99,7 @@ class PixelFile:
         Written through the file and not the map: a full disk is then an error, not a signal that
         ends the process.
         """
-        seal = _FILLED | zlib.crc32(image.data)
+        seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self.path), self.path.open("r+b", buffering=0) as stream:
             for data, position in (
                 (image.reshape(-1).data, self._starts[index]),
