@@ -57,37 +57,33 @@ def label_in_processes(
     work_in_processes(start, range(jobs), processes=jobs, heard=heard, where=job.pool)
 
 
+@dataclass(frozen=True)
 class _Labeller:
-    """Lives in a process of its own and labels its part."""
+    """Lives in a process of its own and labels its parts."""
 
-    def __init__(
-        self,
-        job: LabelJob,
-        teachers: Sequence[TeacherChoice],
-        images: ImageTable,
-        classes: int | None,
-        jobs: int,
-        machine: Machine,
-    ) -> None:
-        self._job, self._teachers, self._images = job, teachers, images
-        self._classes, self._jobs, self._machine = classes, jobs, machine
+    job: LabelJob
+    teachers: Sequence[TeacherChoice]
+    images: ImageTable
+    classes: int | None
+    jobs: int
+    machine: Machine
 
     def __call__(self, part: int, tell: Tell) -> None:
         def report(done: int, total: int) -> None:
             if not tell((part, done, total)):
                 raise _StopError
 
-        machine = self._machine
+        machine = self.machine
         torch.set_num_threads(machine.threads)
         ensemble = load_ensemble(
-            self._teachers, classes=self._classes, device=machine.device_of(part), amp=machine.amp
+            self.teachers, classes=self.classes, device=machine.device_of(part), amp=machine.amp
         )
         try:
             build_pool(
-                self._job,
+                self.job,
                 ensemble,
-                self._images,
-                part=(part, self._jobs),
+                self.images,
+                part=(part, self.jobs),
                 publish=False,
                 workers=machine.workers,
                 progress=report,

@@ -94,8 +94,8 @@ class _Crew(Generic[Task]):
 
     def attend(self) -> None:
         """Wait for a message of any process and act on it."""
-        for line in wait(list(self.members)):
-            assert isinstance(line, Connection)  # noqa: S101  # for the type checker
+        ready = wait(list(self.members))
+        for line in [line for line in self.members if line in ready]:
             try:
                 message = line.recv()
             except (EOFError, ConnectionError):
