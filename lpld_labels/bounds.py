@@ -21,9 +21,10 @@ def check_bounds(views: ViewBatch, images: ImageTable, augmentation: Augmentatio
             hint="these views are about other images",
         )
     sizes = np.stack([images.heights[views.images], images.widths[views.images]], axis=1)
-    outside = (views.crops[:, :2].astype(np.int64) + views.crops[:, 2:] > sizes).any(axis=1)
+    # Crops are >= 0, so this side of the comparison cannot overflow.
+    outside = views.crops[:, 2:] > sizes - views.crops[:, :2]
     if outside.any():
-        slot = int(np.argmax(outside))
+        slot = int(np.argmax(outside.any(axis=1)))
         raise InvalidBatchError(
             f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
             where=views.key,

@@ -15,6 +15,8 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +62,9 @@ class EncodedBatch:
     def key(self) -> BatchKey:
         return self.views.key
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
+        """Bytes of the payload."""
         return sum(array.nbytes for array in self.payload.values())
 
     @staticmethod
@@ -201,9 +204,14 @@ def _write_labels(path: Path, batches: Sequence[EncodedBatch], codec: Codec, cla
         write_statistics=["epoch", "batch"],
         data_page_size=_ONE_PAGE,
     ) as writer:
-        for group in _groups(batches, [batch.nbytes for batch in batches], LABEL_BYTES_PER_GROUP):
-            table = pa.concat_tables([_label_rows(batch, schema) for batch in group]).combine_chunks()
-            writer.write_table(table, row_group_size=table.num_rows)
+        tables = (
+            pa.concat_tables([_label_rows(batch, schema) for batch in group])
+            for group in _groups(batches, [batch.nbytes for batch in batches], LABEL_BYTES_PER_GROUP)
+        )
+        # Neighbours of one size are handed over together: a call for each would take as long as its write.
+        for rows, alike in groupby(tables, key=lambda table: table.num_rows):
+            table = pa.concat_tables(list(alike))
+            writer.write_table(table, row_group_size=rows)
             written += table.num_rows
     return written
 

@@ -7,6 +7,7 @@ plain    one row per view; column ``labels`` is a list of floats that DuckDB and
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,11 +74,10 @@ class _FloatCodec(Codec):
             column = self.payload_columns(values.shape[1])[0].type
             array = pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=column)
             return EncodedLabels(payload={"labels": array}, canonical=canonical)
-        # Shifting words is twice as fast as gathering every other byte.
         words = values.reshape(-1).view(f"<u{self.dtype.itemsize}")
-        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+        compressor = _OWN.compressor
         payload = {
-            f"plane_{k}": binary_cell(compressor.compress(raw_bytes((words >> 8 * k).astype(np.uint8))))
+            f"plane_{k}": binary_cell(compressor.compress(raw_bytes(_plane(words, k))))
             for k in range(self.dtype.itemsize)
         }
         return EncodedLabels(payload=payload, canonical=canonical)
@@ -136,6 +136,22 @@ class _FloatCodec(Codec):
         layout = reader.text("layout", choices=LAYOUTS)
         reader.finish()
         return cls(layout=layout)
+
+
+class _Own(threading.local):
+    """What each thread has for itself: making a compressor takes a third as long as using it."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+
+
+_OWN = _Own()
+
+
+def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
+    """Return byte k of every word; shifting is twice as fast as gathering every other byte."""
+    shifted = words >> 8 * k if k else words
+    return shifted.astype(np.uint8)
 
 
 def _decompressed(frame: pa.Buffer, size: int, column: str) -> npt.NDArray[np.uint8]:

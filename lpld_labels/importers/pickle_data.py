@@ -71,34 +71,36 @@ class PickleReader:
     def read(self) -> object:
         """Return the object, made of lists, tuples, numbers, text, bytes and what the table makes."""
         program, stack, memo, steps = self._program, self._stack, self._memo, self.steps
+        at = 0
         try:
-            while (code := program[self._at]) != _STOP:
-                self._at += 1
+            while (code := program[at]) != _STOP:
+                at += 1
                 # Two of three instructions are one of these; a call each would double the time.
                 if code == _BINPUT:
-                    memo[program[self._at]] = stack[-1]
-                    self._at += 1
+                    memo[program[at]] = stack[-1]
+                    at += 1
                 elif code == _BINGET:
-                    stack.append(memo[program[self._at]])
-                    self._at += 1
+                    stack.append(memo[program[at]])
+                    at += 1
                 elif code == _BININT1:
-                    stack.append(program[self._at])
-                    self._at += 1
-                elif code in steps:
-                    steps[code](self)
+                    stack.append(program[at])
+                    at += 1
                 else:
-                    raise self._unknown(code)
+                    self._at = at
+                    steps.get(code, PickleReader._unknown)(self)
+                    at = self._at
             return self._result()
         except IndexError:
             raise self._damaged("it ends too early, or a value is missing") from None
         except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
             raise self._damaged(str(error)) from None
 
-    def _unknown(self, code: int) -> LabelFileError:
+    def _unknown(self) -> None:
+        code = self._program[self._at - 1]
         opcode = next((op for op in pickletools.opcodes if ord(op.code) == code), None)
         if opcode is None:
-            return self._damaged(f"no instruction at byte {self._at - 1}")
-        return self._refused(f"the instruction {opcode.name}")
+            raise self._damaged(f"no instruction at byte {self._at - 1}")
+        raise self._refused(f"the instruction {opcode.name}")
 
     def _damaged(self, why: str) -> LabelFileError:
         return LabelFileError(f"damaged pickle: {why}", where=self._where, hint="restore this file")

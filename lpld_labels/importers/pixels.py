@@ -35,30 +35,31 @@ def crops_in_pixels(
 
     heights, widths: int32 [B], size of each row's image. images: int32 [B], for messages.
     """
-    sides = np.stack([heights, widths, heights, widths], axis=1)
+    sides = np.empty((len(images), 4), np.int64)
+    sides[:, 0::2], sides[:, 1::2] = heights[:, None], widths[:, None]
     pixels, off = _whole_pixels(fractions, sides)
-    _refuse_crops(off.any(axis=1), fractions, sides, images, where)
-    ends = pixels[:, :2] + pixels[:, 2:]
+    _refuse_crops(off, fractions, sides, images, where)
+    room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
         # Fractions too coarse for the image may reach pixels too far, where no crop can have been.
         slack = np.ceil(sides[:, :2] * (float(np.finfo(fractions.dtype).eps) / 2))
-        over = np.maximum(ends - sides[:, :2], 0)
+        over = np.maximum(pixels[:, 2:] - room, 0)
         pixels[:, 2:] -= np.where(over <= slack, over, 0)
-        ends = pixels[:, :2] + pixels[:, 2:]
-    outside = (ends > sides[:, :2]).any(axis=1) | (pixels[:, 2:] < 1).any(axis=1)
+    outside = (pixels[:, 2:] > room) | (pixels[:, 2:] < 1)
     _refuse_crops(outside, fractions, sides, images, where)
     return pixels.astype(np.int32)
 
 
 def _refuse_crops(
-    wrong: npt.NDArray[np.bool_] | np.bool_,
+    wrong: npt.NDArray[np.bool_],
     fractions: Fractions,
     sides: npt.NDArray[np.integer[Any]],
     images: IntArray,
     where: str,
 ) -> None:
+    """Refuse crops of which any part is wrong; wrong: [B, n]."""
     if wrong.any():
-        slot = int(np.argmax(wrong))
+        slot = int(np.argmax(wrong.any(axis=1)))
         raise ImageMismatchError(
             f"crop of slot {slot} does not fall on whole pixels of image {int(images[slot])}",
             where=where,

@@ -10,13 +10,11 @@ is allocated, so a file can never take more memory than its own length.
 
 from __future__ import annotations
 
-import io
 import math
-import struct
-import zipfile
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +23,14 @@ from isal import isal_zlib
 from lpld_labels.errors import LabelFileError
 from lpld_labels.importers.numpy_pickle import numpy_names
 from lpld_labels.importers.pickle_data import Name, PickleReader
+from lpld_labels.importers.zip_directory import Member, member_bytes, read_directory
 
 Array = npt.NDArray[Any]
 
 MAX_FILE_BYTES = 1 << 31
 """A batch of 1024 rows of 10,450 float32 labels is 43 MB; nothing near 2 GiB is a label batch."""
 MAX_DIMENSIONS = 8
+PROGRAM = "/data.pkl"
 
 STORAGE_DTYPES: Mapping[str, np.dtype[Any]] = {
     "torch.HalfStorage": np.dtype(np.float16),
@@ -45,18 +45,6 @@ STORAGE_DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _STORAGE_NAMES = {text: Name(text) for text in STORAGE_DTYPES}
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    EOFError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    UnicodeDecodeError,
-    ValueError,
-    struct.error,
-)
-
 
 def read_torch_zip(path: Path) -> object:
     """Return what was saved: lists and tuples of numbers, None, and NumPy arrays for tensors.
@@ -65,25 +53,21 @@ def read_torch_zip(path: Path) -> object:
     not of this kind, UnsafePickleError for one that asks for anything but data.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise LabelFileError(
-                "file is too large for a label batch", where=path, expected=f"<= {MAX_FILE_BYTES}", got=size
-            )
-        data = path.read_bytes()
+        with path.open("rb", buffering=0) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise LabelFileError(
+                    "file is too large for a label batch",
+                    where=path,
+                    expected=f"<= {MAX_FILE_BYTES}",
+                    got=size,
+                )
+            data = stream.readall()
     except FileNotFoundError:
         raise LabelFileError("file is missing", where=path, hint="copy the folder again") from None
     except OSError as error:
         raise LabelFileError(f"cannot read: {error.strerror}", where=path) from None
     return _SavedObject(data, where=str(path)).read()
-
-
-class _Entry(NamedTuple):
-    """Where the bytes of a zip member are, and their CRC-32."""
-
-    header: int
-    size: int
-    crc: int
 
 
 class _SavedObject:
@@ -92,13 +76,13 @@ class _SavedObject:
     def __init__(self, data: bytes, *, where: str) -> None:
         self._data = data
         self._where = where
-        self._entries = self._directory()
+        self._members = self._directory()
         self._root = self._find_root()
         self._order = self._byte_order()
         self._storages: dict[str, Array] = {}
 
     def read(self) -> object:
-        program = bytes(self._bytes(f"{self._root}/data.pkl"))
+        program = bytes(self._bytes(self._root + PROGRAM))
         names = {
             **_STORAGE_NAMES,
             "torch._utils._rebuild_tensor_v2": Name("torch._utils._rebuild_tensor_v2", self._tensor),
@@ -112,35 +96,26 @@ class _SavedObject:
             problem, where=self._where, expected=expected, got=got, hint="restore this file"
         )
 
-    def _directory(self) -> dict[str, _Entry]:
+    def _directory(self) -> dict[str, Member]:
         try:
-            with zipfile.ZipFile(io.BytesIO(self._data)) as archive:
-                members = archive.infolist()
-        except _UNREADABLE as error:
-            problem = f"not a whole file of torch.save: {error}"
+            return read_directory(self._data)
+        except ValueError as error:
             raise LabelFileError(
-                problem,
+                f"not a whole file of torch.save: {error}",
                 where=self._where,
                 expected="the zip form that PyTorch >= 1.6 writes",
                 hint="restore this file; a file of an older PyTorch must be loaded and saved again",
             ) from None
-        if len({member.filename for member in members}) != len(members):
-            raise self._error("two members of the zip have the same name")
-        if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 for member in members):
-            raise self._error("the zip is compressed or encrypted", "stored members, as torch.save writes")
-        if sum(member.file_size for member in members) > len(self._data):
-            raise self._error("members of the zip overlap")
-        return {m.filename: _Entry(m.header_offset, m.file_size, m.CRC) for m in members}
 
     def _find_root(self) -> str:
-        roots = [name.split("/")[0] for name in self._entries if name.split("/")[1:] == ["data.pkl"]]
-        if len(roots) != 1:
+        roots = [name[: -len(PROGRAM)] for name in self._members if name.endswith(PROGRAM)]
+        if len(roots) != 1 or "/" in roots[0]:
             raise self._error("not a file of torch.save", "one NAME/data.pkl in the zip", len(roots))
         return roots[0]
 
     def _byte_order(self) -> Literal["<", ">"]:
         name = f"{self._root}/byteorder"
-        if name not in self._entries:
+        if name not in self._members:
             return "<"
         order = bytes(self._bytes(name))
         if order not in (b"little", b"big"):
@@ -149,18 +124,14 @@ class _SavedObject:
 
     def _bytes(self, name: str) -> memoryview:
         """Return the bytes of a member, known to be those that were written."""
-        entry = self._entries.get(name)
-        if entry is None:
+        member = self._members.get(name)
+        if member is None:
             raise self._error("a member of the zip is missing", repr(name))
         try:
-            signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(self._data, entry.header)
-        except struct.error:
-            raise self._error("damaged zip: a member lies outside the file", repr(name)) from None
-        start = entry.header + _LOCAL_HEADER.size + name_length + extra_length
-        content = memoryview(self._data)[start : start + entry.size]
-        if signature != b"PK\x03\x04" or len(content) != entry.size:
-            raise self._error("damaged zip: a member lies outside the file", repr(name))
-        if isal_zlib.crc32(content) != entry.crc:
+            content = member_bytes(self._data, member)
+        except ValueError as error:
+            raise self._error(f"damaged zip: {error}", repr(name)) from None
+        if isal_zlib.crc32(content) != member.crc:
             raise self._error("damaged file: checksum of a member does not match", repr(name))
         return content
 
@@ -191,8 +162,8 @@ class _SavedObject:
         self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
     ) -> Array:
         """Return a tensor as a view of its storage, once every element is known to lie inside."""
-        numbers = [offset, *shape, *strides]
-        if not isinstance(storage, np.ndarray) or not all(type(n) is int and n >= 0 for n in numbers):
+        numbers = (offset, *shape, *strides)
+        if not isinstance(storage, np.ndarray) or set(map(type, numbers)) != {int} or min(numbers) < 0:
             raise ValueError("a tensor's shape is not made of numbers >= 0")
         if len(shape) != len(strides) or len(shape) > MAX_DIMENSIONS:
             raise ValueError("a tensor's shape and strides do not fit each other")
