@@ -63,12 +63,22 @@ def main() -> None:
     results = report(scale, records, work=arguments.work / scale.dataset)
     show(results)
     if arguments.json is not None:
-        command = "python -m benchmarks.accuracy --workers 2 --json benchmarks/results/accuracy.json"
-        write_json(arguments.json, benchmark="accuracy", command=command, results=results)
+        write_json(arguments.json, benchmark="accuracy", command=_command(arguments), results=results)
     if arguments.png is not None:
         from benchmarks.accuracy_chart import draw
 
         draw(results, arguments.png)
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Return what repeats the measurement: the options that decide results, without paths of this machine."""
+    words = ["python -m benchmarks.accuracy --workers 2"]
+    words += ["--quick"] if arguments.quick else []
+    for name in ("epochs", "teacher_epochs", "iterations", "ipc"):
+        value = getattr(arguments, name)
+        words += [f"--{name.replace('_', '-')} {value}"] if value is not None else []
+    words += [f"--groups {arguments.groups}"] if arguments.groups != ",".join(GROUPS) else []
+    return " ".join([*words, f"--json benchmarks/results/{arguments.json.name}"])
 
 
 def _scale(arguments: argparse.Namespace) -> Scale:

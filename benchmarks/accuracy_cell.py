@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 import time
@@ -107,4 +108,5 @@ def _sampling(cell: Cell) -> str:
 
 def _folder(workshop: Workshop, cell: Cell) -> Path:
     """Return where the student's checkpoints are, the same after a restart."""
-    return workshop.root / "cells" / hashlib.sha256(cell.key.encode()).hexdigest()[:16]
+    settings = json.dumps(workshop.scale.as_json()) + cell.key
+    return workshop.root / "cells" / hashlib.sha256(settings.encode()).hexdigest()[:16]

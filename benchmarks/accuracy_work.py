@@ -2,11 +2,13 @@
 
     teacher.safetensors, teacher.json     and second_teacher.*
     statistics.safetensors                class-wise, of the first teacher
-    images/METHOD-ipcN/                   recovered images
-    pools/METHOD-ipcN-LABELS/             all labels in f16; with -CODEC, the same in another codec
-    cells/                                pruned pools and students of single cells, while in use
+    images/METHOD-ipcN-ITERATIONS/        recovered images
+    pools/METHOD-ipcN-ITERATIONS-LABELS-EPOCHS/  all labels in f16; with -CODEC, in another codec
+    cells/                                students of single cells, while in training
 
-Several processes may work here: whoever comes first makes a thing, the others wait for it.
+Names say what --ipc, --iterations and --epochs decide, so that one directory serves several scales; a
+teacher of another scale is refused. Several processes may work here: whoever comes first makes a thing,
+the others wait for it.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ class Workshop:
     def images(self, method: str, ipc: int | None = None) -> Path:
         """Return the folder of recovered images."""
         ipc = ipc or self.scale.ipc
-        folder = self.root / "images" / f"{method}-ipc{ipc}"
+        folder = self.root / "images" / f"{method}-ipc{ipc}-{self.scale.iterations}"
         teacher, size = self.teacher(), (self.scale.size, self.scale.size)
         with self._made_once(folder / "contact_sheet.png") as missing:
             if missing and method == "rded":
@@ -165,9 +167,8 @@ class Workshop:
 
     def labels(self, cell: Cell) -> Path:
         """Return the pool of all labels that a cell's pool is pruned from."""
-        ipc = cell.ipc or self.scale.ipc
-        pool = self.root / "pools" / f"{cell.method}-ipc{ipc}-{cell.labels}"
         images = self.images(cell.method, cell.ipc)
+        pool = self.root / "pools" / f"{images.name}-{cell.labels}-{self.scale.epochs}"
         with self._made_once(pool / "pool.json") as missing:
             if missing:
                 size = (self.scale.size, self.scale.size)

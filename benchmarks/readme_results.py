@@ -9,32 +9,18 @@ Every section names the command that measures it. A test runs the check.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
-from benchmarks.harness import PROJECT, RESULTS
+from benchmarks.harness import PROJECT
+from benchmarks.readme_accuracy import accuracy
+from benchmarks.readme_parts import Results, table
+from benchmarks.readme_speed import scaling, speed
 
 README = PROJECT / "README.md"
 BEGIN = "<!-- results: written by `python -m benchmarks.readme_results` -->"
 END = "<!-- end of results -->"
-
-
-class Results:
-    """The committed documents by name."""
-
-    def __init__(self, folder: Path = RESULTS) -> None:
-        self._folder = folder
-
-    def __getitem__(self, name: str) -> Any:
-        return json.loads((self._folder / f"{name}.json").read_text())["results"]
-
-    def source(self, name: str) -> str:
-        """Return the command that made a document, and where it is."""
-        command = json.loads((self._folder / f"{name}.json").read_text())["command"]
-        return f"`{command}`, [{name}.json](benchmarks/results/{name}.json)"
+_LAYOUTS = {"original": "the original's files", "f16": "`f16`", "klt": "`klt`"}
 
 
 def page(results: Results) -> str:
@@ -81,6 +67,17 @@ def storage(results: Results) -> Iterable[str]:
     yield from table((*heads, "the images"), body)
     yield ""
     yield f"ImageNet-1K, GiB. {results.source('storage_tables')}"
+    yield ""
+    whole = results["storage_materialised"]
+    yield (
+        f"Written in full, {whole[0]['epochs']} epochs of 10 images per class are "
+        + ", ".join(
+            f"{one['on_disk']:.3g} GiB as {_LAYOUTS[one['layout']]} "
+            f"({one['deviation']:+.2%} against the scaled size)"
+            for one in whole
+        )
+        + f". {results.source('storage_materialised')}"
+    )
     yield ""
     yield "![Label storage of published systems and of this project](benchmarks/results/storage.png)"
 
@@ -147,42 +144,6 @@ def students(results: Results) -> Iterable[str]:
     )
 
 
-def accuracy(results: Results) -> Iterable[str]:
-    """The paper's main table at a scale of 20 classes, with verdicts."""
-    found = results["accuracy"]
-    scale = found["scale"]
-    main = [row for row in found["rows"] if "main" in row["groups"]]
-    cells = {(row["method"], row["pool"], row["ratio"]): row for row in main}
-    yield "### Accuracy under pruning"
-    yield ""
-    yield (
-        f"20 classes of Tiny-ImageNet at {scale['size']} px, {scale['ipc']} images per class, "
-        f"{scale['epochs']} epochs of labels, a teacher of {100 * found['teacher']['top1']:.1f} %; top-1 of "
-        f"{found['students']} students, {found['training_seconds']['sum'] / 60:.0f} minutes of training in "
-        "all on one thread each. One student's standard deviation is "
-        f"{100 * found['noise_of_one_student']:.1f} points."
-    )
-    yield ""
-    body = []
-    for method in ("lpld", "sre2l"):
-        for pool, name in (("batches", "drawn from all (ILP)"), ("epochs", "whole epochs")):
-            values = [cells[method, pool, ratio] for ratio in (1, 10, 20, 40)]
-            body.append([method, name, *(f"{100 * v['mean']:.1f} +/- {100 * v['std']:.1f}" for v in values)])
-    yield from table(("images", "label batches", "1x", "10x", "20x", "40x"), body)
-    yield ""
-    yield "The paper's claims at this scale (difference in points, positive speaks for the claim):"
-    yield ""
-    for claim in found["claims"]:
-        yield (
-            f"- {claim['claim']}: **{claim['verdict']}**, {100 * claim['difference']:+.1f} "
-            f"(two standard errors: {100 * claim['two_errors']:.1f})"
-        )
-    yield ""
-    yield f"{results.source('accuracy')}"
-    yield ""
-    yield "![Accuracy against label bytes](benchmarks/results/accuracy.png)"
-
-
 def diversity(results: Results) -> Iterable[str]:
     """Similarity within classes and distance to real images."""
     yield "### Diversity"
@@ -199,120 +160,6 @@ def diversity(results: Results) -> Iterable[str]:
     yield from table(heads, body)
     yield ""
     yield f"20 classes of Tiny-ImageNet, 10 images per class. {results.source('diversity')}"
-
-
-def speed(results: Results) -> Iterable[str]:
-    """Speed of every part, as a ratio to a baseline of the same run."""
-    yield "### Speed"
-    yield ""
-    yield "Medians on two cores without a GPU, each against a baseline in the same run."
-    yield ""
-    loader = results["loader_throughput"]
-    peers = {n: r for n, r in loader["random_labels"].items() if not n.startswith("lpld-labels")}
-    best = max(peers, key=lambda name: peers[name]["per_s"])
-    read = results["read_write"]["layouts"]
-    moved, cut, label = results["import_speed"], results["prune_speed"], results["relabel_speed"]
-    method = {(s["network"], s["classes"]): s for s in results["method_speed"]["statistics"]}
-    groups = {entry["class_group"]: entry for entry in results["method_speed"]["recovery"]}
-    body = [
-        (
-            f"images replayed per second, {case}",
-            f"{row['lpld-labels']['per_s']:,.0f}",
-            f"{row['speedup']:.1f}x a pickle per batch and PIL per image ({row['baseline']['per_s']:,.0f})",
-        )
-        for case, row in loader["end_to_end"].items()
-    ]
-    body += [
-        (
-            f"label batches read at random per second, `{form}`",
-            f"{loader['random_labels'][f'lpld-labels {form}']['per_s']:,.0f}",
-            f"best of the others: {best}, {peers[best]['per_s']:,.0f}, uncompressed",
-        )
-        for form in ("f16:plain", "f16", "int8")
-    ]
-    body += [
-        (
-            f"one random batch, `{form}`",
-            f"{1e3 * read[form]['random_read']['median_s']:.2f} ms",
-            f"{read[form]['random_read_ratio']:.2f} of torch.load's time",
-        )
-        for form in ("f16", "f16:plain", "int8 as float32")
-    ]
-    pruned = cut["random, batch level"]
-    whole = moved["long"]
-    body += [
-        (
-            f"importing a label folder, {whole['batches']:,} batches",
-            f"{whole['mb_per_core_s']:.0f} MB per core second",
-            f"{moved['torch_load']['mb_per_core_s']:.0f} for torch.load alone",
-        ),
-        (
-            f"pruning {cut['pool']['bytes'] / 1e9:.1f} GB {cut['ratio']}x at random",
-            f"{pruned['seconds']:.1f} s, {pruned['peak_memory_mb']:.0f} MB of memory",
-            "reads only what it keeps",
-        ),
-        (
-            "labelling, ResNet-18 at 224 px",
-            f"{label['labelling']['share_of_teacher']['median']:.0%} of the teacher's own speed",
-            f"augmentation {label['apply']['speed_up']:.1f}x PIL",
-        ),
-    ]
-    body += [
-        (
-            f"class statistics, 1,000 classes, {network.split(':')[0]} at {method[network, 1000]['size']} px",
-            f"{method[network, 1000]['times_faster_than_all_classes']:.0f}x",
-            "a loop that masks one class after the other",
-        )
-        for network in ("small-resnet10:width=32,stem_stride=2", "resnet18")
-    ]
-    grouped = f"{groups[10]['times_faster_than_group_1']:.1f}x"
-    body.append(("recovery, 10 classes in one pass", grouped, "one class at a time"))
-    yield from table(("what", "how fast", "against"), body)
-    yield ""
-    documents = (
-        "loader_throughput",
-        "read_write",
-        "import_speed",
-        "prune_speed",
-        "relabel_speed",
-        "method_speed",
-    )
-    for name in documents:
-        yield f"- {results.source(name)}"
-
-
-def scaling(results: Results) -> Iterable[str]:
-    """Cost against pool size."""
-    rows = results["scaling"]["rows"]
-    sizes = sorted({row["batches"] for row in rows})
-    yield "### Growth"
-    yield ""
-    body = []
-    for operation, per in (("write", "row"), ("prune", "row"), ("encode", "row"), ("open", ""), ("read", "")):
-        mine = {row["batches"]: row for row in rows if row["operation"] == operation}
-        cells = []
-        for size in sizes:
-            seconds = mine[size]["seconds"] / (mine[size]["rows"] if per else 1)
-            time = f"{1e6 * seconds:.0f} µs per row" if per else f"{1e3 * seconds:.1f} ms"
-            cells.append(f"{time}, {mine[size]['peak_mb']:.0f} MB")
-        body.append([operation, *cells])
-    yield from table(("time and peak memory", *(f"{size:,} batches" for size in sizes)), body)
-    yield ""
-    yield (
-        "Batches of 128 x 1,000 labels. Writing, pruning and encoding hold one shard; a reader keeps up to "
-        "64 shards open and 256 MB of views, and opening another takes milliseconds. "
-        f"{results.source('scaling')}"
-    )
-    yield ""
-    yield "![Time per row and memory against pool size](benchmarks/results/scaling.png)"
-
-
-def table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Yield the lines of a Markdown table."""
-    yield f"| {' | '.join(heads)} |"
-    yield "|" + "---|" * len(heads)
-    for row in body:
-        yield f"| {' | '.join(row)} |"
 
 
 def with_results(readme: str, results: Results) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme_results import Results, with_results
+from benchmarks.readme_parts import Results
+from benchmarks.readme_results import with_results
 
 
 def test_figures_are_those_of_the_results(project: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpld_labels import BatchKey, LabelPoolError, PoolReader, open_pool
+from lpld_labels import BatchKey, LabelPoolError, PoolReader, PoolWriter, open_pool, parquet_rows, reader
+from lpld_labels.codecs import codec_named
 from lpld_labels.errors import (
     BatchNotFoundError,
     FormatVersionError,
@@ -22,8 +23,8 @@ from lpld_labels.errors import (
     PoolCorruptError,
     PoolFormatError,
 )
-from lpld_labels.shard_reader import ParquetRows
-from tests.factories import assert_same_views, make_batches, write_pool
+from lpld_labels.parquet_rows import ParquetRows
+from tests.factories import assert_same_views, make_batches, make_header, make_images, write_pool
 
 BATCHES = make_batches(3, 4, rows=16, classes=20)
 
@@ -52,22 +53,61 @@ def test_a_uri_opens_like_a_path(path: Path) -> None:
         open_pool("nosuchscheme://bucket/pool")
 
 
-def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touched: list[tuple[str, Any]] = []
-    real = ParquetRows.read
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the files that are opened, each time they are."""
+    found: list[str] = []
+    real = parquet_rows.open_file
 
-    def recorded(self: ParquetRows, group: int, columns: Any = None) -> Any:
-        touched.append((self.where, columns))
-        return real(self, group, columns)
+    def recorded(system: Any, path: str) -> Any:
+        found.append(path)
+        return real(system, path)
 
-    monkeypatch.setattr(ParquetRows, "read", recorded)
+    monkeypatch.setattr(parquet_rows, "open_file", recorded)
+    return found
+
+
+def test_views_are_read_without_touching_labels(path: Path, opened: list[str]) -> None:
     with open_pool(path) as pool:
+        opened.clear()
         assert_same_views(pool.read_views((1, 2)), BATCHES[6])
-        assert touched
-        assert all("/views/" in where for where, _ in touched)
-        touched.clear()
+        assert opened
+        assert all("/views/" in where for where in opened)
+        opened.clear()
         pool.read_labels((1, 2))
-        assert all("/labels/" in where for where, _ in touched)
+        assert opened
+        assert all("/labels/" in where for where in opened)
+
+
+@pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8", "topk:5"])
+def test_few_open_files_serve_many_shards(
+    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, images = make_header(20, 16), make_images(classes=20)
+    with PoolWriter(
+        tmp_path / "pool", header=header, images=images, codec=codec_named(codec), shard_bytes=1
+    ) as writer:
+        writer.extend(BATCHES)
+        writer.commit()
+    footers: list[str] = []
+    real = ParquetRows.__init__
+
+    def counted(self: ParquetRows, system: Any, where: str, schema: Any = None) -> None:
+        footers.append(where)
+        real(self, system, where, schema)
+
+    monkeypatch.setattr(ParquetRows, "__init__", counted)
+    monkeypatch.setattr(reader, "LABEL_CACHE_BYTES", 0)
+    with PoolReader(tmp_path / "pool", open_shards=1, view_cache_bytes=1 << 20) as pool:
+        assert pool.index.shards == len(BATCHES)
+        for turn in range(3):
+            footers.clear()
+            for expected in BATCHES:
+                found = pool.read(expected.key, dtype=np.float32)
+                np.testing.assert_array_equal(found.labels, _expected(codec, expected.labels))
+            # What was learnt of a shard is kept when its files are closed; top-k has columns with nulls.
+            again = 0 if turn and codec != "topk:5" else len(BATCHES)
+            assert sum("/labels/" in where for where in footers) == again
 
 
 def test_some_columns_of_all_views(path: Path) -> None:
@@ -233,8 +273,6 @@ def test_a_flipped_bit_never_becomes_a_label(tmp_path: Path, codec: str) -> None
 
 
 def _expected(codec: str, labels: Any) -> Any:
-    from lpld_labels.codecs import codec_named
-
     chosen = codec_named(codec)
     payload = chosen.encode(labels).payload
     return chosen.decode(payload, rows=len(labels), classes=labels.shape[1])

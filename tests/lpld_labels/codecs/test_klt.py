@@ -1,27 +1,23 @@
-"""Transform-coded labels: fitting, bounds, figures on real logits, and bad input."""
+"""Transform-coded labels: fitting, bounds and bad input."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lpld_labels.codecs import codec_named, restore_codec
-from lpld_labels.codecs.bands import band_edges, pack_bands, pack_integers, unpack_bands, unpack_integers
+from lpld_labels.codecs import restore_codec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.manifest import CodecEntry
-from lpld_labels.trial import Trial, try_codec
+from lpld_labels.trial import try_codec
 from tests.label_factory import make_logits, make_probabilities
 
 Labels = npt.NDArray[Any]
@@ -38,43 +34,6 @@ def restored(codec: KltCodec) -> KltCodec:
     again = restore_codec(entry, codec.tables(), where="pool.json")
     assert isinstance(again, KltCodec)
     return again
-
-
-# Bands
-
-
-@given(rows=st.integers(1, 40), columns=st.integers(1, 50), seed=st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
-def test_bands_round_trip(rows: int, columns: int, seed: int) -> None:
-    spreads = np.geomspace(50, 0.1, columns)
-    values = np.rint(np.random.default_rng(seed).laplace(0, spreads, (rows, columns)))
-    edges = band_edges(spreads, rows)
-    assert edges[0] == 0
-    assert edges[-1] == columns
-    assert list(edges) == sorted(set(edges))
-    names = [f"band_{k}" for k in range(len(edges) - 1)]
-    np.testing.assert_array_equal(
-        unpack_bands(pack_bands(values, edges), edges, rows, names=names), values.astype(np.int16)
-    )
-
-
-def test_bands_are_wide_enough_to_pay_their_headers() -> None:
-    spreads = np.geomspace(10, 0.01, 500)
-    assert len(band_edges(spreads, 128)) > len(band_edges(spreads, 4))
-    assert band_edges(np.ones(100), 128) == (0, 100)
-
-
-def test_damaged_bands_are_refused() -> None:
-    blob = pack_integers(np.arange(100, dtype=np.int16))
-    with pytest.raises(PoolCorruptError, match="wrong length"):
-        unpack_integers(blob, (50,), where="band_0")
-    with pytest.raises(PoolCorruptError, match="wrong length"):
-        unpack_integers(blob, (101,), where="band_0")
-    for damaged in (b"", b"nonsense", blob[: len(blob) // 2]):
-        with pytest.raises(PoolCorruptError, match="band_0"):
-            unpack_integers(damaged, (100,), where="band_0")
-    with pytest.raises(InvalidBatchError, match="far outside"):
-        pack_integers(np.array([40_000.0]))
 
 
 # Directions
@@ -364,55 +323,3 @@ def test_wrong_parameters_and_tables() -> None:
         damaged = {**payload, name: pa.array([b"nonsense"], pa.binary())}
         with pytest.raises(PoolCorruptError, match=name):
             codec.decode(damaged, rows=4, classes=60)
-
-
-# Real logits: fitted on every other batch, tuned on a few of the rest, judged on the others
-
-
-@pytest.fixture(scope="module")
-def real(shared_data: Path) -> tuple[KltFitter, list[Labels]]:
-    logits = np.load(shared_data / "real_logits_in1k.npz")["logits"]
-    rest = list(logits[1::2])
-    fitted = KltFitter(fit=list(logits[::2]), tune=rest[:6], rows=1_000_000, batch_size=128)
-    return fitted, rest[6:]
-
-
-def judged(codec: Any, labels: list[Labels]) -> Trial:
-    return try_codec(codec, labels, batch_size=128)
-
-
-def test_real_logits_in_180_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
-    trial = judged(real[0].for_fidelity(0.965, temperature=20), real[1])
-    assert trial.payload_per_row <= 180
-    assert trial.fidelity.kept[20] >= 0.96
-    assert trial.fidelity.kept[1] >= 0.99
-    assert trial.fidelity.top1 == 1
-    for simple in ("topk:50", "topk:80:8"):
-        other = judged(codec_named(simple), real[1])
-        assert all(other.fidelity.kept[t] < trial.fidelity.kept[t] for t in (1.0, 4.0, 20.0))
-
-
-def test_real_logits_at_temperature_one(real: tuple[KltFitter, list[Labels]]) -> None:
-    codec = real[0].for_fidelity(0.93, temperature=1)
-    assert codec.peaks > 1, "at low temperatures it pays to correct more of the largest labels"
-    trial = judged(codec, real[1])
-    rival = judged(codec_named("topk:20:8"), real[1])
-    assert trial.payload_per_row < rival.payload_per_row
-    assert trial.fidelity.kept[1] > rival.fidelity.kept[1]
-
-
-def test_real_logits_in_100_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
-    trial = judged(real[0].for_fidelity(0.905, temperature=20), real[1])
-    assert trial.payload_per_row <= 100
-    assert trial.fidelity.kept[20] >= 0.90
-
-
-def test_entropy_coding_is_within_a_tenth_of_the_entropy(real: tuple[KltFitter, list[Labels]]) -> None:
-    codec = real[0].codec(1.0)
-    integers = np.concatenate([codec.integers(block) for block in real[1]])
-    entropy = 0.0
-    for column in integers.T:
-        share = np.unique(column, return_counts=True)[1] / len(column)
-        entropy -= float((share * np.log2(share)).sum())
-    packed = sum(len(blob) for block in real[1] for blob in pack_bands(codec.integers(block), codec.edges))
-    assert packed / len(integers) <= 1.1 * entropy / 8
