@@ -1,4 +1,4 @@
-"""The paper's claims about pruned labels, each with what the finished cells say about it.
+"""The paper's claims about pruned labels and our own about codecs, with what finished cells say of each.
 
 A difference counts when it is larger than two standard errors, taken from the spread between seeds.
 """
@@ -56,7 +56,13 @@ class Claim:
 
 def claims(rows: Rows, noise: float) -> list[Claim]:
     """Return the verdict on every claim that there are cells for. noise: deviation of one student."""
-    return [*_class_wise(rows, noise), *_ilp(rows, noise), *_random(rows, noise), *_little(rows, noise)]
+    return [
+        *_class_wise(rows, noise),
+        *_ilp(rows, noise),
+        *_random(rows, noise),
+        *_little(rows, noise),
+        *_codecs(rows, noise),
+    ]
 
 
 def _class_wise(rows: Rows, noise: float) -> Iterator[Claim]:
@@ -121,6 +127,14 @@ def _little(rows: Rows, noise: float) -> Iterator[Claim]:
             two_errors=2 * error,
             detail=f"{full.mean:.1%} to {pruned.mean:.1%}, cost {100 * cost:.1f} points",
         )
+
+
+def _codecs(rows: Rows, noise: float) -> Iterator[Claim]:
+    """Our own claim: bytes are better spent on more labels in klt than on fewer in f16, or on top-k."""
+    klt = {ratio: Cell(method="lpld", ratio=ratio, codec="klt") for ratio in PRUNED}
+    for codec in ("f16", "topk:3", "topk:5"):
+        other = {ratio: Cell(method="lpld", ratio=ratio, codec=codec) for ratio in PRUNED}
+        yield from _compared(f"klt beats {codec} at equal bytes (ours)", _pairs(rows, klt, other), noise)
 
 
 def _pairs(rows: Rows, better: Mapping[int, Cell], worse: Mapping[int, Cell]) -> list[tuple[int, Row, Row]]:

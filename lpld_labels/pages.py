@@ -2,8 +2,8 @@
 
 A payload column of a row group is one page of plain, uncompressed values. pyarrow can read it, but takes
 longer over a row group than unpacking its labels takes, and holds about a megabyte of metadata for every
-open file. A page map knows the place of each page instead, in a few bytes, so that a pool of a thousand
-shards is read at random as fast as a small one. Pages of any other kind are left to pyarrow.
+open file. A page map knows the place of each page instead, in a few bytes, so that the labels of a
+thousand shards are read at random as fast as those of ten. Pages of other kinds are left to pyarrow.
 """
 
 from __future__ import annotations

@@ -80,6 +80,14 @@ def test_verdicts_follow_the_difference_and_its_error() -> None:
     assert verdict(0.30, 0.301) == "undecided"
 
 
+def test_codecs_are_compared_at_the_ratios_that_both_have() -> None:
+    rows = [_row(0.4, codec="klt"), _row(0.3), _row(0.1, ratio=20), _row(0.2, codec="topk:3")]
+    found = {claim.claim: claim for claim in claims({row.cell.key: row for row in rows}, noise=0.01)}
+    assert found["klt beats f16 at equal bytes (ours)"].difference == pytest.approx(0.1)
+    assert found["klt beats topk:3 at equal bytes (ours)"].difference == pytest.approx(0.2)
+    assert len(found) == 2
+
+
 def test_random_is_compared_with_the_mean_of_metrics() -> None:
     rows = [_row(0.3, ratio=40), _row(0.4, ratio=40, by="diff", prefer="hard")]
     (claim,) = claims({row.cell.key: row for row in rows}, noise=0.01)
