@@ -17,6 +17,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     lines: dict[str, list[dict[str, Any]]] = {}
@@ -40,8 +41,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
         )
     scale = results["scale"]
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("label pool on disk, kB (log scale)")
     axes.set_ylabel("top-1 of the student, %")
     axes.set_title(
