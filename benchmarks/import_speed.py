@@ -295,7 +295,7 @@ def main() -> None:
         return
     size = {"batches": 6, "images": 256, "runs": 1, "times": 2}
     if not arguments.quick:
-        size = {"batches": 585, "images": 10_000, "runs": 3, "times": 4}
+        size = {"batches": 585, "images": 10_000, "runs": 7, "times": 4}
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Path(folder), arguments.data, **size)
     show(results)

@@ -15,6 +15,11 @@ from lpld_labels.parquet_rows import ParquetRows
 from lpld_labels.records import BatchKey
 
 
+def count_runs(values: npt.NDArray[np.int32]) -> int:
+    """Return how many different values there are in ascending order; `np.unique` would sort them again."""
+    return int(np.count_nonzero(np.diff(values))) + 1 if len(values) else 0
+
+
 class BatchIndex:
     """Columns of the batch index, in key order.
 
@@ -40,11 +45,13 @@ class BatchIndex:
         return index
 
     def _check(self, manifest: Manifest, where: str) -> None:
+        if (np.diff(self._order) <= 0).any():
+            raise PoolCorruptError("batch index is not in strict key order", where=where)
         counts = manifest.counts
         facts = {
             "batches": len(self),
             "rows": int(self.rows.sum()),
-            "epochs": len(np.unique(self.epochs)),
+            "epochs": count_runs(self.epochs),
         }
         for field, got in facts.items():
             if getattr(counts, field) != got:
@@ -55,8 +62,6 @@ class BatchIndex:
                     got=got,
                     hint="restore pool.json and the index from the same copy",
                 )
-        if (np.diff(self._order) <= 0).any():
-            raise PoolCorruptError("batch index is not in strict key order", where=where)
         if len(self) and (self._shard.min() < 0 or self._shard.max() >= self.shards):
             raise PoolCorruptError("batch index names a shard that does not exist", where=where)
         held = np.bincount(self._shard, weights=self.rows, minlength=self.shards).astype(np.int64)

@@ -153,10 +153,16 @@ def load_sealed(directory: Path) -> SealedShard:
         labels_bytes=reader.integer("labels_bytes"),
         labels_digest=reader.text("labels_digest"),
         replaces=replaces,
-        batches=pq.read_table(directory / BATCHES, memory_map=False),
+        batches=read_whole(directory / BATCHES),
     )
     reader.finish()
     return shard
+
+
+def read_whole(path: Path) -> pa.Table:
+    """Return a small Parquet file. `pq.read_table` would first import the machinery for folders of them."""
+    with pq.ParquetFile(path) as file:
+        return file.read()
 
 
 def _index_slice(batches: Sequence[EncodedBatch]) -> pa.Table:

@@ -77,7 +77,7 @@ class _FloatCodec(Codec):
         words = values.reshape(-1).view(f"<u{self.dtype.itemsize}")
         compressor = _OWN.compressor
         payload = {
-            f"plane_{k}": binary_cell(compressor.compress(raw_bytes(_plane(words, k))))
+            f"plane_{k}": binary_cell(compressor.compress(_plane(words, k).data))
             for k in range(self.dtype.itemsize)
         }
         return EncodedLabels(payload=payload, canonical=canonical)

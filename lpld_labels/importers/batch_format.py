@@ -232,4 +232,5 @@ def epoch_plan(
 
 
 def _place(folder: LabelFolder, key: BatchKey) -> Path:
-    return folder.root / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar"
+    """Return where a batch is, or where it should be."""
+    return folder.by_epoch.get(key) or folder.root / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar"

@@ -39,7 +39,9 @@ class Stateful(Protocol):
         """Return the finished object."""
 
 
-_STOP, _BINPUT, _BINGET, _BININT1 = map(ord, (pickle.STOP, pickle.BINPUT, pickle.BINGET, pickle.BININT1))
+_STOP, _BINPUT, _BINGET, _BININT1, _TUPLE2, _MARK = map(
+    ord, (pickle.STOP, pickle.BINPUT, pickle.BINGET, pickle.BININT1, pickle.TUPLE2, pickle.MARK)
+)
 _INT32, _UINT16, _UINT32, _FLOAT64 = map(struct.Struct, ("<i", "<H", "<I", ">d"))
 
 
@@ -70,7 +72,13 @@ class PickleReader:
 
     def read(self) -> object:
         """Return the object, made of lists, tuples, numbers, text, bytes and what the table makes."""
-        program, stack, memo, steps = self._program, self._stack, self._memo, self.steps
+        program, stack, marks, memo, steps = (
+            self._program,
+            self._stack,
+            self._marks,
+            self._memo,
+            self.steps,
+        )
         at = 0
         try:
             while (code := program[at]) != _STOP:
@@ -85,6 +93,11 @@ class PickleReader:
                 elif code == _BININT1:
                     stack.append(program[at])
                     at += 1
+                elif code == _TUPLE2:
+                    last = stack.pop()
+                    stack[-1] = (stack[-1], last)
+                elif code == _MARK:
+                    marks.append(len(stack))
                 else:
                     self._at = at
                     steps.get(code, PickleReader._unknown)(self)
@@ -131,12 +144,6 @@ class PickleReader:
         self._at += 1
         return value
 
-    def _line(self) -> str:
-        end = self._program.index(b"\n", self._at)
-        text = self._program[self._at : end].decode()
-        self._at = end + 1
-        return text
-
     # Values
 
     def _proto(self) -> None:
@@ -180,9 +187,6 @@ class PickleReader:
 
     # Lists and tuples
 
-    def _mark(self) -> None:
-        self._marks.append(len(self._stack))
-
     def _from_mark(self) -> list[Any]:
         place = self._marks.pop()
         if place > len(self._stack):
@@ -218,10 +222,6 @@ class PickleReader:
     def _tuple1(self) -> None:
         self._stack[-1] = (self._stack[-1],)
 
-    def _tuple2(self) -> None:
-        last = self._stack.pop()
-        self._stack[-1] = (self._stack[-1], last)
-
     def _tuple3(self) -> None:
         last, middle = self._stack.pop(), self._stack.pop()
         self._stack[-1] = (self._stack[-1], middle, last)
@@ -240,7 +240,10 @@ class PickleReader:
     # Names and calls: the only places where a pickle could reach the program around it
 
     def _global(self) -> None:
-        module, name = self._line(), self._line()
+        middle = self._program.index(b"\n", self._at)
+        end = self._program.index(b"\n", middle + 1)
+        module, name = self._program[self._at : end].decode().split("\n")
+        self._at = end + 1
         self._look_up(module, name)
 
     def _stack_global(self) -> None:
@@ -313,7 +316,6 @@ class PickleReader:
             pickle.SHORT_BINUNICODE: _short_text,
             pickle.BINBYTES: _bytes,
             pickle.SHORT_BINBYTES: _short_bytes,
-            pickle.MARK: _mark,
             pickle.EMPTY_LIST: _empty_list,
             pickle.LIST: _list,
             pickle.APPEND: _append,
@@ -321,7 +323,6 @@ class PickleReader:
             pickle.EMPTY_TUPLE: _empty_tuple,
             pickle.TUPLE: _tuple,
             pickle.TUPLE1: _tuple1,
-            pickle.TUPLE2: _tuple2,
             pickle.TUPLE3: _tuple3,
             pickle.LONG_BINPUT: _long_put,
             pickle.MEMOIZE: _memoize,
