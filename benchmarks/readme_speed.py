@@ -105,8 +105,8 @@ def scaling(results: Results) -> Iterable[str]:
     yield from table(("time and peak memory", *(f"{size:,} batches" for size in sizes)), body)
     yield ""
     yield (
-        "Batches of 128 x 1,000 labels. Writing, pruning and encoding hold one shard. A reader keeps a few "
-        "kilobytes of every shard it has read from, the files of 64, and up to 256 MB of views. "
+        "Batches of 128 x 1,000 labels. Writing, pruning and encoding hold one shard; a reader keeps up to "
+        "64 shards open and 256 MB of views, and opening another takes milliseconds. "
         f"{results.source('scaling')}"
     )
     yield ""

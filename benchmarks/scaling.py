@@ -82,7 +82,7 @@ def open_pool(data: Path, folder: Path, batches: int) -> dict[str, float]:
 
 
 def read(data: Path, folder: Path, batches: int) -> dict[str, float]:
-    """Read random batches; return the median time of one, with all shards known as in a training run."""
+    """Read random batches; return the median time of one, with all shards open as in a training run."""
     del data
     random = keyed_generator(0, batches)
     seconds = []

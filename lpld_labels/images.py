@@ -10,7 +10,6 @@ import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +49,6 @@ class ImageTable:
 
     def digest(self) -> str:
         """Return the hex digest of classes and image contents (paths only where contents are unknown)."""
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> str:
         lines = (
             b"%d:%s\n" % (label, digest if digest is not None else b"path:" + path.encode())
             for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True)

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolCorruptError
 from lpld_labels.manifest import Manifest
-from lpld_labels.parquet_rows import ParquetRows
 from lpld_labels.records import BatchKey
+from lpld_labels.shard_reader import ParquetRows
 
 
 def count_runs(values: npt.NDArray[np.int32]) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pyarrow import fs
 
 from lpld_labels.codecs import Codec
-from lpld_labels.parquet_rows import OpenFiles
 from lpld_labels.shard import LABELS, VIEWS, EncodedBatch, SealedShard, load_sealed, seal_shard
 from lpld_labels.shard_reader import ShardCaches, ShardReader
 from lpld_labels.staging import StagingArea
@@ -55,7 +54,7 @@ def _batches(staging: StagingArea, shard: SealedShard, codec: Codec, classes: in
     directory = staging.directory / shard.name
     # Batches come in file order, so keeping one block of each kind is enough.
     reader = ShardReader(
-        OpenFiles(fs.LocalFileSystem(), limit=2),
+        fs.LocalFileSystem(),
         str(directory / VIEWS),
         str(directory / LABELS),
         codec=codec,

@@ -1,148 +1,161 @@
-"""Reading payload columns straight from their Parquet pages.
+"""Reading the values of an uncompressed list column straight from its Parquet page.
 
-A payload column of a row group is one page of plain, uncompressed values. pyarrow can read it, but takes
-longer over a row group than unpacking its labels takes, and holds about a megabyte of metadata for every
-open file. A page map knows the place of each page instead, in a few bytes, so that the labels of a
-thousand shards are read at random as fast as those of ten. Pages of other kinds are left to pyarrow.
+Parquet stores a list column as repetition levels, definition levels, then the values. Decoding the
+levels of 128,000 halves costs more than everything else about reading a batch, and for lists that
+are all full and of one length they say nothing. So this takes a page whose values are plain,
+uncompressed and complete, checks its CRC, and hands out the tail of the page, where the values are.
+Anything else is left to pyarrow (`values_of_page` returns None).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.page_header import DATA_PAGE, PLAIN, parse_page_header
-from lpld_labels.schema import Column
 
-_LENGTH = struct.Struct("<I")
+_DATA_PAGE = 0
+_MAX_DEPTH = 4
+"""Structs inside structs; page headers have three."""
+_PLAIN = 0
+# Thrift compact protocol: field types that need skipping, by their low four bits.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-class PageMap:
-    """Where the pages of some columns of one file are, by row group.
+@dataclass(frozen=True, kw_only=True)
+class _PageHeader:
+    length: int
+    kind: int
+    page_bytes: int
+    crc: int | None
+    values: int
+    encoding: int
 
-    columns: what is mapped, in the order of the arrays' second axis.
-    """
 
-    def __init__(self, metadata: pq.FileMetaData, columns: Sequence[Column]) -> None:
-        self.columns = tuple(columns)
-        shape = (metadata.num_row_groups, len(self.columns))
-        self._place = np.zeros(shape, np.int64)
-        self._bytes = np.zeros(shape, np.int64)
-        self._count = np.zeros(shape, np.int64)
-        # Found out when a page is first read: the length of its header, and its CRC-32.
-        self._head = np.zeros(shape, np.uint16)
-        self._crc = np.zeros(shape, np.uint32)
-        numbers = _leaf_numbers(metadata)
-        for group in range(shape[0]):
-            row_group = metadata.row_group(group)
-            for place, column in enumerate(self.columns):
-                chunk = row_group.column(numbers[column.name])
-                if chunk.compression == "UNCOMPRESSED" and not chunk.has_dictionary_page:
-                    self._place[group, place] = chunk.data_page_offset
-                    self._bytes[group, place] = chunk.total_compressed_size
-                    self._count[group, place] = chunk.num_values
+@dataclass(frozen=True, kw_only=True)
+class PlainPage:
+    """Where the body of a plain page lies in its file; its last `tail` bytes are the values."""
 
-    @staticmethod
-    def serves(columns: Sequence[Column]) -> bool:
-        """Say whether columns are of kinds that can be mapped: never null, fixed width, bytes or lists."""
-        return all(
-            not column.nullable
-            and (pa.types.is_binary(column.type) or _width(_value_type(column.type)) is not None)
-            for column in columns
-        )
+    start: int
+    size: int
+    crc: int | None
+    tail: int
 
-    def read(self, file: pa.NativeFile, group: int, *, where: str) -> dict[str, pa.Array] | None:
-        """Return the columns of a row group; None if one of their pages is not of the plain kind.
-
-        Lists come flat, as the values of all of them. Arrays are views of the file where it is mapped.
-        """
-        found = {}
-        for place, column in enumerate(self.columns):
-            page = self._page(file, group, place, where)
-            count = int(self._count[group, place])
-            array = None if page is None else _array(page, column.type, count)
-            if array is None:
-                return None
-            found[column.name] = array
-        return found
-
-    def _page(self, file: pa.NativeFile, group: int, place: int, where: str) -> pa.Buffer | None:
-        """Return the checked body of a page."""
-        size = int(self._bytes[group, place])
-        if size == 0:
-            return None
-        file.seek(int(self._place[group, place]))
-        chunk = file.read_buffer(size)
-        if self._head[group, place] == 0:
-            header = parse_page_header(memoryview(chunk).cast("B"))
-            if (
-                header is None
-                or (header.kind, header.encoding) != (DATA_PAGE, PLAIN)
-                or header.values != self._count[group, place]
-                or header.length + header.page_bytes != chunk.size
-                or header.crc is None
-            ):
-                return None
-            self._head[group, place], self._crc[group, place] = header.length, header.crc
-        page = chunk.slice(int(self._head[group, place]))
-        if chunk.size != size or isal_zlib.crc32(memoryview(page)) != self._crc[group, place]:
+    def values(self, file: pa.NativeFile, *, where: str) -> pa.Buffer:
+        """Read the page, check it and return its values."""
+        file.seek(self.start)
+        page = file.read_buffer(self.size)
+        if page.size != self.size or (self.crc is not None and isal_zlib.crc32(memoryview(page)) != self.crc):
             raise PoolCorruptError("page checksum does not match", where=where, hint="restore this file")
-        return page
+        return page.slice(self.size - self.tail)
 
 
-def _leaf_numbers(metadata: pq.FileMetaData) -> dict[str, int]:
-    """Return the number of each column's values among the chunks of a row group, by the column's name."""
-    schema = metadata.schema
-    return {schema.column(number).path.split(".")[0]: number for number in range(metadata.num_columns)}
-
-
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_list(kind) else kind
-
-
-def _width(kind: pa.DataType) -> int | None:
-    """Return the bytes of one value as Parquet and Arrow both store it, None if they differ."""
-    if pa.types.is_fixed_size_binary(kind) or pa.types.is_floating(kind):
-        return int(kind.bit_width) // 8
-    return None
-
-
-def _array(page: pa.Buffer, kind: pa.DataType, count: int) -> pa.Array | None:
-    """Return the `count` values of a page."""
-    if pa.types.is_binary(kind):
-        return _binary(page, count)
-    value = _value_type(kind)
-    width = _width(value)
-    # Before the values of a list come the levels that say where lists begin; all are of one length here.
-    spare = page.size - count * (width or 0)
-    if width is None or spare < 0 or (spare and value is kind):
+def find_plain_page(
+    file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, *, count: int, width: int
+) -> PlainPage | None:
+    """Return the page of a chunk that is one plain page of `count` values of `width` bytes, else None."""
+    if chunk.compression != "UNCOMPRESSED" or chunk.has_dictionary_page or chunk.num_values != count:
         return None
-    return pa.Array.from_buffers(value, count, [None, page.slice(spare)])
-
-
-def _binary(page: pa.Buffer, count: int) -> pa.Array | None:
-    """Return byte strings, each of which follows its length; a single one is not copied."""
-    data = memoryview(page)
-    offsets: npt.NDArray[np.int32] = np.zeros(count + 1, np.int32)
-    parts: list[memoryview] = []
-    place = 0
-    for number in range(count):
-        if place + _LENGTH.size > len(data):
-            return None
-        (length,) = _LENGTH.unpack_from(data, place)
-        start, place = place + _LENGTH.size, place + _LENGTH.size + length
-        if place > len(data):
-            return None
-        parts.append(data[start:place])
-        offsets[number + 1] = offsets[number] + length
-    if place != len(data):
+    # Only a memory map hands out bytes without copying; elsewhere pyarrow's own way is as good.
+    file.seek(chunk.data_page_offset)
+    raw = file.read_buffer(chunk.total_compressed_size)
+    header = _parse_header(memoryview(raw).cast("B"))
+    if (
+        header is None
+        or (header.kind, header.encoding, header.values) != (_DATA_PAGE, _PLAIN, count)
+        or header.length + header.page_bytes != raw.size
+        or header.page_bytes < count * width
+    ):
         return None
-    content = page.slice(_LENGTH.size) if count == 1 else pa.py_buffer(b"".join(parts))
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), content])
+    return PlainPage(
+        start=chunk.data_page_offset + header.length,
+        size=header.page_bytes,
+        crc=None if header.crc is None else header.crc & 0xFFFFFFFF,
+        tail=count * width,
+    )
+
+
+def values_of_page(
+    file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, *, count: int, width: int, where: str
+) -> pa.Buffer | None:
+    """Return the `count` values of `width` bytes of a column chunk that is one plain page, else None."""
+    page = find_plain_page(file, chunk, count=count, width=width)
+    return None if page is None else page.values(file, where=where)
+
+
+def _parse_header(data: memoryview) -> _PageHeader | None:
+    """Read a Thrift PageHeader; None if it is not one."""
+    try:
+        cursor = _Cursor(data)
+        top = cursor.struct(nested=5)
+    except (IndexError, ValueError):
+        return None
+    page = {field: value for (parent, field), value in top.items() if parent == 5}
+    head = {field: value for (parent, field), value in top.items() if parent == 0}
+    if not {1, 3} <= head.keys() or not {1, 2} <= page.keys():
+        return None
+    return _PageHeader(
+        length=cursor.position,
+        kind=head[1],
+        page_bytes=head[3],
+        crc=head.get(4),
+        values=page[1],
+        encoding=page[2],
+    )
+
+
+class _Cursor:
+    """Just enough of Thrift's compact protocol for page headers."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.position = 0
+
+    def _byte(self) -> int:
+        value = self._data[self.position]
+        self.position += 1
+        return value
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("varint too long")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def struct(self, *, nested: int = 0, parent: int = 0, depth: int = 1) -> dict[tuple[int, int], int]:
+        """Return the integer fields of a struct as (parent, field) -> value, entering field `nested`."""
+        if depth > _MAX_DEPTH:
+            raise ValueError("structs are nested too deep for a page header")
+        found: dict[tuple[int, int], int] = {}
+        field = 0
+        while byte := self._byte():
+            delta, kind = byte >> 4, byte & 0x0F
+            field = field + delta if delta else self._zigzag()
+            if kind in (_I16, _I32, _I64):
+                found[parent, field] = self._zigzag()
+            elif kind == _STRUCT:
+                inner = self.struct(parent=field, depth=depth + 1)
+                if field == nested:
+                    found |= inner
+            elif kind == _BINARY:
+                length = self._varint()
+                self.position += length
+            elif kind == _BYTE:
+                self.position += 1
+            elif kind == _DOUBLE:
+                self.position += 8
+            elif kind not in (_TRUE, _FALSE):
+                raise ValueError(f"field type {kind} does not occur in page headers")
+        return found

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from lpld_labels.cache import BlockCache
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.digest import bytes_digest
 from lpld_labels.errors import BatchNotFoundError, NotAPoolError, PoolCorruptError
 from lpld_labels.images import ImageTable
 from lpld_labels.index import BatchIndex
 from lpld_labels.manifest import FileEntry, Manifest, PoolHeader
-from lpld_labels.parquet_rows import OpenFiles, ParquetRows
 from lpld_labels.records import BatchKey, LabelArray, LabelBatch, ViewBatch
 from lpld_labels.schema import IMAGE_SCHEMA, MANIFEST_FILE, STAGING_DIRECTORY
 from lpld_labels.shard import EncodedBatch
-from lpld_labels.shard_reader import ShardCaches, ShardReader
+from lpld_labels.shard_reader import ParquetRows, ShardCaches, ShardReader
 from lpld_labels.storage import resolve
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
@@ -38,8 +38,8 @@ class PoolReader:
     preload: hold all views and payloads in memory; reads then touch no file.
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
     check_sizes: refuse at once if a file is missing or has the wrong size.
-    open_shards: how many shards' files to keep open; memory-mapped, their pages count as this process's
-        memory until others need it. Two are enough to read from front to back.
+    open_shards: how many shards to keep open; memory-mapped, their pages count as this process's memory
+        until others need it. Two are enough to read from front to back.
 
     Opening reads the manifest and the batch index only. Readers can be pickled and survive fork,
     so PyTorch workers can use them; threads may share one.
@@ -75,8 +75,7 @@ class PoolReader:
             view_bytes=None if preload else view_cache_bytes,
             label_bytes=None if preload else LABEL_CACHE_BYTES,
         )
-        self._files = OpenFiles(self._system, limit=open_shards)
-        self._shards: dict[int, ShardReader] = {}
+        self._shards: BlockCache[ShardReader] = BlockCache(open_shards, lambda shard: 1)
         self._process = os.getpid()
         if preload:
             self._load_everything()
@@ -201,7 +200,7 @@ class PoolReader:
                 payload, rows=rows, classes=self.classes, dtype=dtype or self.codec.native_dtype
             )
         except PoolCorruptError as error:
-            where = f"{shard.labels}, {self._index.key(number)}"
+            where = f"{shard.label_file.where}, {self._index.key(number)}"
             raise PoolCorruptError(
                 error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
             ) from None
@@ -210,25 +209,28 @@ class PoolReader:
         if self._process != os.getpid():
             # File handles and connections do not survive fork; decoded blocks do.
             self._system, self._path = resolve(self.location)
-            self._files.renew(self._system)
+            self._shards = BlockCache(self._settings["open_shards"], lambda shard: 1)
             self._process = os.getpid()
-        if number not in self._shards:
-            self._shards[number] = ShardReader(
-                self._files,
-                self._at(self.manifest.files_of("views")[number].path),
-                self._at(self.manifest.files_of("labels")[number].path),
-                codec=self.codec,
-                classes=self.classes,
-                caches=self._caches,
-            )
-        return self._shards[number]
+        return self._shards.get(number, lambda: self._open_shard(number))
+
+    def _open_shard(self, number: int) -> ShardReader:
+        views = self.manifest.files_of("views")[number]
+        labels = self.manifest.files_of("labels")[number]
+        return ShardReader(
+            self._system,
+            self._at(views.path),
+            self._at(labels.path),
+            codec=self.codec,
+            classes=self.classes,
+            caches=self._caches,
+        )
 
     def _load_everything(self) -> None:
         for number in range(self._index.shards):
             shard = self._shard(number)
-            for group in range(len(shard.view_groups)):
+            for group in range(shard.view_file.metadata.num_row_groups):
                 shard.view_block(group)
-            for group in range(len(shard.label_groups)):
+            for group in range(shard.label_file.metadata.num_row_groups):
                 shard.label_block(group)
 
     def _at(self, path: str) -> str:
@@ -275,7 +277,7 @@ class PoolReader:
 
     def close(self) -> None:
         """Let go of files and caches."""
-        self._files.close()
+        self._shards.clear()
         self._caches.views.clear()
         self._caches.labels.clear()
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -52,20 +51,22 @@ _SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """A batch ready for disk: its views, its payload and its digest."""
+    """A batch ready for disk: its views, its payload and its digest.
+
+    nbytes: of the payload, found once.
+    """
 
     views: ViewBatch
     payload: Payload
     digest: bytes
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", sum(array.nbytes for array in self.payload.values()))
 
     @property
     def key(self) -> BatchKey:
         return self.views.key
-
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes of the payload."""
-        return sum(array.nbytes for array in self.payload.values())
 
     @staticmethod
     def make(views: ViewBatch, encoded: EncodedLabels) -> EncodedBatch:

@@ -2,18 +2,108 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 
 from lpld_labels.cache import BlockCache
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.pages import PageMap
-from lpld_labels.parquet_rows import OpenFiles, ParquetRows, RowGroups
+from lpld_labels.pages import PlainPage, find_plain_page
 from lpld_labels.schema import VIEW_SCHEMA
 from lpld_labels.shard import label_schema
 from lpld_labels.views import DecodedViews
+
+
+class ParquetRows:
+    """A Parquet file whose row groups hold whole batches; every read checks page checksums."""
+
+    def __init__(self, system: fs.FileSystem, where: str, schema: pa.Schema | None = None) -> None:
+        self.where = where
+        self._file = open_file(system, where)
+        try:
+            self._parquet = pq.ParquetFile(self._file, page_checksum_verification=True, pre_buffer=False)
+            found = self._parquet.schema_arrow
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise PoolCorruptError(f"not a readable Parquet file: {error}", where=where) from None
+        if schema is not None and not found.equals(schema):
+            raise PoolCorruptError(
+                "columns differ from the format", where=where, expected=schema.names, got=found.names
+            )
+        self._column_places = {name: place for place, name in enumerate(found.names)}
+        # Finding a page means parsing its header in Python, which takes as long as checking its bytes.
+        self._pages: dict[tuple[int, str], PlainPage | None] = {}
+        self.metadata = self._parquet.metadata
+        groups = range(self.metadata.num_row_groups)
+        counts = [self.metadata.row_group(g).num_rows for g in groups]
+        # Rows are found by these counts: with a wrong one, labels would be those of another batch.
+        if sum(counts) != self.metadata.num_rows or min(counts, default=1) < 1:
+            raise PoolCorruptError(
+                "row groups do not add up",
+                where=where,
+                expected=f"{self.metadata.num_rows} rows",
+                got=sum(counts),
+                hint="restore this file",
+            )
+        self.starts = np.cumsum([0, *counts])
+
+    def group_of(self, row: int, rows: int) -> tuple[int, int]:
+        """Return the row group that holds rows [row, row + rows) and where in it they start."""
+        group = int(np.searchsorted(self.starts, row, side="right")) - 1
+        if row < 0 or group + 1 >= len(self.starts) or row + rows > self.starts[group + 1]:
+            raise PoolCorruptError(
+                "batch index points outside the file",
+                where=self.where,
+                expected=f"rows below {int(self.starts[-1])} within one row group",
+                got=f"rows {row} to {row + rows}",
+            )
+        return group, row - int(self.starts[group])
+
+    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a row group, or some of its columns; other columns' bytes are not touched."""
+        try:
+            table = self._parquet.read_row_group(group, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise PoolCorruptError(
+                f"row group {group} is damaged: {error}", where=self.where, hint="restore this file"
+            ) from None
+        if table.num_rows != self.rows_of(group):
+            raise PoolCorruptError(
+                f"row group {group} has the wrong length",
+                where=self.where,
+                expected=self.rows_of(group),
+                got=table.num_rows,
+                hint="restore this file",
+            )
+        return table
+
+    def rows_of(self, group: int) -> int:
+        """Return how many rows a group has."""
+        return int(self.starts[group + 1] - self.starts[group])
+
+    def list_values(self, group: int, column: str, value_type: pa.DataType) -> pa.Array | None:
+        """Return all values of a list column by the short way, or None if it cannot be gone."""
+        if (group, column) not in self._pages:
+            chunk = self.metadata.row_group(group).column(self._column_places[column])
+            width = value_type.bit_width // 8
+            self._pages[group, column] = find_plain_page(
+                self._file, chunk, count=chunk.num_values, width=width
+            )
+        page = self._pages[group, column]
+        if page is None:
+            return None
+        values = page.values(self._file, where=self.where)
+        return pa.Array.from_buffers(value_type, 8 * values.size // value_type.bit_width, [None, values])
+
+    def read_all(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the whole file, or some columns of it."""
+        try:
+            return self._parquet.read(columns=columns, use_threads=True)
+        except (pa.ArrowException, OSError) as error:
+            raise PoolCorruptError(f"file is damaged: {error}", where=self.where) from None
 
 
 class ShardCaches:
@@ -27,100 +117,69 @@ class ShardCaches:
 
 
 class ShardReader:
-    """Batches of one shard by position.
-
-    It is light, a few bytes for every row group, and opens its files only when something is read: a pool
-    keeps the readers of all its shards, but few files.
-    """
+    """Batches of one shard by position."""
 
     def __init__(
-        self, files: OpenFiles, views: str, labels: str, *, codec: Codec, classes: int, caches: ShardCaches
+        self,
+        system: fs.FileSystem,
+        views: str,
+        labels: str,
+        *,
+        codec: Codec,
+        classes: int,
+        caches: ShardCaches,
     ) -> None:
-        self.views, self.labels = views, labels
-        self._files = files
-        self._schema = label_schema(codec, classes)
+        self.view_file = ParquetRows(system, views, VIEW_SCHEMA)
+        self.label_file = ParquetRows(system, labels, label_schema(codec, classes))
         self._by_view = codec.granularity == "view"
         self._classes = classes
         self._caches = caches
         self._payload = codec.payload_columns(classes)
 
-    @property
-    def view_file(self) -> ParquetRows:
-        """The views, opened if they are not."""
-        return self._files.parquet(self.views, VIEW_SCHEMA)
-
-    @property
-    def label_file(self) -> ParquetRows:
-        """The labels, opened if they are not."""
-        return self._files.parquet(self.labels, self._schema)
-
-    @cached_property
-    def view_groups(self) -> RowGroups:
-        """Where the rows of the views are."""
-        return self.view_file.groups
-
-    @property
-    def label_groups(self) -> RowGroups:
-        """Where the rows of the labels are."""
-        return self._label_places[0]
-
-    @cached_property
-    def _label_places(self) -> tuple[RowGroups, PageMap | None]:
-        """Where rows and pages of the labels are. With a map of its pages, the file need not stay open."""
-        mapped = PageMap.serves(self._payload)
-        file = self._files.parquet(self.labels, self._schema, keep=not mapped)
-        return file.groups, PageMap(file.metadata, self._payload) if mapped else None
-
     def view_block(self, group: int) -> DecodedViews:
         """Return the decoded views of one row group."""
-        return self._caches.views.get((self.views, group), lambda: DecodedViews(self.view_file.read(group)))
+        return self._caches.views.get(
+            (self.view_file.where, group), lambda: DecodedViews(self.view_file.read(group))
+        )
 
     def label_block(self, group: int) -> dict[str, pa.Array]:
         """Return the payload columns of one row group."""
-        return self._caches.labels.get((self.labels, group), lambda: self._read_labels(group))
+        return self._caches.labels.get((self.label_file.where, group), lambda: self._read_labels(group))
 
     def view_slice(self, row: int, rows: int) -> tuple[DecodedViews, slice]:
         """Return the block that holds a batch's views and where in it they are."""
-        group, start = self.view_groups.find(row, rows)
+        group, start = self.view_file.group_of(row, rows)
         return self.view_block(group), slice(start, start + rows)
 
     def payload(self, view_row: int, position: int, rows: int) -> Payload:
         """Return one batch's payload columns."""
         row, count = (view_row, rows) if self._by_view else (position, 1)
-        group, start = self.label_groups.find(row, count)
+        group, start = self.label_file.group_of(row, count)
         return {name: array.slice(start, count) for name, array in self.label_block(group).items()}
 
     def _read_labels(self, group: int) -> dict[str, pa.Array]:
-        found = self._read_pages(group)
-        if found is None:
-            names = [column.name for column in self._payload]
-            table = self.label_file.read(group, names)
-            found = {name: _whole(table[name]) for name in names}
-        return found
-
-    def _read_pages(self, group: int) -> dict[str, pa.Array] | None:
-        """Return the payload columns by the short way; None where it cannot be gone."""
-        pages = self._label_places[1]
-        # Blocks that stay in memory must not be views of a file: there may be more files than can be open.
-        if pages is None or self._caches.labels.limit is None:
-            return None
-        try:
-            found = pages.read(self._files.plain(self.labels), group, where=self.labels)
-        except (pa.ArrowException, OSError) as error:
-            raise PoolCorruptError(
-                f"row group {group} is damaged: {error}", where=self.labels, hint="restore this file"
-            ) from None
-        if found is None:
-            return None
-        for column in self._payload:
-            if pa.types.is_list(column.type):
-                values = found[column.name]
-                if len(values) % self._classes:
-                    return None
-                found[column.name] = pa.FixedSizeListArray.from_arrays(values, self._classes)
-        return found
+        if len(self._payload) == 1 and pa.types.is_list(self._payload[0].type):
+            column = self._payload[0]
+            values = self.label_file.list_values(group, column.name, column.type.value_type)
+            if values is not None and len(values) == self.label_file.rows_of(group) * self._classes:
+                return {column.name: pa.FixedSizeListArray.from_arrays(values, self._classes)}
+        names = [column.name for column in self._payload]
+        table = self.label_file.read(group, names)
+        return {name: _whole(table[name]) for name in names}
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array; combine_chunks() would copy even a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def open_file(system: fs.FileSystem, path: str) -> pa.NativeFile:
+    """Open a file for random access; a missing one is a corrupt pool."""
+    try:
+        if isinstance(system, fs.LocalFileSystem):
+            return pa.memory_map(path)
+        return system.open_input_file(path)
+    except FileNotFoundError:
+        raise PoolCorruptError("file is missing", where=path, hint="restore it or rebuild the pool") from None
+    except OSError as error:
+        raise PoolCorruptError(f"cannot open: {error}", where=path) from None
