@@ -94,3 +94,15 @@ def test_members_that_share_bytes() -> None:
         place += 46 + sum(struct.unpack_from("<HHH", data, place + 28))
     with pytest.raises(ValueError, match="overlap"):
         read_directory(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value"), [(8, "<H", 1), (10, "<H", zipfile.ZIP_DEFLATED), (20, "<L", 1)]
+)
+def test_members_that_are_not_stored_as_they_are(place: int, form: str, value: int) -> None:
+    """The encryption flag, the method, and a length in the file that differs from the member's."""
+    data = bytearray(PLAIN)
+    first = struct.unpack_from("<L", PLAIN, len(PLAIN) - 6)[0]
+    struct.pack_into(form, data, first + place, value)
+    with pytest.raises(ValueError, match="compressed or encrypted"):
+        read_directory(bytes(data))
