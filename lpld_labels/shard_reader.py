@@ -40,7 +40,7 @@ class ParquetRows:
         groups = range(self.metadata.num_row_groups)
         counts = [self.metadata.row_group(g).num_rows for g in groups]
         # Rows are found by these counts: with a wrong one, labels would be those of another batch.
-        if sum(counts) != self.metadata.num_rows or min(counts, default=1) < 1:
+        if sum(counts) != self.metadata.num_rows or min(counts, default=0) < 0:
             raise PoolCorruptError(
                 "row groups do not add up",
                 where=where,
