@@ -4,7 +4,7 @@ Parquet stores a list column as repetition levels, definition levels, then the v
 levels of 128,000 halves costs more than everything else about reading a batch, and for lists that
 are all full and of one length they say nothing. So this takes a page whose values are plain,
 uncompressed and complete, checks its CRC, and hands out the tail of the page, where the values are.
-Anything else is left to pyarrow (`values_of_page` returns None).
+Anything else is left to pyarrow (`find_plain_page` returns None).
 """
 
 from __future__ import annotations
@@ -76,14 +76,6 @@ def find_plain_page(
         crc=None if header.crc is None else header.crc & 0xFFFFFFFF,
         tail=count * width,
     )
-
-
-def values_of_page(
-    file: pa.NativeFile, chunk: pq.ColumnChunkMetaData, *, count: int, width: int, where: str
-) -> pa.Buffer | None:
-    """Return the `count` values of `width` bytes of a column chunk that is one plain page, else None."""
-    page = find_plain_page(file, chunk, count=count, width=width)
-    return None if page is None else page.values(file, where=where)
 
 
 def _parse_header(data: memoryview) -> _PageHeader | None:

@@ -116,4 +116,4 @@ def test_bad_input(cli: Cli, words: list[str], code: int, message: str) -> None:
 
 def test_nothing_but_json_on_stdout(tmp_path: Path, cli: Cli) -> None:
     write_pool(tmp_path / "pool", make_batches()).close()
-    json.loads(cli("inspect", tmp_path / "pool", "--json").stdout)
+    assert isinstance(json.loads(cli("inspect", tmp_path / "pool", "--json").stdout), dict)

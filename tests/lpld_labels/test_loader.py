@@ -1,4 +1,4 @@
-"""Loaders: what they yield, in which order, from where on, and what they refuse."""
+"""Loaders: what they yield, in which order and from where on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from lpld_labels import PoolReader
-from lpld_labels.codec_request import CodecRequest
-from lpld_labels.encode import encode_pool
-from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError
-from lpld_labels.loader import PoolBatch, PoolLoader, label_loader, pool_loader
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.loader.cursor import TaskSampler
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
 from lpld_labels.sampling import POLICIES, Sampling
@@ -302,52 +300,6 @@ def test_the_global_generator_is_left_alone(pools: dict[str, PoolReader], folder
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("codec", ["f16", "f16:plain", "f32", "int8", "int6", "int4", "topk:3"])
-def test_labels_decode_to_the_same_bits_as_the_reader(folder: Path, tmp_path: Path, codec: str) -> None:
-    pool = build(tmp_path / "pool", folder, codec=codec, epochs=1, batch_size=BATCH)
-    for batch in label_loader(pool, policy="stored"):
-        expected = pool.read_labels(batch.key, dtype=np.float32)
-        np.testing.assert_array_equal(batch.labels().numpy(), expected)
-
-
-@pytest.mark.parametrize("label_kind", ["logits", "probabilities"])
-def test_transform_coded_labels_are_finished_by_one_product(
-    folder: Path, tmp_path: Path, label_kind: str
-) -> None:
-    plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
-    encode_pool(plain, tmp_path / "klt", CodecRequest(name="klt", step=0.25))
-    pool = PoolReader(tmp_path / "klt")
-    for batch in label_loader(pool, policy="stored", batches_per_epoch=len(pool)):
-        assert batch.parts[0].shape[0] == batch.views.rows
-        expected = torch.from_numpy(pool.read_labels(batch.key, dtype=np.float32).copy())
-        torch.testing.assert_close(batch.labels(), expected, atol=1e-4, rtol=1e-4)
-    rows = next(iter(pool_loader(pool, folder, batch_size=5, policy="stored")))
-    stored = torch.from_numpy(pool.read_labels((0, 0), dtype=np.float32)[:5].copy())
-    torch.testing.assert_close(rows.labels, stored, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_label_batches_come_whole_and_undecoded(pools: dict[str, PoolReader], num_workers: int) -> None:
-    pool = pools["cutmix"]
-    shares = []
-    for rank in range(2):
-        loader = label_loader(
-            pool, seed=2, batches_per_epoch=7, rank=rank, world_size=2, num_workers=num_workers
-        )
-        assert len(loader) == 3
-        shares.append([batch.key for batch in loader])
-    sampling = Sampling.of(pool, seed=2, batches_per_epoch=7)
-    expected = [pool.index.key(place) for place in sampling.places(0).tolist()]
-    assert shares[0] + shares[1] == expected[:6]
-    loader = label_loader(pool, seed=2, batches_per_epoch=7, num_workers=num_workers)
-    batch = next(iter(loader))
-    assert (batch.targets == pool.images.classes[batch.views.images]).all()
-    state = loader.state_dict()
-    resumed = label_loader(pool, seed=2, batches_per_epoch=7)
-    resumed.load_state_dict(state)
-    assert [b.key for b in resumed] == expected[1:]
-
-
 def test_states_of_other_runs_are_refused(pools: dict[str, PoolReader], folder: Path) -> None:
     state = open_loader(pools["none"], folder).state_dict()
     for options, field in (
@@ -370,41 +322,3 @@ def test_a_second_iteration_ends_the_first(pools: dict[str, PoolReader], folder:
     with pytest.raises(InvalidArgumentError, match="another iteration"):
         next(first)
     assert row_keys([next(second)]) == scheduled(pools["none"], 1)[10:20]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: int) -> None:
-    folder = write_images(tmp_path / "images", 8)
-    pool = build(tmp_path / "pool", folder, batch_size=8)
-    victim = folder / pool.images.paths[3]
-    victim.write_bytes((folder / pool.images.paths[4]).read_bytes())
-    digest = pool.images.digests[3]
-    assert digest is not None
-    with pytest.raises(ImageMismatchError, match=f"{victim.name}.*expected digest {digest.hex()}"):
-        list(pool_loader(pool, folder, num_workers=num_workers))
-    with pytest.raises(ImageMismatchError, match="has changed"):
-        pool_loader(pool, folder, verify_images=True)
-    victim.unlink()
-    with pytest.raises(ImageMismatchError, match="missing"):
-        list(pool_loader(pool, folder, num_workers=num_workers))
-    with pytest.raises(ImageReadError, match="does not exist"):
-        pool_loader(pool, tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "batch size is out of range"),
-        ({"temperature": 0.0}, "temperature is out of range"),
-        ({"num_workers": -1}, "number of workers"),
-        ({"policy": "luck"}, "unknown sampling policy"),
-        ({"rank": 0}, "give rank and world_size together"),
-        ({"rank": 2, "world_size": 2}, "rank is out of range"),
-        ({"world_size": 10_000, "rank": 0}, "too few rows for so many processes"),
-    ],
-)
-def test_bad_arguments_are_refused(
-    pools: dict[str, PoolReader], folder: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
-        list(open_loader(pools["none"], folder, **options))

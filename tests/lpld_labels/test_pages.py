@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.pages import values_of_page
+from lpld_labels.pages import find_plain_page
 
 ROWS, WIDTH = 40, 30
 VALUES = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float16)
@@ -27,7 +27,9 @@ def write(path: Path, **options: Any) -> Path:
 
 def read(path: Path) -> pa.Buffer | None:
     chunk = pq.read_metadata(path).row_group(0).column(0)
-    return values_of_page(pa.memory_map(str(path)), chunk, count=ROWS * WIDTH, width=2, where=path.name)
+    file = pa.memory_map(str(path))
+    page = find_plain_page(file, chunk, count=ROWS * WIDTH, width=2)
+    return None if page is None else page.values(file, where=path.name)
 
 
 def test_it_finds_the_values(tmp_path: Path) -> None:

@@ -266,6 +266,13 @@ def test_damaged_footers_never_become_labels(
     assert caught >= len(moved)
 
 
+def test_column_names_that_are_no_text_are_refused(path: Path) -> None:
+    (file,) = (path / "labels").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"plane_0", b"plane_\xff"))
+    with open_pool(path) as pool, pytest.raises(PoolCorruptError, match="not a readable Parquet file"):
+        pool.read((0, 0))
+
+
 def _flipped(data: bytes, place: int, bit: int) -> bytes:
     changed = bytearray(data)
     changed[place] ^= 1 << bit
