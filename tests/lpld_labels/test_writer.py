@@ -148,6 +148,7 @@ def test_three_processes_fill_one_pool(tmp_path: Path) -> None:
     with open_writer(path) as writer:
         manifest = writer.commit()
     assert manifest.content_digest == digest_of(make_batches(6, 4), tmp_path / "alone")
+    assert (manifest.counts.epochs, manifest.counts.batches) == (6, 24)
     assert check_pool(path).whole
 
 

@@ -171,6 +171,16 @@ def test_files_of_another_run(made: Path, folder: Path, tmp_path: Path) -> None:
         import_labels(folder, tmp_path / "pool", images=made / "images")
 
 
+def test_an_image_that_comes_twice_is_odd(made: Path, folder: Path, tmp_path: Path) -> None:
+    stored = json.loads((folder / "sampler_indices_epoch.json").read_text())
+    first = import_labels(folder, tmp_path / "as-written", images=made / "images")
+    assert not any("more than once" in line for line in first.odd)
+    stored["0"][0] = stored["0"][1]
+    (folder / "sampler_indices_epoch.json").write_text(json.dumps(stored))
+    report = import_labels(folder, tmp_path / "pool", images=made / "images")
+    assert "epoch 0 shows an image more than once" in report.odd
+
+
 def test_strangers_are_odd(made: Path, folder: Path, tmp_path: Path) -> None:
     (folder / "log.txt").touch()
     (folder / "epoch_0" / "batch_07.tar").touch()

@@ -123,3 +123,9 @@ def test_colours_that_are_none(colour: float) -> None:
     row = np.array([[0.5, 0.5, 0.5, 0.5, colour, 0, 0]], np.float32)
     with pytest.raises(LabelFileError, match="colours"):
         cutouts_in_pixels(row, 32, where="x")
+
+
+@pytest.mark.parametrize("crop", [(5, 0, 6, 10, 10, 10), (0, 9, 10, 2, 10, 10), (0, 0, 0, 10, 10, 10)])
+def test_crops_on_whole_pixels_outside_the_image_are_refused(crop: Crop) -> None:
+    with pytest.raises(ImageMismatchError, match="slot 0"):
+        recovered(stored(crop), *crop[4:])
