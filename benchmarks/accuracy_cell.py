@@ -14,12 +14,12 @@ from pathlib import Path
 
 from benchmarks.accuracy_plan import Cell
 from benchmarks.accuracy_work import Workshop
-from lpld_core.evaluate import ValidationSet
-from lpld_core.presets import TrainRecipe
-from lpld_core.student import TrainJob, train_student
-from lpld_labels.pool_size import pool_bytes
-from lpld_labels.prune import PruneSettings, prune_pool
-from lpld_labels.reader import PoolReader
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.presets import TrainRecipe
+from lpld_core.training.student import TrainJob, train_student
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting.prune import PruneSettings, prune_pool
 
 EPOCHS_BETWEEN_CHECKPOINTS = 25
 

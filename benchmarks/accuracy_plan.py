@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lpld_labels.metrics import METRICS
-from lpld_labels.selection import PREFERENCES
+from lpld_labels.rewriting.metrics import METRICS
+from lpld_labels.rewriting.selection import PREFERENCES
 
 POOLS = ("epochs", "batches")
 """Without and with the improved label pool (ILP)."""

@@ -27,22 +27,22 @@ from filelock import FileLock
 
 from benchmarks.accuracy_plan import Cell, Scale
 from benchmarks.harness import SHARED_DATA
-from lpld_core.ensemble import Ensemble
-from lpld_core.evaluate import ValidationSet
-from lpld_core.presets import LabelRecipe
-from lpld_core.real_images import RealFolder, centre_batches, shuffled_rows
+from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
 from lpld_core.recover.folder import ImageFiles
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
-from lpld_core.relabel import LabelJob, build_pool
-from lpld_core.statistics import ClassStatistics, collect_statistics
-from lpld_core.teacher import LoadedTeacher, load_teacher
-from lpld_core.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
-from lpld_labels.codec_request import CodecRequest
-from lpld_labels.encode import encode_pool
+from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.codec_request import CodecRequest
+from lpld_labels.rewriting.encode import encode_pool
 
 FILES = ImageFiles(format="png")
 """At 32 px JPEG would change what was recovered and save nothing."""
@@ -210,7 +210,7 @@ def _write_data(dataset: str, folder: Path) -> None:
     unfinished = folder.with_name(f".{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     if dataset == "digits":
-        from lpld_core.digits import write_digits
+        from lpld_core.images.digits import write_digits
 
         write_digits(unfinished)
     else:

@@ -24,8 +24,8 @@ from torchvision.transforms import functional
 
 from benchmarks.harness import SHARED_DATA, Timing, interleaved, write_json
 from lpld_labels import Augmentation, ViewBatch
-from lpld_labels.image_folder import scan_image_folder
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.replay.image_folder import scan_image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDERS = {224: "reference_images/in1k", 64: "reference_images/tiny"}

@@ -25,21 +25,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import SHARED_DATA, write_json
-from lpld_core.digits import write_digits
-from lpld_core.ensemble import Ensemble
-from lpld_core.evaluate import ValidationSet
-from lpld_core.presets import LabelRecipe, TrainRecipe
-from lpld_core.relabel import LabelJob, build_pool
-from lpld_core.student import TrainJob, train_student
-from lpld_core.teacher import load_teacher
-from lpld_core.train_teacher import TeacherJob, train_teacher
+from lpld_core.images.digits import write_digits
+from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_core.teachers.teacher import load_teacher
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.presets import LabelRecipe, TrainRecipe
+from lpld_core.training.student import TrainJob, train_student
+from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_labels import PoolReader
-from lpld_labels.codec_request import CodecRequest
 from lpld_labels.codecs import codec_named
-from lpld_labels.encode import encode_pool
-from lpld_labels.encode_size import weigh
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.pool_size import pool_bytes
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.codec_request import CodecRequest
+from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.rewriting.encode_size import weigh
 
 FIDELITY, TEMPERATURE = 0.97, 20.0
 

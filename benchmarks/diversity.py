@@ -22,7 +22,7 @@ from benchmarks.accuracy_plan import SCALES
 from benchmarks.accuracy_work import Workshop
 from benchmarks.harness import write_json
 from lpld_core.analysis import analyse
-from lpld_core.real_images import RealFolder
+from lpld_core.images.real_images import RealFolder
 
 METHODS = ("lpld", "sre2l", "cda", "rded")
 

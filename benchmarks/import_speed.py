@@ -32,10 +32,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import SHARED_DATA, peak_memory_mb, summarise, write_json
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.importers import import_labels
-from lpld_labels.importers.batch_list import read_batch_list
-from lpld_labels.reader import PoolReader
+from lpld_labels.foreign.importers import import_labels
+from lpld_labels.foreign.importers.batch_list import read_batch_list
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_folder import scan_image_folder
 
 ROWS = 128
 CLASSES = 1000

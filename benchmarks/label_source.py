@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels import Augmentation, BatchKey, Box, ImageTable, LabelBatch, Mix
-from lpld_labels.order import keyed_generator
-from lpld_labels.records import CutOut
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import CutOut
 
 FEATURES = 512
 NOISE = 0.05

@@ -86,7 +86,7 @@ PRUNE = """
 
     start = time.perf_counter()
     from lpld_labels import PoolReader
-    from lpld_labels.prune import PruneSettings, prune_pool
+    from lpld_labels.rewriting.prune import PruneSettings, prune_pool
     imported = time.perf_counter()
     at_rest = peak_kb()
     pool, out, settings = sys.argv[1:]

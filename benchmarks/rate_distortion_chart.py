@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rate_distortion_measure import RateDistortion
-from lpld_labels.fidelity import TEMPERATURES
+from lpld_labels.codecs.fidelity import TEMPERATURES
 
 STYLES: dict[str, dict[str, Any]] = {
     "klt": {"color": "#c1272d", "marker": "o", "linewidth": 2.2, "zorder": 4, "label": "klt (ours)"},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rate_distortion_measure import Point, RateDistortion
-from lpld_labels.fidelity import TEMPERATURES
+from lpld_labels.codecs.fidelity import TEMPERATURES
 
 
 @dataclass(frozen=True, kw_only=True)

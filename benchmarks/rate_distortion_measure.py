@@ -16,12 +16,12 @@ from benchmarks.label_source import LabelSource
 from lpld_labels import Augmentation, ImageTable, PoolHeader, PoolReader, PoolWriter
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.bands import pack_bands
+from lpld_labels.codecs.evaluation import payload_bytes, rebatched, try_codec
+from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
-from lpld_labels.encode_size import weigh
-from lpld_labels.fidelity import Fidelity
-from lpld_labels.records import LabelArray
-from lpld_labels.trial import payload_bytes, rebatched, try_codec
+from lpld_labels.format.records import LabelArray
+from lpld_labels.rewriting.encode_size import weigh
 
 MILLION = 1_000_000
 ROWS = (10_000, MILLION, 60_000_000)

@@ -13,10 +13,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.harness import interleaved, peak_memory_mb
 from benchmarks.rate_distortion_measure import MILLION, RateDistortion
 from lpld_labels import Augmentation
+from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.klt_fit import KltFitter
-from lpld_labels.order import keyed_generator
-from lpld_labels.records import LabelArray
-from lpld_labels.trial import try_codec
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import LabelArray
 
 FEATURES = 512
 BATCH = 128
@@ -26,8 +26,8 @@ def decode_against_replay(curve: RateDistortion, data: Path, *, runs: int) -> di
     """Time decoding one klt batch (step 1) against replaying 128 images of 224 pixels, on one thread."""
     import torch
 
-    from lpld_labels.image_folder import scan_image_folder
     from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
+    from lpld_labels.replay.image_folder import scan_image_folder
 
     folder = data / "reference_images" / "in1k"
     table = scan_image_folder(folder)

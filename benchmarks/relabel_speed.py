@@ -28,14 +28,14 @@ from rich.table import Table
 
 from benchmarks.apply_speed import FOLDERS, measure_apply_speed
 from benchmarks.harness import SHARED_DATA, Timing, summarise, write_json
-from lpld_core.ensemble import Ensemble, TeacherChoice, load_ensemble
-from lpld_core.presets import PRESETS
-from lpld_core.relabel import LabelJob, build_pool
-from lpld_core.verify_teacher import verify_with_teacher
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.images import ImageTable
-from lpld_labels.reader import PoolReader
+from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.relabel.verify_teacher import verify_with_teacher
+from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
+from lpld_core.training.presets import PRESETS
+from lpld_labels.format.images import ImageTable
+from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.replay.image_folder import scan_image_folder
 
 PHOTOS = SHARED_DATA / "reference_images" / "in1k"
 MEMORY_TEACHER = "small-resnet10:width=8,stem_stride=2"

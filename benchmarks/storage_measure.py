@@ -15,11 +15,11 @@ from benchmarks.label_source import LabelSource, image_table
 from benchmarks.pickle_layout import save_pickle_batch
 from benchmarks.storage_spec import Dataset
 from lpld_labels import LabelBatch, PoolHeader, PoolReader, PoolWriter
-from lpld_labels.codec_request import DEFAULT_FIDELITY, DEFAULT_TEMPERATURE
 from lpld_labels.codecs import Codec, codec_named
+from lpld_labels.codecs.fidelity import FidelityMeter
 from lpld_labels.codecs.klt_fit import KltFitter
-from lpld_labels.fidelity import FidelityMeter
-from lpld_labels.pool_size import pool_bytes
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY, DEFAULT_TEMPERATURE
 
 TUNE_ROWS = 256
 """Rows that klt's step is chosen by. These and those it is fitted to are not among those measured."""

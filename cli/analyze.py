@@ -64,7 +64,7 @@ def command(**given: Any) -> None:
     options = Options(**given)
     options.prepare_machine()
     from lpld_core.analysis import analyse
-    from lpld_core.real_images import RealFolder
+    from lpld_core.images.real_images import RealFolder
 
     real = RealFolder.open(options.real)
     folders = [(_name(path), RealFolder.open(path)) for path in options.folders]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
+from lpld_core.training.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
 
 from .console import human_bytes, output, print_json, progress_bar
 from .teacher_options import (
@@ -21,8 +21,8 @@ from .teacher_options import (
 )
 
 if TYPE_CHECKING:
-    from lpld_core.ensemble import TeacherChoice
-    from lpld_core.relabel import BuildResult
+    from lpld_core.relabel.build import BuildResult
+    from lpld_core.teachers.ensemble import TeacherChoice
 
 
 def _part(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -198,10 +198,10 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
     """Scan, load, label, publish; return what was done and the number of image classes."""
     import torch
 
-    from lpld_core.ensemble import load_ensemble
-    from lpld_core.relabel import LabelJob, build_pool
-    from lpld_core.relabel_jobs import Machine, label_in_processes
-    from lpld_labels.image_folder import class_names, scan_image_folder
+    from lpld_core.relabel.build import LabelJob, build_pool
+    from lpld_core.relabel.jobs import Machine, label_in_processes
+    from lpld_core.teachers.ensemble import load_ensemble
+    from lpld_labels.replay.image_folder import class_names, scan_image_folder
 
     classes = len(class_names(options.images))
     wanted_classes = None if options.fewer_classes else classes

@@ -12,8 +12,8 @@ import click
 from .console import output, progress_bar, talk
 
 if TYPE_CHECKING:
-    from lpld_core.digits import DigitFolders
-    from lpld_core.presets import LabelRecipe, TrainRecipe
+    from lpld_core.images.digits import DigitFolders
+    from lpld_core.training.presets import LabelRecipe, TrainRecipe
 
 NETWORK = "small-resnet10:width=16,stem_stride=2"
 VIEW = 16
@@ -94,7 +94,7 @@ def _forget_earlier(out: Path) -> None:
 
 
 def _digits(out: Path) -> DigitFolders:
-    from lpld_core.digits import write_digits
+    from lpld_core.images.digits import write_digits
 
     talk().print(
         "[bold]digits[/]: 1,797 images of 10 classes; 500 to judge by, 100 real ones to compare with"
@@ -103,8 +103,8 @@ def _digits(out: Path) -> DigitFolders:
 
 
 def _teacher(out: Path, folders: DigitFolders, epochs: int) -> float:
-    from lpld_core.presets import LabelRecipe
-    from lpld_core.train_teacher import TEACHER_RECIPE
+    from lpld_core.training.presets import LabelRecipe
+    from lpld_core.training.train_teacher import TEACHER_RECIPE
 
     views = LabelRecipe(batch_size=TEACHER_BATCH_SIZE, crop_scale=CROPS, flip_probability=None)
     recipe = replace(TEACHER_RECIPE, epochs=epochs)
@@ -113,7 +113,7 @@ def _teacher(out: Path, folders: DigitFolders, epochs: int) -> float:
 
 def _hard_labels(out: Path, folders: DigitFolders, epochs: int) -> float:
     """Train on as many images, views and steps as the students, but on the true classes of real images."""
-    from lpld_core.presets import PRESETS, LabelRecipe
+    from lpld_core.training.presets import PRESETS, LabelRecipe
 
     views = LabelRecipe(batch_size=BATCH_SIZE, crop_scale=CROPS, flip_probability=None, mix="cutmix")
     recipe = replace(PRESETS["imagenet1k"].train, epochs=epochs, learning_rate=LEARNING_RATE)
@@ -124,8 +124,8 @@ def _hard_labels(out: Path, folders: DigitFolders, epochs: int) -> float:
 def _train_on_truth(
     what: str, weights: Path, images: Path, folders: DigitFolders, views: LabelRecipe, recipe: TrainRecipe
 ) -> float:
-    from lpld_core.evaluate import ValidationSet
-    from lpld_core.train_teacher import TeacherJob, train_teacher
+    from lpld_core.training.evaluate import ValidationSet
+    from lpld_core.training.train_teacher import TeacherJob, train_teacher
 
     job = TeacherJob(
         out=weights,

@@ -10,7 +10,7 @@ from .console import human_bytes, output, print_json, progress_bar, talk
 from .parameters import ByteSize
 
 if TYPE_CHECKING:
-    from lpld_labels.encode import EncodeResult
+    from lpld_labels.rewriting.encode import EncodeResult
 
 
 @click.command("encode")
@@ -62,9 +62,9 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
     if options["temperature"] is not None and demands == ["step"]:
         raise click.UsageError("--temperature makes no difference to --step")
 
-    from lpld_labels.codec_request import CodecRequest
-    from lpld_labels.encode import encode_pool
-    from lpld_labels.reader import PoolReader
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.rewriting.codec_request import CodecRequest
+    from lpld_labels.rewriting.encode import encode_pool
 
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
     with (

@@ -10,7 +10,7 @@ import click
 from .console import human_bytes, output, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from lpld_labels.exporters import ExportReport
+    from lpld_labels.foreign.exporters import ExportReport
 
 FORMATS = ("sre2l", "lpld", "lpqld")
 
@@ -41,8 +41,8 @@ def command(
       lpld-labels export pool_40x labels_40x --format lpld
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
-    from lpld_labels.exporters import ExportOptions, export_pool
-    from lpld_labels.reader import PoolReader
+    from lpld_labels.foreign.exporters import ExportOptions, export_pool
+    from lpld_labels.pool.reader import PoolReader
 
     options = ExportOptions(top_k=top_k, drop_incomplete=drop_incomplete)
     with PoolReader(pool) as reader, progress_bar("exporting batches") as progress:

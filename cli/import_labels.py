@@ -11,7 +11,7 @@ from .console import human_bytes, output, print_json, progress_bar
 from .teacher_options import channels
 
 if TYPE_CHECKING:
-    from lpld_labels.importers import ImportReport
+    from lpld_labels.foreign.importers import ImportReport
 
 FORMATS = ("auto", "sre2l", "lpld", "lpld21k", "lpqld", "gvbsm", "fkd")
 SHOWN_HOLES = 5
@@ -109,8 +109,8 @@ def command(
       lpld-labels import lpqld pool --images syn_data --classes 1000 --json > report.json
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
-    from lpld_labels.image_folder import scan_image_folder
-    from lpld_labels.importers import ImportOptions, detect_format, import_labels
+    from lpld_labels.foreign.importers import ImportOptions, detect_format, import_labels
+    from lpld_labels.replay.image_folder import scan_image_folder
 
     if (options["mean"] is None) != (options["std"] is None):
         raise click.UsageError("--mean and --std go together")

@@ -11,7 +11,7 @@ from .console import human_bytes, output, print_json, progress_bar
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lpld_labels.summary import PoolSummary
+    from lpld_labels.inspection.summary import PoolSummary
 
 COMPONENT_NAMES = {
     "crop": "1  crop coordinates",
@@ -39,8 +39,8 @@ def command(pool: str, as_json: bool) -> None:
       lpld-labels inspect pools/in1k_ipc10
       lpld-labels inspect s3://bucket/pools/in1k_ipc10 --json | jq .bytes.components
     """
-    from lpld_labels.reader import PoolReader
-    from lpld_labels.summary import summarise
+    from lpld_labels.inspection.summary import summarise
+    from lpld_labels.pool.reader import PoolReader
 
     with PoolReader(pool) as reader, progress_bar("reading footers") as progress:
         summary = summarise(reader, progress=progress)

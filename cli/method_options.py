@@ -11,7 +11,7 @@ import click
 from .teacher_options import DEFAULT_WEIGHTS, channels, check_device
 
 if TYPE_CHECKING:
-    from lpld_core.teacher import LoadedTeacher
+    from lpld_core.teachers.teacher import LoadedTeacher
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ class NetworkOptions:
 
     def load(self, *, classes: int | None = None) -> LoadedTeacher:
         """Load the network; refuse one with another class count."""
-        from lpld_core.teacher import load_teacher
+        from lpld_core.teachers.teacher import load_teacher
 
         return load_teacher(
             self.network,

@@ -11,8 +11,8 @@ from .console import human_bytes, output, print_json, progress_bar, talk
 from .parameters import ByteSize
 
 if TYPE_CHECKING:
-    from lpld_labels.plan import BudgetPlan
-    from lpld_labels.reader import PoolReader
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.rewriting.plan import BudgetPlan
 
 _TIMES_IMAGES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)x-images\s*")
 
@@ -86,9 +86,9 @@ def command(
     if not 0 < options["min_fidelity"] < 1:
         raise click.BadParameter("expected a number between 0 and 1", param_hint="--min-fidelity")
 
-    from lpld_labels.plan import SIMPLE_CODECS, image_bytes, plan_budget
-    from lpld_labels.prune import require_free
-    from lpld_labels.reader import PoolReader
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.rewriting.plan import SIMPLE_CODECS, image_bytes, plan_budget
+    from lpld_labels.rewriting.prune import require_free
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
         if out is not None:
@@ -119,7 +119,7 @@ def command(
 
 def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
     """Return the plan as JSON values."""
-    from lpld_labels.pool_size import pool_bytes
+    from lpld_labels.pool.sizes import pool_bytes
 
     counts = reader.manifest.counts
     return {
@@ -173,8 +173,8 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
 
 
 def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, force: bool) -> dict[str, Any]:
-    from lpld_labels.plan_apply import apply_row
-    from lpld_labels.pool_size import pool_bytes
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.rewriting.plan_apply import apply_row
 
     with progress_bar("encoding batches") as progress:
         applied = apply_row(

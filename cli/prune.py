@@ -11,8 +11,8 @@ from .console import human_bytes, output, print_json, progress_bar
 from .parameters import ByteSize, Share
 
 if TYPE_CHECKING:
-    from lpld_labels.prune import PrunePlan
-    from lpld_labels.reader import PoolReader
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.rewriting.prune import PrunePlan
 
 METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 
@@ -80,10 +80,10 @@ def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -
     if (options["by"] == "random") != (options["prefer"] is None):
         raise click.UsageError("--prefer goes with --by METRIC, and --by METRIC needs --prefer")
 
-    from lpld_labels.pool_size import pool_bytes
-    from lpld_labels.prune import PruneSettings, plan_prune, require_free, write_pruned
-    from lpld_labels.prune_plan import Coverage
-    from lpld_labels.reader import PoolReader
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, require_free, write_pruned
+    from lpld_labels.rewriting.prune_plan import Coverage
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:

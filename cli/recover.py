@@ -25,7 +25,7 @@ from .method_options import NetworkOptions, network_options
 
 if TYPE_CHECKING:
     from lpld_core.recover.run import RunSummary
-    from lpld_core.teacher import LoadedTeacher
+    from lpld_core.teachers.teacher import LoadedTeacher
 
 _SMALL_SIDE = 64
 
@@ -214,10 +214,10 @@ def _settings(options: Options, size: tuple[int, int], classes: int) -> RecoverS
 
 
 def _recover(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
+    from lpld_core.class_statistics.statistics import ClassStatistics
     from lpld_core.recover.folder import ImageFiles
     from lpld_core.recover.run import recover_images
-    from lpld_core.statistics import ClassStatistics
-    from lpld_labels.image_folder import class_names
+    from lpld_labels.replay.image_folder import class_names
 
     return recover_images(
         teacher,
@@ -232,7 +232,7 @@ def _recover(options: Options, teacher: LoadedTeacher, progress: Progress) -> Ru
 
 
 def _stitch(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
-    from lpld_core.real_images import RealFolder
+    from lpld_core.images.real_images import RealFolder
     from lpld_core.recover.folder import ImageFiles
     from lpld_core.recover.run import stitch_images
 

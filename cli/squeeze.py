@@ -12,9 +12,9 @@ from .console import human_bytes, print_json, progress_bar
 from .method_options import NetworkOptions, network_options
 
 if TYPE_CHECKING:
-    from lpld_core.statistics import ClassStatistics
-    from lpld_core.teacher import LoadedTeacher
-    from lpld_core.update_bound import UpdateBound
+    from lpld_core.class_statistics.statistics import ClassStatistics
+    from lpld_core.class_statistics.update_bound import UpdateBound
+    from lpld_core.teachers.teacher import LoadedTeacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ def command(**given: Any) -> None:
     options = Options(**given)
     _check(options)
     options.prepare_machine()
-    from lpld_core.real_images import RealFolder
-    from lpld_core.squeeze import folder_bound, squeeze_folder
+    from lpld_core.class_statistics.squeeze import folder_bound, squeeze_folder
+    from lpld_core.images.real_images import RealFolder
 
     folder = RealFolder.open(options.data)
     bound = folder_bound(folder, momentum=options.momentum, batch_size=options.batch_size)
@@ -115,9 +115,9 @@ def _train(options: Options) -> float | None:
     """Train the teacher and save it; return its accuracy on --val."""
     from dataclasses import replace
 
-    from lpld_core.evaluate import ValidationSet
-    from lpld_core.models import IMAGENET_MEAN, IMAGENET_STD
-    from lpld_core.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
+    from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD
+    from lpld_core.training.evaluate import ValidationSet
+    from lpld_core.training.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
 
     side = options.size or 64
     job = TeacherJob(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from lpld_core.ensemble import TeacherChoice
+    from lpld_core.teachers.ensemble import TeacherChoice
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_WEIGHTS = "DEFAULT"
@@ -93,7 +93,7 @@ def teacher_choices(
     std: tuple[float, ...] | None,
 ) -> list[TeacherChoice]:
     """Pair each teacher with its weights."""
-    from lpld_core.ensemble import TeacherChoice
+    from lpld_core.teachers.ensemble import TeacherChoice
 
     if not teachers:
         raise click.UsageError("Missing option '--teacher'.")
@@ -113,7 +113,7 @@ def check_device(device: str) -> None:
     """Refuse a device that is not there, before anything else is done."""
     import torch
 
-    from lpld_core.weights import first_line
+    from lpld_core.networks.weights import first_line
 
     try:
         torch.empty(0, device=device)

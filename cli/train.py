@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.presets import (
+from lpld_core.training.presets import (
     DEFAULT_PRESET,
     LOSSES,
     OPTIMIZERS,
@@ -23,7 +23,7 @@ from .console import output, print_json, progress_bar
 from .teacher_options import check_device, image_cache_option, machine_options
 
 if TYPE_CHECKING:
-    from lpld_core.student import TrainResult
+    from lpld_core.training.student import TrainResult
 
 SAMPLING = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
 
@@ -158,9 +158,9 @@ def _recipe(options: Options) -> TrainRecipe:
 def _train(options: Options, out: Path) -> TrainResult:
     import torch
 
-    from lpld_core.evaluate import ValidationSet
-    from lpld_core.student import TrainJob, train_student
-    from lpld_labels.reader import PoolReader
+    from lpld_core.training.evaluate import ValidationSet
+    from lpld_core.training.student import TrainJob, train_student
+    from lpld_labels.pool.reader import PoolReader
 
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
     job = TrainJob(

@@ -12,8 +12,8 @@ from .console import human_bytes, output, print_json, progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
 if TYPE_CHECKING:
-    from lpld_core.verify_teacher import TeacherCheck
-    from lpld_labels.check import CheckReport
+    from lpld_core.relabel.verify_teacher import TeacherCheck
+    from lpld_labels.inspection.check import CheckReport
 
 
 @click.command("verify")
@@ -49,7 +49,7 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
       lpld-labels verify pools/in1k_ipc10 --json | jq '.problems[].file'
       lpld-labels verify pools/in1k_ipc10 --images syn/in1k_ipc10 --teacher resnet18 --batches 20
     """
-    from lpld_labels.check import check_pool
+    from lpld_labels.inspection.check import check_pool
 
     if (options["images"] is None) != (not options["teachers"]):
         raise click.UsageError("--images and --teacher go together")
@@ -73,9 +73,9 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
     """Label sampled batches again."""
     import torch
 
-    from lpld_core.ensemble import load_ensemble
-    from lpld_core.verify_teacher import verify_with_teacher
-    from lpld_labels.reader import PoolReader
+    from lpld_core.relabel.verify_teacher import verify_with_teacher
+    from lpld_core.teachers.ensemble import load_ensemble
+    from lpld_labels.pool.reader import PoolReader
 
     choices = teacher_choices(
         options["teachers"],

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.features import extract_features
-from lpld_core.real_images import RealFolder, centre_batches
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.images.real_images import RealFolder, centre_batches
+from lpld_core.teachers.features import extract_features
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.order import keyed_generator
+from lpld_labels.format.random_streams import keyed_generator
 
 _BANDWIDTH_SAMPLE = 2000
 _KERNEL_ROWS = 1024

@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpld_labels.errors import LabelPoolError
-    from lpld_labels.images import ImageTable
-    from lpld_labels.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
-    from lpld_labels.reader import PoolReader, open_pool
-    from lpld_labels.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+    from lpld_labels.format.images import ImageTable
+    from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
+    from lpld_labels.format.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+    from lpld_labels.pool.reader import PoolReader, open_pool
+    from lpld_labels.pool.writer import PoolWriter
     from lpld_labels.version import __version__
-    from lpld_labels.writer import PoolWriter
 
 # Loaded on first use: NumPy and pyarrow take longer to import than most commands take to run.
 _HOMES = {
-    "Augmentation": "manifest",
-    "BatchKey": "records",
-    "Box": "records",
-    "CutOut": "records",
-    "ImageTable": "images",
-    "LabelBatch": "records",
+    "Augmentation": "format.manifest",
+    "BatchKey": "format.records",
+    "Box": "format.records",
+    "CutOut": "format.records",
+    "ImageTable": "format.images",
+    "LabelBatch": "format.records",
     "LabelPoolError": "errors",
-    "LineageStep": "manifest",
-    "Manifest": "manifest",
-    "Mix": "records",
-    "PoolHeader": "manifest",
-    "PoolReader": "reader",
-    "PoolWriter": "writer",
-    "Teacher": "manifest",
-    "ViewBatch": "records",
+    "LineageStep": "format.manifest",
+    "Manifest": "format.manifest",
+    "Mix": "format.records",
+    "PoolHeader": "format.manifest",
+    "PoolReader": "pool.reader",
+    "PoolWriter": "pool.writer",
+    "Teacher": "format.manifest",
+    "ViewBatch": "format.records",
     "__version__": "version",
-    "open_pool": "reader",
+    "open_pool": "pool.reader",
 }
 
 __all__ = [

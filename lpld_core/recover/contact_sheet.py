@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lpld_labels.storage import write_atomically
+from lpld_labels.pool.storage import write_atomically
 
 _GAP = 2
 _BACKGROUND = (255, 255, 255)

@@ -19,8 +19,8 @@ from torch import Tensor
 from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import IMAGE_FORMATS
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.manifest import from_json, to_json
-from lpld_labels.storage import write_atomically, write_errors
+from lpld_labels.format.manifest import from_json, to_json
+from lpld_labels.pool.storage import write_atomically, write_errors
 
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from lpld_core.batchnorm import BatchNormLayer, image_sums, watched_inputs
+from lpld_core.networks.batchnorm import BatchNormLayer, image_sums, watched_inputs
 from lpld_core.recover.settings import FIRST_LAYER_WEIGHT
 
 

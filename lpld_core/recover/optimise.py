@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpld_core.batchnorm import batchnorm_layers
+from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import RecoverSettings
 from lpld_core.recover.views import draw_noise, draw_view, show
-from lpld_core.statistics import ClassStatistics
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 
 _CHECK_EVERY = 25

@@ -11,15 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from lpld_core.real_images import RealFolder
+from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.contact_sheet import contact_sheet, evenly, save_sheet
 from lpld_core.recover.folder import CONTACT_SHEET_FILE, ImageFiles, RecoveredFolder, to_pixels
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import Group, Part
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
-from lpld_core.statistics import ClassStatistics
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.version import __version__
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lpld_core.recover.settings import ViewRanges
-from lpld_labels.manifest import Augmentation
-from lpld_labels.order import keyed_generator
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.replay.draw import draw_crops
 
 _VIEW_STREAM, _NOISE_STREAM = 1, 2

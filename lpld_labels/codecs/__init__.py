@@ -10,7 +10,7 @@ from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, PoolFormatError
-from lpld_labels.manifest import CodecEntry
+from lpld_labels.format.manifest import CodecEntry
 
 CODECS: Mapping[str, type[Codec]] = {
     kind.name: kind

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.records import LabelArray
-from lpld_labels.schema import Column
+from lpld_labels.format.records import LabelArray
+from lpld_labels.format.schema import Column
 
 Granularity = Literal["view", "batch"]
 Payload = Mapping[str, pa.Array]

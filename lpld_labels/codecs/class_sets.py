@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lpld_labels.codecs.planes import pack_planes, unpack_planes
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.records import IntArray, LabelArray
+from lpld_labels.format.records import IntArray, LabelArray
 
 
 def largest(labels: LabelArray, k: int) -> npt.NDArray[np.bool_]:

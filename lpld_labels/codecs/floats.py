@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
-from lpld_labels import warm
+from lpld_labels.codecs import arrow_memory as warm
 from lpld_labels.codecs.base import (
     CanonicalBytes,
     Codec,
@@ -26,11 +26,11 @@ from lpld_labels.codecs.base import (
     binary_cell,
     raw_bytes,
 )
+from lpld_labels.codecs.float16 import converted
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
-from lpld_labels.fields import FieldReader
-from lpld_labels.halves import converted
-from lpld_labels.records import LabelArray
-from lpld_labels.schema import Column
+from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.records import LabelArray
+from lpld_labels.format.schema import Column
 
 LAYOUTS = ("compact", "plain")
 ZSTD_LEVEL = 3

@@ -29,14 +29,14 @@ import pyarrow as pa
 from lpld_labels.codecs.bands import Integers, pack_bands, pack_integers, unpack_bands, unpack_integers
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.codecs.class_sets import pack_sets, unpack_sets
+from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt_quantise import PEAK_SHARE, KltQuantiser, Numbers
 from lpld_labels.codecs.klt_tables import KltTables
+from lpld_labels.codecs.probabilities import log_probabilities, softmax
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.fields import FieldReader
-from lpld_labels.halves import converted
-from lpld_labels.probabilities import log_probabilities, softmax
-from lpld_labels.records import IntArray, LabelArray
-from lpld_labels.schema import LABEL_KINDS, Column
+from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.records import IntArray, LabelArray
+from lpld_labels.format.schema import LABEL_KINDS, Column
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lpld_labels.codecs.bands import LARGEST, band_edges
+from lpld_labels.codecs.evaluation import payload_bytes, rebatched
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
 from lpld_labels.codecs.klt import FloatArray, KltCodec
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.klt_tables import KltTables
 from lpld_labels.codecs.spectrum import as_logits, find_spectrum
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.fidelity import TEMPERATURES, Fidelity, FidelityMeter
-from lpld_labels.records import LabelArray
-from lpld_labels.trial import payload_bytes, rebatched
+from lpld_labels.format.records import LabelArray
 
 FINEST = 2.0**-9
 """Smallest step tried, as a share of the largest spread: finer than float16 labels themselves."""

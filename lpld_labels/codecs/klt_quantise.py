@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.codecs.class_sets import largest_classes
-from lpld_labels.records import IntArray
+from lpld_labels.format.records import IntArray
 
 FloatArray = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels import warm
+from lpld_labels.codecs import arrow_memory as warm
+from lpld_labels.codecs.float16 import converted
 from lpld_labels.errors import InvalidBatchError
-from lpld_labels.halves import converted
-from lpld_labels.records import LabelArray
+from lpld_labels.format.records import LabelArray
 
 _WIDEST = 0.99 * float(np.finfo(np.float32).max)
 

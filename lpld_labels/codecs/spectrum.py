@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.halves import converted
-from lpld_labels.order import keyed_generator
-from lpld_labels.probabilities import log_probabilities
-from lpld_labels.records import LabelArray
+from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.probabilities import log_probabilities
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import LabelArray
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.codecs.class_sets import largest, members, pack_sets, unpack_sets
+from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.planes import pack_planes, unpack_planes
 from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
-from lpld_labels.fields import FieldReader
-from lpld_labels.halves import converted
-from lpld_labels.records import IntArray, LabelArray
-from lpld_labels.schema import LABEL_KINDS, Column
+from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.records import IntArray, LabelArray
+from lpld_labels.format.schema import LABEL_KINDS, Column
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import torch
 
 from lpld_labels.errors import InvalidBatchError
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batch import PoolBatch, to_tensor
 from lpld_labels.loader.buffers import BufferPool
 from lpld_labels.loader.dataset import Prepared, Renderer
 from lpld_labels.loader.decoders import TorchDecoder
 from lpld_labels.loader.share import Share
-from lpld_labels.records import ViewBatch
 from lpld_labels.replay import normalise
 
 

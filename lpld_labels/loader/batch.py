@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.loader.decoders import Parts, TorchDecoder
-from lpld_labels.records import BatchKey, ViewBatch
 
 
 class PoolBatch(NamedTuple):

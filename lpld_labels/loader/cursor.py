@@ -11,8 +11,8 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.loader.sampling import Sampling
 from lpld_labels.loader.share import Share, share_of, share_rows
-from lpld_labels.sampling import Sampling
 
 STATE_VERSION = 1
 

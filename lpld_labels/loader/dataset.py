@@ -9,11 +9,11 @@ import torch
 from torch.utils.data import Dataset
 
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.cursor import Task
 from lpld_labels.loader.decoders import Parts, TorchDecoder
-from lpld_labels.manifest import Augmentation
-from lpld_labels.reader import PoolReader
-from lpld_labels.records import ViewBatch
+from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import ImageStore, apply_views
 
 

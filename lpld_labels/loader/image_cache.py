@@ -12,9 +12,9 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from lpld_labels.image_folder import class_names
-from lpld_labels.images import ImageTable
+from lpld_labels.format.images import ImageTable
 from lpld_labels.replay import ImageStore
+from lpld_labels.replay.image_folder import class_names
 
 MEMORY_BYTES = 4 * 1024**3
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the file system in memory; names in it are random

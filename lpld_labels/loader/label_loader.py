@@ -15,7 +15,7 @@ from lpld_labels.loader.decoders import TorchDecoder, decoder_for
 from lpld_labels.loader.opening import make_schedule, open_reader
 from lpld_labels.loader.share import Share
 from lpld_labels.loader.streaming import StreamingLoader
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
 
 
 class LabelLoader(StreamingLoader):

@@ -12,9 +12,9 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.cursor import Schedule
 from lpld_labels.loader.dataset import Renderer
 from lpld_labels.loader.image_cache import open_images
+from lpld_labels.loader.sampling import Sampling
 from lpld_labels.loader.streaming import slots_needed
-from lpld_labels.reader import PoolReader, open_pool
-from lpld_labels.sampling import Sampling
+from lpld_labels.pool.reader import PoolReader, open_pool
 
 Location = str | os.PathLike[str]
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.image_folder import check_images
 from lpld_labels.loader.assembly import Assembler
 from lpld_labels.loader.batch import PoolBatch
 from lpld_labels.loader.cursor import Schedule
@@ -20,7 +19,8 @@ from lpld_labels.loader.image_cache import MEMORY_BYTES
 from lpld_labels.loader.opening import find_normalisation, make_schedule, open_reader, open_renderer
 from lpld_labels.loader.share import Share
 from lpld_labels.loader.streaming import StreamingLoader
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_folder import check_images
 
 
 class PoolLoader(StreamingLoader):
@@ -88,7 +88,7 @@ def pool_loader(
 
     batch_size: rows per batch, any number. Views are mixed within their label batch first and cut into
         batches then, so pixels and labels do not depend on it. None gives each label batch as it is.
-    policy, seed, batches_per_epoch: which label batches an epoch uses; see `lpld_labels.sampling`.
+    policy, seed, batches_per_epoch: which label batches an epoch uses; see `lpld_labels.loader.sampling`.
     temperature: give softened probabilities softmax(z / temperature) instead of the stored labels.
     mean, std: of the normalisation, for pixels scaled to 0..1; the teacher's unless given.
     normalised: False gives pixels 0..255, as uint8 or, where MixUp made fractions of them, float32.

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_labels.images import ImageTable
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batch import to_tensor
 from lpld_labels.loader.buffers import BufferPool
 from lpld_labels.loader.cursor import Cursor, Schedule
@@ -32,8 +33,7 @@ from lpld_labels.loader.image_cache import MEMORY_BYTES
 from lpld_labels.loader.opening import find_normalisation, make_schedule, open_reader, open_renderer
 from lpld_labels.loader.share import Share
 from lpld_labels.loader.streaming import StreamingLoader
-from lpld_labels.reader import PoolReader
-from lpld_labels.records import ViewBatch
+from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import normalise
 
 Sre2lBatch = tuple[

@@ -18,7 +18,7 @@ from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedE
 from lpld_labels.loader.cursor import STATE_VERSION, Cursor, Position, Schedule, TaskSampler, parse_state
 from lpld_labels.loader.dataset import LabelBatches, Prepared
 from lpld_labels.loader.share import Share
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
 
 
 def slots_needed(num_workers: int, prefetch_factor: int) -> int:

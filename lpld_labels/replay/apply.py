@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_labels.bounds import check_bounds
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.manifest import Augmentation
-from lpld_labels.records import Box, CutOut, Mix, ViewBatch
+from lpld_labels.format.bounds import check_bounds
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.records import Box, CutOut, Mix, ViewBatch
 from lpld_labels.replay.resize import Pixels, find_resizer
 from lpld_labels.replay.store import ImageStore
 

@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.images import ImageTable
-from lpld_labels.manifest import Augmentation
-from lpld_labels.order import keyed_generator
-from lpld_labels.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
 
 CROP_TRIES = 10
 DEFAULT_CROP_RATIO = (3 / 4, 4 / 3)

@@ -28,8 +28,8 @@ import PIL
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolWriteError
-from lpld_labels.images import ImageTable
-from lpld_labels.storage import write_errors
+from lpld_labels.format.images import ImageTable
+from lpld_labels.pool.storage import write_errors
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
-from lpld_labels.image_folder import Progress, decode_image, map_in_threads, read_image_file
-from lpld_labels.images import ImageTable
+from lpld_labels.format.images import ImageTable
+from lpld_labels.replay.image_folder import Progress, decode_image, map_in_threads, read_image_file
 from lpld_labels.replay.pixel_file import PixelFile
 
 Pixels = npt.NDArray[np.uint8]

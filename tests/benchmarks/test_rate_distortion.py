@@ -12,7 +12,7 @@ from benchmarks.rate_distortion_chart import draw_chart
 from benchmarks.rate_distortion_claims import check_claims, lost_at
 from benchmarks.rate_distortion_measure import MILLION, ROWS, RateDistortion, cpu_seconds
 from benchmarks.rate_distortion_speed import decode_against_replay, many_classes
-from tests.lpld_labels.test_plan import labelled_pool
+from tests.lpld_labels.rewriting.test_plan import labelled_pool
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 from click.testing import Result
 from PIL import Image
 
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 Cli = Callable[..., Result]
@@ -185,7 +185,7 @@ def build(cli: Cli, folder: Path, *more: object) -> Result:
 
 
 def weights(path: Path, classes: int = 3) -> Path:
-    from lpld_core.resnet_small import SmallResNet
+    from lpld_core.networks.resnet_small import SmallResNet
 
     torch.save(SmallResNet(classes=classes, depth=10, width=8, stem_stride=2).state_dict(), path)
     return path

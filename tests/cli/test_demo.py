@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from PIL import Image
 
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
 
 
 def test_the_demo_goes_the_whole_way(tmp_path: Path, cli: Callable[..., Result]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import Result
 
-from tests.lpld_labels.importers.label_folders import write_epochs, write_images
+from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
 
 Cli = Callable[..., Result]
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from tests.lpld_labels.test_plan import labelled_pool
+from tests.lpld_labels.rewriting.test_plan import labelled_pool
 
 Cli = Callable[..., Result]
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.pool_size import pool_bytes
+from lpld_labels.pool.sizes import pool_bytes
 from tests.factories import make_batches, write_pool
 
 Cli = Callable[..., Result]

@@ -9,7 +9,7 @@ import torch
 from click.testing import Result
 from PIL import Image
 
-from lpld_core.weights import read_weights
+from lpld_core.networks.weights import read_weights
 from tests.cli.test_build import one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
@@ -61,7 +61,7 @@ def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, c
 def test_a_run_goes_on_to_the_same_weights(
     pool: Path, images: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lpld_core.training_run import TrainingRun
+    from lpld_core.training.run_directory import TrainingRun
 
     options = ("--images", images, *STUDENT, "--epochs", 4)
     assert cli("train", pool, *options, "--out", tmp_path / "whole").exit_code == 0

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
-from lpld_labels.digest import file_digest
+from lpld_labels.format.digests import file_digest
 from tests.factories import make_batches, write_pool
 
 Cli = Callable[..., Result]

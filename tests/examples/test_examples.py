@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lpld_labels.loader import PoolBatch, pool_loader
-from tests.lpld_labels.loader_pools import build
+from tests.lpld_labels.loader.loader_pools import build
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lpld_core.presets import LabelRecipe
-from lpld_core.relabel import LabelJob
-from lpld_labels.images import ImageTable
+from lpld_core.relabel.build import LabelJob
+from lpld_core.training.presets import LabelRecipe
+from lpld_labels.format.images import ImageTable
 
 NETWORK = "small-resnet10:width=8,stem_stride=2"
 SIDE = 16

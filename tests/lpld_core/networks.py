@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.teacher import LoadedTeacher
-from lpld_core.weights import weights_digest
-from lpld_labels.manifest import Teacher
+from lpld_core.networks.weights import weights_digest
+from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_labels.format.manifest import Teacher
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

@@ -10,11 +10,11 @@ from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 from torch import nn
 
 from lpld_core.analysis import analyse, class_similarity, mean_kernel, median_bandwidth, mmd_squared
-from lpld_core.features import extract_features
-from lpld_core.real_images import RealFolder, centre_batches, centre_view
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.images.real_images import RealFolder, centre_batches, centre_view
+from lpld_core.teachers.features import extract_features
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ImageReadError, InvalidArgumentError
-from lpld_labels.manifest import Teacher
+from lpld_labels.format.manifest import Teacher
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 

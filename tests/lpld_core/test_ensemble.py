@@ -6,7 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpld_core.ensemble import NORMALISED_MEAN, Ensemble, TeacherChoice, load_ensemble, normalised_mean
+from lpld_core.teachers.ensemble import (
+    NORMALISED_MEAN,
+    Ensemble,
+    TeacherChoice,
+    load_ensemble,
+    normalised_mean,
+)
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.replay import normalise
 

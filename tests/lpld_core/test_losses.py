@@ -8,9 +8,9 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpld_core.losses import TrueClasses, kl_loss, mixed_cross_entropy, student_loss
-from lpld_core.presets import PRESETS, SCHEDULES, TrainRecipe, preset_named
-from lpld_core.schedules import rate_factor
+from lpld_core.training.losses import TrueClasses, kl_loss, mixed_cross_entropy, student_loss
+from lpld_core.training.presets import PRESETS, SCHEDULES, TrainRecipe, preset_named
+from lpld_core.training.schedules import rate_factor
 from lpld_labels.errors import InvalidArgumentError
 
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import Part, class_units, grouped, mixed_units
 from lpld_core.recover.settings import PRESETS, RdedSettings, RecoverSettings, fitting_group
-from lpld_core.statistics import ClassStatistics, collect_statistics
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher
 

@@ -12,17 +12,17 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.real_images import RealFolder
+from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.contact_sheet import evenly
 from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, ImageFiles, to_pixels
 from lpld_core.recover.plan import Part
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
-from lpld_core.statistics import ClassStatistics, collect_statistics
-from lpld_core.teacher import LoadedTeacher
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.manifest import Teacher
+from lpld_labels.format.manifest import Teacher
+from lpld_labels.replay.image_folder import scan_image_folder
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")

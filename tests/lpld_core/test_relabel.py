@@ -10,21 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpld_core.ensemble import Ensemble, TeacherChoice, load_ensemble
-from lpld_core.relabel import BuildResult, LabelJob, build_pool, wanted_batches
+from lpld_core.relabel.build import BuildResult, LabelJob, build_pool, wanted_batches
+from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
 from lpld_labels.errors import (
     InvalidArgumentError,
     InvalidBatchError,
     PoolConflictError,
     StagingMismatchError,
 )
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.images import ImageTable
-from lpld_labels.order import keyed_generator
-from lpld_labels.prune import prune_pool
-from lpld_labels.prune_plan import PruneSettings
-from lpld_labels.reader import PoolReader
-from lpld_labels.records import BatchKey
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import BatchKey
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.prune import prune_pool
+from lpld_labels.rewriting.prune_plan import PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, sizes, write_images
 
 Build = Callable[..., BuildResult]

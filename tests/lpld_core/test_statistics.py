@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lpld_core.batchnorm import batchnorm_layers, image_sums
-from lpld_core.statistics import ClassStatistics, collect_statistics
-from lpld_core.teacher import LoadedTeacher, weights_digest
-from lpld_core.update_bound import update_bound
+from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.class_statistics.update_bound import update_bound
+from lpld_core.networks.batchnorm import batchnorm_layers, image_sums
+from lpld_core.teachers.teacher import LoadedTeacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError, ManifestError
-from lpld_labels.manifest import Teacher
+from lpld_labels.format.manifest import Teacher
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")

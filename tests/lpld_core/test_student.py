@@ -10,25 +10,25 @@ import torch
 from PIL import Image
 from torch import nn
 
-from lpld_core.ensemble import TeacherChoice, load_ensemble
-from lpld_core.evaluate import ValidationSet, centre_crop
-from lpld_core.models import seeded
-from lpld_core.presets import LabelRecipe, TrainRecipe
-from lpld_core.relabel import build_pool
-from lpld_core.resnet_small import SmallResNet
-from lpld_core.student import TrainJob, train_student
-from lpld_core.teacher import load_teacher
-from lpld_core.train_teacher import TeacherJob, train_teacher
-from lpld_core.trainer import Trainer
-from lpld_core.weights import read_weights
+from lpld_core.networks.models import seeded
+from lpld_core.networks.resnet_small import SmallResNet
+from lpld_core.networks.weights import read_weights
+from lpld_core.relabel.build import build_pool
+from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
+from lpld_core.teachers.teacher import load_teacher
+from lpld_core.training.evaluate import ValidationSet, centre_crop
+from lpld_core.training.presets import LabelRecipe, TrainRecipe
+from lpld_core.training.student import TrainJob, train_student
+from lpld_core.training.train_teacher import TeacherJob, train_teacher
+from lpld_core.training.trainer import Trainer
 from lpld_labels.errors import (
     ComputationError,
     ImageMismatchError,
     InvalidArgumentError,
     PoolConflictError,
 )
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.reader import PoolReader
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_folder import scan_image_folder
 from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
 
 RECIPE = TrainRecipe(epochs=4, learning_rate=0.01)

@@ -10,10 +10,10 @@ import torch
 import torchvision
 from torch import nn
 
-from lpld_core.models import IMAGENET_MEAN, network_source, seeded
-from lpld_core.resnet_small import SmallResNet
-from lpld_core.teacher import load_teacher, weights_digest
-from lpld_core.weights import read_weights, save_weights
+from lpld_core.networks.models import IMAGENET_MEAN, network_source, seeded
+from lpld_core.networks.resnet_small import SmallResNet
+from lpld_core.networks.weights import read_weights, save_weights
+from lpld_core.teachers.teacher import load_teacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError
 
 SMALL = "small-resnet10:width=8,stem_stride=2"

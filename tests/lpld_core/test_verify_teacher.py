@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpld_core.ensemble import Ensemble, TeacherChoice, load_ensemble
-from lpld_core.relabel import LabelJob, build_pool
-from lpld_core.teacher import LoadedTeacher, load_teacher
-from lpld_core.verify_teacher import verify_with_teacher
+from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.relabel.verify_teacher import verify_with_teacher
+from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
+from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
-from lpld_labels.image_folder import scan_image_folder
-from lpld_labels.reader import PoolReader
-from lpld_labels.records import BatchKey, LabelBatch
+from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_folder import scan_image_folder
 from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
 
 LITE0 = "tests.lpld_core.efficientnet_lite:lite0"

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from lpld_labels.codecs import restore_codec
+from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
-from lpld_labels.manifest import CodecEntry
-from lpld_labels.trial import try_codec
+from lpld_labels.format.manifest import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
 Labels = npt.NDArray[Any]

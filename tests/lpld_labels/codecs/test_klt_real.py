@@ -11,8 +11,8 @@ import pytest
 
 from lpld_labels.codecs import codec_named
 from lpld_labels.codecs.bands import pack_bands
+from lpld_labels.codecs.evaluation import Trial, try_codec
 from lpld_labels.codecs.klt_fit import KltFitter
-from lpld_labels.trial import Trial, try_codec
 
 Labels = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels import Augmentation, BatchKey, Box, CutOut, ImageTable, Mix, ViewBatch
-from lpld_labels.order import keyed_generator
+from lpld_labels.format.random_streams import keyed_generator
 
 Crop = tuple[int, int, int, int]
 

@@ -15,7 +15,7 @@ from torchvision.transforms import RandomResizedCrop
 
 from lpld_labels import Augmentation, ImageTable, ViewBatch
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.order import keyed_generator
+from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.replay import batches_per_epoch, draw_views
 from tests.lpld_labels.replay.pictures import FEATURES, augmentation
 from tests.lpld_labels.replay.slow_draw import slow_draw
@@ -256,5 +256,7 @@ def test_streams_do_not_run_together() -> None:
 
 
 def test_drawing_starts_without_torch() -> None:
-    program = "import sys, lpld_labels.replay, lpld_labels.image_folder; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, lpld_labels.replay, lpld_labels.replay.image_folder; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

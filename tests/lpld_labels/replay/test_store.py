@@ -17,8 +17,8 @@ from PIL import Image
 
 from lpld_labels import ImageTable
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError, PoolWriteError
-from lpld_labels.image_folder import scan_image_folder
 from lpld_labels.replay import ImageStore
+from lpld_labels.replay.image_folder import scan_image_folder
 from tests.lpld_labels.replay.pictures import make_folder
 
 OpenStore = Callable[..., ImageStore]

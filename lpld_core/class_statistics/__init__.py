@@ -1,0 +1,1 @@
+"""Squeezing: class-wise BatchNorm statistics of real images."""

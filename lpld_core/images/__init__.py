@@ -1,0 +1,1 @@
+"""Images for the method: real ones, rendered batches, and doing it ahead of time."""

@@ -1,0 +1,1 @@
+"""Networks by name, their weights, and their BatchNorm layers."""

@@ -1,0 +1,1 @@
+"""Building pools: what the teacher says about every batch, and checking it again."""

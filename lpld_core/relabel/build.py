@@ -1,0 +1,264 @@
+"""Building a pool: which batches it needs, what the teacher says about them, and writing them down.
+
+Every batch follows from (seed, epoch, batch) alone, so it makes no difference in which order, by how
+many processes or in how many sittings they are labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpld_core.images.prefetch import WorkBehind
+from lpld_core.images.rendering import rendered
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_labels.codecs import Codec, codec_named
+from lpld_labels.codecs.floats import Float32Codec
+from lpld_labels.errors import (
+    ImageMismatchError,
+    InvalidArgumentError,
+    NotAPoolError,
+    PoolConflictError,
+)
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
+from lpld_labels.format.random_streams import lowest_ranked
+from lpld_labels.format.records import BatchKey, LabelBatch, ViewBatch
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.writer import PoolWriter, missing_keys
+from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
+from lpld_labels.rewriting.selection import kept_count
+
+Progress = Callable[[int, int], None]
+"""Called with (batches labelled, batches to label)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelJob:
+    """What to label and where to put it.
+
+    images, pool: the image folder and the pool's directory. epochs: views per image at ratio 1.
+    ratio: label only the batches that random pruning by this ratio would keep.
+    codec: a spelling of `codec_named`. seal_seconds: work a crash may cost.
+    image_cache: directory for decoded images that processes share; None keeps them in memory.
+    """
+
+    images: Path
+    pool: Path
+    augmentation: Augmentation
+    epochs: int
+    batch_size: int
+    seed: int = 0
+    ratio: float = 1.0
+    codec: str = "f16"
+    seal_seconds: float = 120.0
+    image_cache: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What a build did: batches it labelled and found done, and the pool's manifest if published."""
+
+    labelled: int
+    found: int
+    manifest: Manifest | None
+
+
+def wanted_batches(
+    images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
+) -> list[BatchKey]:
+    """Return the batches of a pool in key order.
+
+    At ratio 1 these are all. Above, they are the floor(n / ratio) of lowest rank among the n complete
+    ones: what random pruning of the full pool keeps.
+    """
+    if epochs < 1 or images < 1:
+        raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
+    count = batches_per_epoch(images, batch_size)
+    if ratio == 1:
+        return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
+    complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]
+    return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
+
+
+def build_pool(
+    job: LabelJob,
+    ensemble: Ensemble,
+    images: ImageTable,
+    *,
+    part: tuple[int, int] = (0, 1),
+    publish: bool = True,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Label what is missing and publish the pool.
+
+    part: (number from 0, of how many); label only this share of the batches. publish: commit at the
+    end; where several processes fill one pool, one of them does so when the others are done.
+    workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
+    """
+    wanted = wanted_batches(
+        len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
+    )
+    published = _published(job.pool)
+    if published is not None:
+        _refuse_other_images(published.images, images, job)
+        _refuse_surplus(published.keys, wanted, job)
+    codec = codec_named(job.codec)
+    header = _header(job, ensemble)
+    with PoolWriter(
+        job.pool, header=header, images=images, codec=codec, extend=True, seal_seconds=job.seal_seconds
+    ) as writer:
+        _refuse_surplus(writer.keys, wanted, job)
+        share = wanted[part[0] :: part[1]]
+        missing = list(missing_keys(writer, share))
+        _label(job, ensemble, images, codec, missing, writer, workers=workers, progress=progress)
+        manifest = _commit(writer, published, job, ensemble, wanted) if publish else None
+    return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Published:
+    """What was in the pool before this build."""
+
+    keys: frozenset[BatchKey]
+    images: ImageTable
+    lineage: tuple[LineageStep, ...]
+    content_digest: str
+
+
+def _published(pool: Path) -> _Published | None:
+    try:
+        with PoolReader(pool) as reader:
+            return _Published(
+                keys=frozenset(reader.keys),
+                images=reader.images,
+                lineage=reader.header.lineage,
+                content_digest=reader.manifest.content_digest,
+            )
+    except NotAPoolError:
+        return None
+
+
+def _refuse_other_images(labelled: ImageTable, found: ImageTable, job: LabelJob) -> None:
+    """Name the first image that is not as it was when the pool was begun."""
+    hint = "restore the labelled images, or label these into another pool"
+    before = zip(labelled.paths, labelled.digests, strict=True)
+    now = zip(found.paths, found.digests, strict=True)
+    for (path, digest), (other, other_digest) in zip_longest(before, now, fillvalue=("no more images", None)):
+        if path != other:
+            raise ImageMismatchError(
+                "not the images the pool was built from",
+                where=job.images,
+                expected=path,
+                got=other,
+                hint=hint,
+            )
+        if digest is not None and other_digest is not None and digest != other_digest:
+            raise ImageMismatchError(
+                "image has changed since the pool was built",
+                where=job.images / path,
+                expected=f"digest {digest.hex()}",
+                got=other_digest.hex(),
+                hint=hint,
+            )
+
+
+def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job: LabelJob) -> None:
+    """A build adds; it must not leave a pool that holds more than was asked for."""
+    surplus = set(present).difference(wanted)
+    if surplus:
+        raise PoolConflictError(
+            f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
+            where=job.pool,
+            hint=f"prune it to ratio {job.ratio:g} instead, or choose another path",
+        )
+
+
+def _header(job: LabelJob, ensemble: Ensemble) -> PoolHeader:
+    return PoolHeader(
+        classes=ensemble.classes,
+        batch_size=job.batch_size,
+        augmentation=job.augmentation,
+        seed=job.seed,
+        teachers=ensemble.descriptions,
+        ensemble=ensemble.rule,
+    )
+
+
+def _label(
+    job: LabelJob,
+    ensemble: Ensemble,
+    images: ImageTable,
+    codec: Codec,
+    keys: Sequence[BatchKey],
+    writer: PoolWriter,
+    *,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Draw and render ahead, label, write behind."""
+    store = ImageStore(job.images, images, cache_directory=job.image_cache)
+
+    def draw(key: BatchKey) -> ViewBatch:
+        return draw_views(
+            job.augmentation,
+            images,
+            seed=job.seed,
+            epoch=key.epoch,
+            batch=key.batch,
+            batch_size=job.batch_size,
+        )
+
+    with (
+        WorkBehind(writer.append) as write,
+        closing(rendered(keys, draw, store, job.augmentation, workers=workers)) as batches,
+    ):
+        for done, (views, pixels) in enumerate(batches, 1):
+            write.put(_labelled(views, ensemble.logits(pixels), codec))
+            if progress is not None:
+                progress(done, len(keys))
+
+
+def _labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
+    """Attach labels, rounded to float16 unless the codec keeps all 32 bits.
+
+    Rounding first makes a pool built with a lossy codec equal to a float16 pool encoded later.
+    """
+    labels = logits if isinstance(codec, Float32Codec) else logits.half()
+    known: dict[str, Any] = {field.name: getattr(views, field.name) for field in fields(views)}
+    return LabelBatch(**known, labels=labels.numpy())
+
+
+def _commit(
+    writer: PoolWriter,
+    published: _Published | None,
+    job: LabelJob,
+    ensemble: Ensemble,
+    wanted: Sequence[BatchKey],
+) -> Manifest:
+    before = published.lineage if published else ()
+    if published is not None and writer.keys == published.keys:
+        return writer.commit(lineage=before)
+    step = LineageStep(
+        operation="build",
+        parent_digest=published.content_digest if published else None,
+        parameters={
+            "ratio": job.ratio,
+            "seed": job.seed,
+            "level": "batch",
+            "epochs": job.epochs,
+            "batches": len(wanted),
+            "torch": torch.__version__,
+            "device": ensemble.device.type,
+            "amp": ensemble.amp,
+            "threads": torch.get_num_threads(),
+        },
+    )
+    return writer.commit(lineage=(*before, step))

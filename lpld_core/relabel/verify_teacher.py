@@ -1,0 +1,240 @@
+"""Does the teacher still say what a pool holds? Re-run it on sampled batches and compare.
+
+A stored value may differ from the teacher's by what its codec rounds away and by the noise of
+float32 sums on other hardware, and by no more. An image that changed, another resize code or other
+weights move logits by orders of magnitude more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lpld_core.images.rendering import rendered
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_labels.codecs import Codec
+from lpld_labels.codecs.topk import NO_MASS
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay import ImageStore
+from lpld_labels.replay.image_folder import check_images
+
+Progress = Callable[[int, int], None]
+FloatArray = npt.NDArray[np.float32]
+
+SUM_NOISE = 1e-5
+"""Share of a row's largest logit that float32 sums in another order may add or take away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowDifference:
+    """A stored label that is not what the teacher says: where it is and by how much it differs."""
+
+    key: BatchKey
+    slot: int
+    image: str
+    difference: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherCheck:
+    """What a comparison found.
+
+    batches, rows: how much was compared. largest_difference: between any stored and new logit.
+    top1_agreement: share of rows whose largest logit is the same class. near_ties: rows where it is
+    not, but the two classes are within rounding of each other.
+    rows_above_tolerance, first_difference: rows that differ by more than is allowed, in key order.
+    wrong_teachers: teachers whose weights are not those the pool names, one sentence each.
+    """
+
+    batches: int
+    rows: int
+    largest_difference: float
+    top1_agreement: float
+    near_ties: int
+    rows_above_tolerance: int
+    first_difference: RowDifference | None
+    wrong_teachers: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether these are the pool's teachers and every compared row is as they say."""
+        return self.rows_above_tolerance == 0 and not self.wrong_teachers
+
+
+def verify_with_teacher(
+    pool: PoolReader,
+    images_dir: str | os.PathLike[str],
+    teachers: LoadedTeacher | Sequence[LoadedTeacher],
+    *,
+    batches: int = 8,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    tolerance: float | None = None,
+    amp: bool = False,
+    progress: Progress | None = None,
+    image_progress: Progress | None = None,
+) -> TeacherCheck:
+    """Label sampled batches again and compare with what the pool holds.
+
+    teachers: in the pool's order. batches: how many to sample, by `seed`. device: where to move the
+    teachers first; None leaves them where they are.
+    tolerance: largest difference of a logit to allow; None allows what the codec rounds away.
+    progress, image_progress: called with (done, total) batches, and before that images.
+    Raises ImageMismatchError, naming the file, if any image is not the labelled one.
+    """
+    ensemble = Ensemble([teachers] if isinstance(teachers, LoadedTeacher) else teachers, amp=amp)
+    if device is not None:
+        for teacher in ensemble.teachers:
+            teacher.model.to(device)
+    _check_fit(pool, ensemble)
+    keys = _sample(pool, batches, seed)
+    check_images(images_dir, pool.images, progress=image_progress)
+    store = ImageStore(images_dir, pool.images)
+    comparison = _Comparison(pool, tolerance)
+    with closing(rendered(keys, pool.read, store, pool.header.augmentation)) as again:
+        for done, (batch, pixels) in enumerate(again, 1):
+            comparison.add(batch, ensemble.logits(pixels).numpy())
+            if progress is not None:
+                progress(done, len(keys))
+    return comparison.result(_wrong_teachers(pool, ensemble))
+
+
+def _check_fit(pool: PoolReader, ensemble: Ensemble) -> None:
+    if pool.header.label_kind != "logits":
+        raise InvalidArgumentError(
+            "only logits can be compared with a teacher", where=pool.location, got=pool.header.label_kind
+        )
+    if not len(pool):
+        raise InvalidArgumentError("the pool is empty", where=pool.location)
+    if ensemble.classes != pool.classes:
+        raise InvalidArgumentError(
+            "teacher and pool differ in their number of classes",
+            where=pool.location,
+            expected=f"{pool.classes} classes",
+            got=ensemble.classes,
+        )
+
+
+def _sample(pool: PoolReader, count: int, seed: int) -> list[BatchKey]:
+    """Choose batches at random without replacement, in key order."""
+    if count < 1:
+        raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=count)
+    order = np.argsort(keyed_generator(seed).random(len(pool)), kind="stable")
+    return [pool.keys[place] for place in sorted(order[:count].tolist())]
+
+
+def _wrong_teachers(pool: PoolReader, ensemble: Ensemble) -> tuple[str, ...]:
+    """Compare what the pool records about its teachers with those at hand; unknown weights pass."""
+    recorded = pool.header.teachers
+    if not recorded:
+        return ()
+    if len(recorded) != len(ensemble.teachers):
+        return (f"the pool has {len(recorded)} teachers, {len(ensemble.teachers)} were given",)
+    problems = []
+    for theirs, ours in zip(recorded, ensemble.descriptions, strict=True):
+        if theirs.weights_digest is not None and theirs.weights_digest != ours.weights_digest:
+            got = (ours.weights_digest or "")[:12]
+            problems.append(
+                f"{ours.name} with weights {got} is not the pool's {theirs.name} "
+                f"with weights {theirs.weights_digest[:12]}"
+            )
+        for field in ("mean", "std"):
+            expected, given = getattr(theirs, field), getattr(ours, field)
+            if expected is not None and not np.allclose(expected, given):
+                problems.append(f"{ours.name} is used with {field} {given}, the pool says {expected}")
+    return tuple(problems)
+
+
+class _Comparison:
+    """Gathers differences batch by batch."""
+
+    def __init__(self, pool: PoolReader, tolerance: float | None) -> None:
+        self._pool = pool
+        self._tolerance = tolerance
+        self._batches = self._rows = self._above = self._same_top1 = self._near_ties = 0
+        self._largest = 0.0
+        self._first: RowDifference | None = None
+
+    def add(self, batch: LabelBatch, logits: FloatArray) -> None:
+        stored = batch.labels.astype(np.float32)
+        # Top-k labels without a tail say nothing about the classes they left out: none to compare.
+        said = stored != NO_MASS["logits"]
+        difference = np.where(said, np.abs(stored - logits), np.float32(0))
+        if self._tolerance is not None:
+            allowed = np.full_like(difference, self._tolerance)
+        elif said.all():
+            allowed = allowed_difference(logits, self._pool.codec)
+        else:
+            allowed = float_difference(logits)
+        # Not "difference > allowed": NaN from the teacher must count as a difference.
+        wrong = ~(difference <= allowed).all(axis=1)
+        if wrong.any() and self._first is None:
+            slot = int(np.argmax(wrong))
+            self._first = RowDifference(
+                key=batch.key,
+                slot=slot,
+                image=self._pool.images.paths[int(batch.images[slot])],
+                difference=float(difference[slot].max()),
+            )
+        rows = np.arange(len(stored))
+        ours, theirs = stored.argmax(axis=1), logits.argmax(axis=1)
+        same = ours == theirs
+        # A tie: both classes could be on top within what each value may be off.
+        gap = logits[rows, theirs] - logits[rows, ours]
+        ties = ~same & (gap <= allowed[rows, theirs] + allowed[rows, ours])
+        self._batches += 1
+        self._rows += len(rows)
+        self._above += int(wrong.sum())
+        self._same_top1 += int(same.sum())
+        self._near_ties += int(ties.sum())
+        self._largest = max(self._largest, float(difference.max()))
+
+    def result(self, wrong_teachers: tuple[str, ...]) -> TeacherCheck:
+        return TeacherCheck(
+            batches=self._batches,
+            rows=self._rows,
+            largest_difference=self._largest,
+            top1_agreement=self._same_top1 / self._rows,
+            near_ties=self._near_ties,
+            rows_above_tolerance=self._above,
+            first_difference=self._first,
+            wrong_teachers=wrong_teachers,
+        )
+
+
+def float_difference(logits: FloatArray) -> FloatArray:
+    """Return how far a stored float16 may be from each logit [B, C]: one step, plus float32 noise.
+
+    Half of the step is rounding, the other half noise at a rounding boundary.
+    """
+    noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
+    step = np.spacing(logits.astype(np.float16)).astype(np.float32)
+    return np.asarray(np.abs(step) + noise, np.float32)
+
+
+def allowed_difference(logits: FloatArray, codec: Codec) -> FloatArray:
+    """Return how far a stored value may be from each logit [B, C] if the labels are the same.
+
+    What float16 may be off plus, for lossy codecs, the largest error this codec makes on the same row.
+    """
+    allowed = float_difference(logits)
+    if not codec.lossless:
+        allowed += np.abs(_round_trip(logits, codec) - logits).max(axis=1, keepdims=True)
+    return allowed
+
+
+def _round_trip(logits: FloatArray, codec: Codec) -> LabelArray:
+    halves = torch.from_numpy(logits).half().numpy()
+    encoded = codec.encode(halves)
+    rows, classes = logits.shape
+    return codec.decode(encoded.payload, rows=rows, classes=classes)

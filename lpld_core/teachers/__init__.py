@@ -1,0 +1,1 @@
+"""Teachers: frozen classifiers that label, alone or several as one."""

@@ -1,0 +1,157 @@
+"""The teacher: a frozen classifier that labels, with everything a pool records about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lpld_core.networks.models import Network, NetworkSource, Preprocessing, network_source, seeded
+from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_weights, weights_digest
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.manifest import Teacher
+
+__all__ = ["DEFAULT_WEIGHTS", "RANDOM_WEIGHTS", "LoadedTeacher", "load_teacher", "weights_digest"]
+
+DEFAULT_WEIGHTS = "DEFAULT"
+"""The weights its makers publish."""
+RANDOM_WEIGHTS = "random"
+"""Fresh weights, the same every time: for timing and tests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedTeacher:
+    """A teacher ready to label.
+
+    model: in eval mode, without gradients; float32 [B, 3, H, W], normalised -> logits [B, C].
+    description: what a pool records (name, weights digest, mean, std).
+    input_size: height and width of the views it is meant for. classes: C.
+    """
+
+    model: nn.Module
+    description: Teacher
+    input_size: tuple[int, int]
+    classes: int
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Per-channel mean, on pixels scaled to 0..1."""
+        return self.description.mean or ()
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Per-channel standard deviation, on pixels scaled to 0..1."""
+        return self.description.std or ()
+
+
+def load_teacher(
+    name: str,
+    *,
+    weights: str | Path = DEFAULT_WEIGHTS,
+    classes: int | None = None,
+    input_size: tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    device: str | torch.device = "cpu",
+) -> LoadedTeacher:
+    """Load, freeze and describe a teacher.
+
+    name: a network name (see models.py). weights: DEFAULT, random, or a weights file.
+    classes: refuse a teacher with another class count. input_size (height, width), mean and std
+    replace what the weights file or the network's makers say.
+    """
+    source = network_source(name)
+    network = _with_weights(source, str(weights), classes)
+    model = network.module.to(device).to(memory_format=torch.channels_last)
+    model.eval().requires_grad_(False)
+    expects = _override(network.preprocessing, input_size=input_size, mean=mean, std=std)
+    count = _output_classes(model, expects.input_size, name)
+    if classes is not None and count != classes:
+        raise _wrong_classes(name, classes, count)
+    description = Teacher(name=name, weights_digest=weights_digest(model), mean=expects.mean, std=expects.std)
+    return LoadedTeacher(model=model, description=description, input_size=expects.input_size, classes=count)
+
+
+def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> Network:
+    if weights == DEFAULT_WEIGHTS:
+        if source.pretrained is None:
+            raise InvalidArgumentError(
+                "this network has no published weights", where=source.name, hint="give a weights file"
+            )
+        return source.pretrained()
+    if weights == RANDOM_WEIGHTS:
+        with seeded(0):
+            return source.build(classes)
+    file = read_weights(weights)
+    found = source.classes_of(file.tensors)
+    if classes is not None and found is not None and found != classes:
+        raise _wrong_classes(str(weights), classes, found)
+    network = source.build(found if found is not None else classes)
+    load_into(network.module, file)
+    return Network(module=network.module, preprocessing=_from_file(network.preprocessing, file))
+
+
+def _from_file(default: Preprocessing, file: WeightsFile) -> Preprocessing:
+    """Take the preprocessing a weights file names, where it names one (see train_teacher.py)."""
+    about: dict[str, Any] = file.about.get("preprocessing", {})
+    return _override(
+        default, input_size=about.get("input_size"), mean=about.get("mean"), std=about.get("std")
+    )
+
+
+def _override(
+    default: Preprocessing,
+    *,
+    input_size: Sequence[int] | None,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> Preprocessing:
+    result = default
+    if input_size is not None:
+        height, width = input_size
+        result = replace(result, input_size=(int(height), int(width)))
+    if mean is not None:
+        result = replace(result, mean=_three("mean", mean))
+    if std is not None:
+        result = replace(result, std=_three("std", std))
+        if min(result.std) <= 0:
+            raise InvalidArgumentError("teacher's std is wrong", expected="positive numbers", got=list(std))
+    return result
+
+
+def _three(field: str, values: Sequence[float]) -> tuple[float, ...]:
+    if len(values) != 3:
+        raise InvalidArgumentError(
+            f"teacher's {field} is wrong", expected="one number per channel", got=list(values)
+        )
+    return tuple(float(value) for value in values)
+
+
+@torch.inference_mode()
+def _output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
+    """Run one blank image through: the only way to know what any network gives back."""
+    device = next(model.parameters()).device
+    try:
+        logits = model(torch.zeros(1, 3, *size, device=device))
+    except RuntimeError as error:
+        raise InvalidArgumentError(
+            f"the network refuses a {size[0]} x {size[1]} image: {first_line(error)}", where=name
+        ) from None
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[0] != 1:
+        got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise InvalidArgumentError("not a classifier", where=name, expected="logits [B, C]", got=got)
+    return int(logits.shape[1])
+
+
+def _wrong_classes(where: str, expected: int, got: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "teacher and image folder differ in their number of classes",
+        where=where,
+        expected=f"{expected} classes",
+        got=got,
+        hint="use a teacher trained on these classes",
+    )

@@ -1,0 +1,1 @@
+"""Training: students from pools and teachers from images."""

@@ -1,0 +1,122 @@
+"""Accuracy on an image folder: centre views, top-1 and top-5."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from lpld_core.images.prefetch import map_ahead
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.replay import normalise
+from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
+from lpld_labels.replay.resize import resize_torch
+
+Progress = Callable[[int, int], None]
+BATCH = 128
+KEEP_BYTES = 2 * 1024**3
+"""Views are kept between evaluations while they fit; larger sets are decoded every time."""
+WHOLE_IMAGE_BELOW = 128
+LARGE_IMAGE_SHARE = 224 / 256
+"""Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Shares of images whose true class is the first, or among the first five."""
+
+    top1: float
+    top5: float
+    images: int
+
+
+class ValidationSet:
+    """The images of a folder as centre views of one size.
+
+    size: height and width of a view. The class order is that of the folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, size: tuple[int, int], workers: int = 2) -> None:
+        self.root = Path(root)
+        self.classes = len(class_names(root))
+        self._paths, labels = list_images(root)
+        self._labels = torch.from_numpy(np.asarray(labels, np.int64))
+        self._size = size
+        self._workers = workers
+        self._kept: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def require_classes(self, classes: int) -> None:
+        """Refuse a folder whose class count is not the student's."""
+        if self.classes != classes:
+            raise InvalidArgumentError(
+                "validation folder and labels differ in their number of classes",
+                where=self.root,
+                expected=f"{classes} class folders",
+                got=self.classes,
+            )
+
+    @torch.inference_mode()
+    def accuracy(
+        self,
+        model: nn.Module,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        progress: Progress | None = None,
+    ) -> Accuracy:
+        """Evaluate a model, which is left in the mode it was in."""
+        device = next(model.parameters()).device
+        was_training = model.training
+        model.eval()
+        top1 = top5 = seen = 0
+        for views in self._views():
+            logits = model(normalise(views.to(device), mean, std)).float().cpu()
+            labels = self._labels[seen : seen + len(views), None]
+            ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels
+            top1 += int(ranked[:, 0].sum())
+            top5 += int(ranked.sum())
+            seen += len(views)
+            if progress is not None:
+                progress(seen, len(self))
+        model.train(was_training)
+        return Accuracy(top1=top1 / seen, top5=top5 / seen, images=seen)
+
+    def _views(self) -> list[torch.Tensor] | Iterator[torch.Tensor]:
+        """Yield views uint8 [B, 3, H, W] in folder order."""
+        if self._kept:
+            return self._kept
+        starts = range(0, len(self), BATCH)
+        decoded = map_ahead(self._decode, starts, workers=self._workers, ahead=self._workers + 1)
+        if len(self) * self._size[0] * self._size[1] * 3 > KEEP_BYTES:
+            return decoded
+        self._kept = list(decoded)
+        return self._kept
+
+    def _decode(self, start: int) -> torch.Tensor:
+        views = [self._view(self.root / path) for path in self._paths[start : start + BATCH]]
+        return torch.stack(views).permute(0, 3, 1, 2)
+
+    def _view(self, path: Path) -> torch.Tensor:
+        image = decode_image(read_file(path), where=path)
+        share = 1.0 if min(self._size) < WHOLE_IMAGE_BELOW else LARGE_IMAGE_SHARE
+        top, left, height, width = centre_crop(image.shape[0], image.shape[1], self._size, share)
+        return resize_torch(image[top : top + height, left : left + width], *self._size)
+
+
+def centre_crop(height: int, width: int, output: tuple[int, int], share: float) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of the centred crop of the output's shape.
+
+    share: how much of the largest such crop's sides to take.
+    """
+    scale = share * min(height / output[0], width / output[1])
+    rows = min(height, max(1, round(output[0] * scale)))
+    columns = min(width, max(1, round(output[1] * scale)))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns

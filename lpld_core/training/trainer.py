@@ -1,0 +1,168 @@
+"""The training loop's inside: a network, its optimizer and its schedule, one epoch at a time.
+
+Everything random in an epoch follows from (seed, epoch) and everything else is in `state`, so a run
+that stops after an epoch and goes on from its state ends with the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lpld_core.networks.models import seeded
+from lpld_core.networks.weights import Tensors
+from lpld_core.training.presets import TrainRecipe
+from lpld_core.training.schedules import rate_factor
+from lpld_labels.errors import ComputationError
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.replay import normalise
+
+LossOf = Callable[[torch.Tensor], torch.Tensor]
+"""Logits [B, C] on the training device -> scalar loss."""
+Progress = Callable[[int, int], None]
+# Keeps these draws apart from others keyed by (seed, epoch).
+_STREAM = 0x54524149
+VECTOR_CHANNELS = 16
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFacts:
+    """Mean loss per image, last learning rate, and how much was done in how many seconds."""
+
+    loss: float
+    learning_rate: float
+    steps: int
+    images: int
+    seconds: float
+
+
+class Trainer:
+    """Trains one network by a recipe.
+
+    mean, std: normalisation of the pixels. amp: autocast to bfloat16, which needs no loss scaling.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: TrainRecipe,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        seed: int,
+        device: str | torch.device = "cpu",
+        amp: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self._format = _memory_format(model, self.device)
+        self.model = model.to(self.device).to(memory_format=self._format)
+        self.recipe = recipe
+        self._mean, self._std = mean, std
+        self._seed = seed
+        self._amp = amp
+        self._optimizer = _optimizer(self.model, recipe)
+
+    def run_epoch(
+        self,
+        epoch: int,
+        batches: Iterable[tuple[torch.Tensor, LossOf]],
+        *,
+        steps: int,
+        progress: Progress | None = None,
+    ) -> EpochFacts:
+        """Take one step per batch of (pixels [B, 3, H, W] with values 0..255, its loss).
+
+        steps: how many batches there are; the schedule needs to know in advance.
+        """
+        start = time.perf_counter()
+        self.model.train()
+        total = torch.zeros((), dtype=torch.float64)
+        images = rate = 0.0
+        with seeded(int(keyed_generator(self._seed, _STREAM, epoch).random() * 2**53)):
+            for number, (pixels, loss_of) in enumerate(batches):
+                rate = self.recipe.learning_rate * rate_factor(self.recipe, epoch + number / steps)
+                total += self._step(pixels, loss_of, rate) * len(pixels)
+                images += len(pixels)
+                if progress is not None:
+                    progress(number + 1, steps)
+        loss = float(total) / max(images, 1)
+        if not math.isfinite(loss):
+            raise ComputationError(
+                f"training diverged in epoch {epoch}: the loss is {loss}", hint="lower the learning rate"
+            )
+        return EpochFacts(
+            loss=loss,
+            learning_rate=rate,
+            steps=steps,
+            images=int(images),
+            seconds=time.perf_counter() - start,
+        )
+
+    def _step(self, pixels: torch.Tensor, loss_of: LossOf, rate: float) -> torch.Tensor:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        inputs = normalise(pixels.to(self.device, non_blocking=True), self._mean, self._std)
+        inputs = inputs.contiguous(memory_format=self._format)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._amp):
+            output = self.model(inputs)
+        loss = loss_of(output.float())
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._optimizer.step()
+        return loss.detach().cpu()
+
+    def state(self) -> Tensors:
+        """Return all that the next epoch depends on: parameters, buffers, optimizer state."""
+        tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
+        for index, fields in self._optimizer.state_dict()["state"].items():
+            for field, value in fields.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"{_OPTIMIZER}{index}.{field}"] = value
+        return tensors
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Go on from what `state` returned."""
+        self.model.load_state_dict(
+            {name.removeprefix(_MODEL): value for name, value in tensors.items() if name.startswith(_MODEL)}
+        )
+        state: dict[int, Tensors] = {}
+        for name, value in tensors.items():
+            if name.startswith(_OPTIMIZER):
+                index, field = name.removeprefix(_OPTIMIZER).split(".")
+                state.setdefault(int(index), {})[field] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_format:
+    """Return channels-last, which is faster, unless training this network that way is unsafe.
+
+    For a strided 1x1 convolution with fewer input channels than a vector register holds, oneDNN's
+    channels-last weight gradient writes past its workspace (uxlfoundation/oneDNN#6035): 8 channels
+    with AVX2, 16 with AVX-512. Seen as heap corruption with networks of width 2 to 7.
+    """
+    narrow = any(
+        isinstance(module, nn.Conv2d)
+        and max(module.kernel_size) == 1
+        and max(module.stride) > 1
+        and module.in_channels < VECTOR_CHANNELS
+        for module in model.modules()
+    )
+    return torch.contiguous_format if narrow and device.type == "cpu" else torch.channels_last
+
+
+def _optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=recipe.learning_rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+    return torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)

@@ -1,0 +1,103 @@
+"""How much of a label's information survives a codec.
+
+"Kept" at temperature T is 1 - sum KL(p || q) / sum KL(p || uniform), with p and q the softmax of the
+true and the decoded logits over T: 1 is everything, 0 is no better than knowing nothing, and a code
+that misleads falls below 0. Sums run over rows, so confident rows weigh more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.probabilities import log_probabilities
+from lpld_labels.format.records import LabelArray
+
+TEMPERATURES = (1.0, 4.0, 20.0)
+ROWS_AT_ONCE = 128
+"""Bounds memory; the sums are the same."""
+_ROUNDING = 1e-12
+"""Divergence per row that float64 arithmetic alone may show."""
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity:
+    """What a codec kept.
+
+    kept: temperature -> share of the information. top1: share of rows whose largest class is one of
+    the true largest ones. rows: how many were measured.
+    """
+
+    kept: dict[float, float]
+    top1: float
+    rows: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers rounded to what a few thousand rows can tell."""
+        return {
+            "kept": {f"{temperature:g}": round(value, 5) for temperature, value in self.kept.items()},
+            "top1": round(self.top1, 5),
+            "rows": self.rows,
+        }
+
+
+class FidelityMeter:
+    """Adds up what is lost, batch by batch."""
+
+    def __init__(self, *, temperatures: Sequence[float] = TEMPERATURES, label_kind: str = "logits") -> None:
+        self._label_kind = label_kind
+        self._lost = {float(temperature): 0.0 for temperature in temperatures}
+        self._known = dict(self._lost)
+        self._agreeing = 0
+        self._rows = 0
+
+    def add(self, true: LabelArray, decoded: LabelArray) -> None:
+        """Take in float16/float32 [B, C] labels and what a codec made of them."""
+        for start in range(0, len(true), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            self._add(self._logits(true[part]), self._logits(decoded[part]))
+
+    def _logits(self, labels: LabelArray) -> Doubles:
+        values = converted(labels, np.float32)
+        if self._label_kind == "probabilities":
+            values = log_probabilities(values)
+        return values.astype(np.float64)
+
+    def _add(self, true: Doubles, decoded: Doubles) -> None:
+        chosen = np.take_along_axis(true, decoded.argmax(axis=1)[:, None], axis=1)[:, 0]
+        self._agreeing += int((chosen == true.max(axis=1)).sum())
+        self._rows += len(true)
+        for temperature in self._lost:
+            scaled, other = true / temperature, decoded / temperature
+            weights, total = _softmax(scaled)
+            other_total = _softmax(other)[1]
+            self._lost[temperature] += float(
+                ((weights * (scaled - other)).sum(axis=1) - total + other_total).sum()
+            )
+            self._known[temperature] += float(((weights * scaled).sum(axis=1) - total).sum())
+            self._known[temperature] += len(true) * float(np.log(true.shape[1]))
+
+    def result(self) -> Fidelity:
+        """Return the figures for everything added so far; of nothing, nothing is lost."""
+        kept = {}
+        for temperature, lost in self._lost.items():
+            # Uniform labels tell nothing; a code that keeps them uniform has lost nothing.
+            known = max(self._known[temperature], _ROUNDING * self._rows)
+            kept[temperature] = 1.0 - lost / known if lost > _ROUNDING * self._rows else 1.0
+        return Fidelity(kept=kept, top1=self._agreeing / max(self._rows, 1), rows=self._rows)
+
+
+def _softmax(logits: Doubles) -> tuple[Doubles, Doubles]:
+    """Return probabilities [B, C] and log-sum-exp [B]."""
+    top = logits.max(axis=1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(axis=1, keepdims=True)
+    weights /= total
+    return weights, (top + np.log(total))[:, 0]

@@ -1,0 +1,1 @@
+"""Label folders of other programs: importers, exporters and what they share."""

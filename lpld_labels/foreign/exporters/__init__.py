@@ -1,0 +1,13 @@
+"""Exporting pools to the label folders that other programs read with plain `torch.load`.
+
+from lpld_labels import open_pool
+from lpld_labels.foreign.exporters import export_pool
+export_pool(open_pool("pool"), "FKD_cutmix_fp16", label_format="lpld")
+"""
+
+from __future__ import annotations
+
+from lpld_labels.foreign.exporters.base import ExportOptions
+from lpld_labels.foreign.exporters.run import EXPORT_FORMATS, ExportReport, export_pool
+
+__all__ = ["EXPORT_FORMATS", "ExportOptions", "ExportReport", "export_pool"]

@@ -1,0 +1,14 @@
+"""Importing label folders of other programs. Reads their files as data; needs no torch.
+
+from lpld_labels.foreign.importers import import_labels
+report = import_labels("FKD_cutmix_fp16", "pool", images="syn_data")
+"""
+
+from __future__ import annotations
+
+from lpld_labels.foreign.importers.base import ImportOptions
+from lpld_labels.foreign.importers.formats import AUTO, FORMATS
+from lpld_labels.foreign.importers.report import Hole, ImportReport
+from lpld_labels.foreign.importers.run import detect_format, import_labels
+
+__all__ = ["AUTO", "FORMATS", "Hole", "ImportOptions", "ImportReport", "detect_format", "import_labels"]

@@ -1,0 +1,34 @@
+"""How long an epoch is, for formats that store no list of image ids."""
+
+from __future__ import annotations
+
+from lpld_labels.foreign.importers.base import ImportOptions, Notes
+from lpld_labels.foreign.importers.batch_format import check_image_count, first_readable
+from lpld_labels.foreign.importers.batch_list import BatchList
+from lpld_labels.foreign.label_folder import LabelFolder
+from lpld_labels.format.images import ImageTable
+
+
+def epoch_sizes(
+    folder: LabelFolder, sample: BatchList, images: ImageTable, options: ImportOptions, notes: Notes
+) -> tuple[int, dict[int, int]]:
+    """Return the batch size and the rows of every epoch from 0 to the last one that has a file.
+
+    An epoch is as long as the longest one found. Only the last may stop early: its end is not known.
+    """
+    lengths: dict[int, int] = {}
+    for key in folder.by_epoch:
+        lengths[key.epoch] = max(lengths.get(key.epoch, 0), key.batch + 1)
+    longest = max(lengths.values())
+    last_files = [path for key, path in folder.by_epoch.items() if key.batch == longest - 1]
+    tail = first_readable(last_files)
+    batch_size = max(sample.rows, tail.rows)
+    seen = (longest - 1) * batch_size + tail.rows
+    check_image_count(seen, batch_size, images, options, where=folder.root)
+    final = max(lengths)
+    counts = dict.fromkeys(range(final + 1), seen)
+    notes.found.append(f"{final + 1} epochs of {longest} batches, {seen} images each")
+    if lengths[final] < longest:
+        counts[final] = lengths[final] * batch_size
+        notes.odd.append(f"epoch {final}, the last, stops after {lengths[final]} of {longest} batches")
+    return batch_size, counts

@@ -1,0 +1,243 @@
+"""FKD: one file per image, with many crops of it.
+
+    train/<class>/<image>.tar = NumPy [coords float32 [n, 4], flips bool [n], pairs float32 [n, 2, k]]
+
+pairs[:, 0] are class numbers (as floats), pairs[:, 1] their probabilities after softmax. Nothing is
+mixed, so the batches are ours to choose: batch b of epoch c holds crop c of the b-th group of images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.codecs import EncodedLabels
+from lpld_labels.codecs.topk import TopKCodec
+from lpld_labels.errors import ImageMismatchError, LabelFileError, LabelSourceError
+from lpld_labels.foreign.importers.base import (
+    ImportOptions,
+    ImportPlan,
+    ImportTarget,
+    LabelFormat,
+    Notes,
+    OnBad,
+    Unit,
+)
+from lpld_labels.foreign.importers.guess import PROGRAM_FLIPS, likely_classes, output_size, teacher
+from lpld_labels.foreign.importers.torch_zip import read_torch_zip
+from lpld_labels.foreign.label_folder import LabelFolder
+from lpld_labels.foreign.pixels import crops_in_pixels
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation, PoolHeader
+from lpld_labels.format.records import BatchKey, BoolArray, IntArray, LabelArray, ViewBatch
+from lpld_labels.pool.shard import EncodedBatch
+
+
+class ImageCrops(NamedTuple):
+    """What one file says about its image.
+
+    coords: [n, 4] fractions. flips: bool [n]. classes: int32 [n, k]. values: float16/32 [n, k].
+    """
+
+    coords: npt.NDArray[np.floating[Any]]
+    flips: BoolArray
+    classes: IntArray
+    values: LabelArray
+
+
+class Fkd(LabelFormat):
+    """Labels by image, probabilities of the k most likely classes."""
+
+    name = "fkd"
+    summary = "[train/]CLASS/IMAGE.tar, crops and top-k probabilities by image (FKD)"
+
+    def recognises(self, folder: LabelFolder) -> bool:
+        """The layout is enough."""
+        return bool(folder.by_image)
+
+    def plan(
+        self, folder: LabelFolder, images: ImageTable, options: ImportOptions, notes: Notes
+    ) -> ImportPlan:
+        """Match files with images by class folder and name."""
+        if not folder.by_image:
+            raise LabelSourceError("no labels by image", where=folder.root, expected=self.summary)
+        files = _files_of_images(folder, images, options, notes)
+        sample = _first_readable(files)
+        crops, kept = sample.classes.shape
+        target = _target(sample, images, options, notes)
+        groups = [files[i : i + options.batch_size] for i in range(0, len(files), options.batch_size)]
+        notes.found.append(f"{len(files)} images with {crops} crops each, top {kept} probabilities")
+        notes.assumed.append(
+            f"batches of {options.batch_size} images (--batch-size); epoch c holds crop c of every image"
+        )
+
+        def units() -> Iterator[Unit]:
+            for batch, group in enumerate(groups):
+                yield Unit(
+                    files=tuple(path for _, path in group),
+                    keys=tuple(BatchKey(crop, batch) for crop in range(crops)),
+                    images=np.array([index for index, _ in group], np.int32),
+                    rows=len(group),
+                )
+
+        return ImportPlan(target=target, batches=crops * len(groups), units=units)
+
+    def read(self, unit: Unit, target: ImportTarget, on_bad: OnBad) -> Iterator[EncodedBatch]:
+        """Read a group of images; yield one batch per crop."""
+        good: list[ImageCrops] = []
+        rows: list[int] = []
+        images = unit.images if unit.images is not None else np.empty(0, np.int32)
+        for path, index in zip(unit.files, images.tolist(), strict=True):
+            try:
+                good.append(_checked(path, target, crops=len(unit.keys)))
+                rows.append(index)
+            except LabelFileError as error:
+                on_bad(path, error)
+        if not good:
+            return
+        which = np.array(rows, np.int32)
+        heights, widths = target.images.heights[which], target.images.widths[which]
+        stacked = [np.stack(columns, axis=1) for columns in zip(*good, strict=True)]
+        for number, key in enumerate(unit.keys):
+            parts = ImageCrops(*(column[number] for column in stacked))
+            where = f"{unit.files[0].parent}, crop {number}"
+            views = ViewBatch(
+                key=key,
+                images=which,
+                crops=crops_in_pixels(parts.coords, heights, widths, which, where=where),
+                flips=parts.flips,
+            )
+            yield EncodedBatch.make(views, _encode(parts, target))
+
+
+def _encode(parts: ImageCrops, target: ImportTarget) -> EncodedLabels:
+    codec = target.codec
+    if not isinstance(codec, TopKCodec):
+        raise TypeError("FKD labels are stored as top-k")
+    classes = target.header.classes
+    # Probabilities add up to one, so the mass of the classes that were left out is known.
+    left = 1.0 - parts.values.astype(np.float64).sum(axis=1)
+    tail = (np.maximum(left, 0.0) / max(classes - codec.k, 1)).astype(np.float32)
+    return codec.encode_sparse(parts.values, parts.classes, tail, classes=classes)
+
+
+def _files_of_images(
+    folder: LabelFolder, images: ImageTable, options: ImportOptions, notes: Notes
+) -> list[tuple[int, Path]]:
+    """Return (image index, file) in image order."""
+    known: dict[tuple[str, str], int] = {}
+    for index, text in enumerate(images.paths):
+        path = PurePosixPath(text)
+        # The program cuts a file name at its first dot.
+        known[path.parts[0], path.name.split(".")[0]] = index
+    strange = sorted(name for name in folder.by_image if name not in known)
+    if strange:
+        raise ImageMismatchError(
+            f"labels for {len(strange)} images that the folder does not have",
+            where=folder.by_image[strange[0]],
+            expected=f"an image {'/'.join(strange[0])}",
+            hint="give the folder of the images that were labelled",
+        )
+    unlabelled = len(images) - len(folder.by_image)
+    if unlabelled and not options.allow_extra_images:
+        raise ImageMismatchError(
+            f"{unlabelled} of {len(images)} images have no labels",
+            where=folder.root,
+            hint="give the folder of the images that were labelled, or say --allow-extra-images",
+        )
+    if unlabelled:
+        notes.odd.append(f"{unlabelled} of {len(images)} images have no labels")
+    return sorted((known[name], path) for name, path in folder.by_image.items())
+
+
+def _first_readable(files: list[tuple[int, Path]]) -> ImageCrops:
+    problem: LabelFileError | None = None
+    for _, path in files:
+        try:
+            return read_image_crops(path)
+        except LabelFileError as error:
+            problem = problem or error
+    raise problem or LabelSourceError("no label files")
+
+
+def _target(sample: ImageCrops, images: ImageTable, options: ImportOptions, notes: Notes) -> ImportTarget:
+    folders = int(images.classes.max()) + 1
+    classes = options.classes or likely_classes(int(sample.classes.max()), folders, notes)
+    side = output_size(images, options, notes)
+    notes.assumed.append("bicubic resize and temperature 1, as FKD's labelling program has them")
+    header = PoolHeader(
+        classes=classes,
+        batch_size=options.batch_size,
+        augmentation=Augmentation(
+            output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
+        ),
+        label_kind="probabilities",
+        teachers=(teacher(classes, options, notes, normalised=True),),
+    )
+    bits = sample.values.dtype.itemsize * 8
+    codec = TopKCodec(k=sample.values.shape[1], value_bits=bits, label_kind="probabilities")
+    return ImportTarget(header=header, codec=codec, images=images)
+
+
+def _checked(path: Path, target: ImportTarget, *, crops: int) -> ImageCrops:
+    """Read a file and refuse it if it differs from the others."""
+    found = read_image_crops(path)
+    codec = target.codec
+    if isinstance(codec, TopKCodec):
+        expected = f"{codec.value_dtype} [{crops}, 2, {codec.k}]"
+        got = f"{found.values.dtype} [{len(found.values)}, 2, {found.values.shape[1]}]"
+        if expected != got:
+            raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
+    highest = int(found.classes.max())
+    if highest >= target.header.classes:
+        raise LabelSourceError(
+            f"labels speak of class {highest}",
+            where=path,
+            expected=f"classes below {target.header.classes}",
+            hint="give the number of classes with --classes",
+        )
+    return found
+
+
+def read_image_crops(path: Path) -> ImageCrops:
+    """Read and check one file."""
+    match read_torch_zip(path):
+        case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as pairs]:
+            pass
+        case _:
+            raise LabelFileError("not labels of one image", where=path, expected="a list of three arrays")
+    floats = (np.float16, np.float32)
+    good = (
+        coords.dtype in floats
+        and pairs.dtype in floats
+        and flips.dtype == np.bool_
+        and len(flips) > 0
+        and coords.shape == (len(flips), 4)
+        and pairs.ndim == 3
+        and pairs.shape[:2] == (len(flips), 2)
+        and pairs.shape[2] > 0
+    )
+    if not good:
+        raise LabelFileError(
+            "labels have the wrong shape or type",
+            where=path,
+            expected="coords float [n, 4], flips bool [n], pairs float [n, 2, k]",
+            got=", ".join(f"{a.dtype} {list(a.shape)}" for a in (coords, flips, pairs)),
+        )
+    classes, values = pairs[:, 0].astype(np.float64), pairs[:, 1]
+    sound = (
+        ((coords >= 0) & (coords <= 1)).all()
+        and ((classes >= 0) & (classes < 2**24) & (classes == np.round(classes))).all()
+        and ((values >= 0) & (values <= 1)).all()
+    )
+    if not sound:
+        raise LabelFileError(
+            "labels are out of range",
+            where=path,
+            expected="coords 0 to 1, whole class numbers, probabilities 0 to 1",
+        )
+    return ImageCrops(coords, flips, classes.astype(np.int32), values)

@@ -1,0 +1,141 @@
+"""Importing a foreign label folder: detect, plan, read, commit, report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lpld_labels.errors import LabelSourceError
+from lpld_labels.foreign.importers.base import ImportOptions, ImportPlan, LabelFormat, Notes
+from lpld_labels.foreign.importers.formats import AUTO, format_named
+from lpld_labels.foreign.importers.report import Hole, HoleLog, ImportReport
+from lpld_labels.foreign.importers.work import Job, Progress, run_here, run_parallel
+from lpld_labels.foreign.label_folder import LabelFolder, list_label_folder
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.schema import STAGING_DIRECTORY
+from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.replay.image_folder import scan_image_folder
+
+HOLES_FILE = "holes.jsonl"
+
+
+def detect_format(source: str | os.PathLike[str], label_format: str = AUTO) -> str:
+    """Return the format's name; raise what is wrong with the folder before any image is read."""
+    return format_named(label_format, list_label_folder(Path(source).absolute())).name
+
+
+def import_labels(
+    source: str | os.PathLike[str],
+    pool: str | os.PathLike[str],
+    *,
+    images: str | os.PathLike[str] | ImageTable,
+    label_format: str = AUTO,
+    options: ImportOptions | None = None,
+    jobs: int = 1,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Turn a label folder into a pool without running anything from it.
+
+    label_format: a name of FORMATS, or ``auto`` to find out.
+    images: the folder of the images that were labelled (one directory per class), or its table.
+    jobs: processes. skip_bad: go on without files that are damaged or missing, and record them.
+    Interrupted, the same call goes on where it stopped.
+    """
+    folder = list_label_folder(Path(source).absolute())
+    kind = format_named(label_format, folder)
+    notes = Notes()
+    if folder.strangers:
+        shown = ", ".join(folder.strangers[:3])
+        notes.odd.append(f"{len(folder.strangers)} names that are no label files: {shown}")
+    table = images if isinstance(images, ImageTable) else scan_image_folder(images, decode=False)
+    plan = kind.plan(folder, table, options or ImportOptions(), notes)
+    _refuse_missing(plan, skip_bad)
+    out = Path(pool).absolute()
+    job = Job(
+        format=kind.name,
+        source=folder.root,
+        pool=out,
+        target=plan.target,
+        log=HoleLog(out / STAGING_DIRECTORY / HOLES_FILE) if skip_bad else None,
+    )
+    writer = job.writer()
+    resumed = len(writer.keys)
+    report_progress = progress or (lambda done, total: None)
+    if jobs > 1 and plan.batches > 1:
+        run_parallel(job, plan.units(), jobs=jobs, total=plan.batches, progress=report_progress)
+        writer = job.writer()
+    else:
+        run_here(job, plan.units(), writer, total=plan.batches, progress=report_progress)
+    holes = _holes(job, writer)
+    step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
+    manifest = writer.commit(lineage=(step,))
+    return _report(folder, out, kind, plan, manifest, notes, holes, resumed)
+
+
+def _refuse_missing(plan: ImportPlan, skip_bad: bool) -> None:
+    if plan.missing and not skip_bad:
+        raise LabelSourceError(
+            f"{len(plan.missing)} of {plan.batches} label files are missing",
+            where=plan.missing[0],
+            hint="copy the folder again, or go on without them with --skip-bad",
+        )
+
+
+def _holes(job: Job, writer: PoolWriter) -> tuple[Hole, ...]:
+    """Return what is missing from the pool; a file that was repaired since is no hole any more."""
+    if job.log is None:
+        return ()
+    holes = tuple(hole for hole in job.log.read() if hole.key is None or hole.key not in writer)
+    if not writer.keys:
+        raise LabelSourceError(
+            f"none of the label files can be imported: {holes[0].why if holes else 'there are none'}",
+            where=job.source,
+        )
+    return holes
+
+
+def _lineage(
+    kind: LabelFormat, folder: LabelFolder, plan: ImportPlan, notes: Notes, holes: tuple[Hole, ...]
+) -> dict[str, object]:
+    """Return what the pool remembers of its import. Folder names, not paths: pools travel."""
+    return {
+        "format": kind.name,
+        "source": folder.root.name,
+        "assumed": list(notes.assumed),
+        "holes": [{"file": hole.file, "why": hole.why} for hole in holes],
+        **plan.parameters,
+    }
+
+
+def _report(
+    folder: LabelFolder,
+    out: Path,
+    kind: LabelFormat,
+    plan: ImportPlan,
+    manifest: Manifest,
+    notes: Notes,
+    holes: tuple[Hole, ...],
+    resumed: int,
+) -> ImportReport:
+    files = [*folder.by_epoch.values(), *folder.numbered.values(), *folder.by_image.values()]
+    return ImportReport(
+        format=kind.name,
+        source=str(folder.root),
+        pool=str(out),
+        batches=manifest.counts.batches,
+        rows=manifest.counts.rows,
+        epochs=manifest.counts.epochs,
+        images=manifest.counts.images,
+        classes=manifest.header.classes,
+        codec=manifest.codec.name,
+        content_digest=manifest.content_digest,
+        source_bytes=sum(path.stat().st_size for path in files),
+        pool_bytes=sum(entry.bytes for entry in manifest.files),
+        resumed=resumed,
+        found=tuple(notes.found),
+        assumed=tuple(notes.assumed),
+        odd=tuple(notes.odd),
+        holes=holes,
+    )

@@ -1,0 +1,112 @@
+"""What lies in a label folder, by name: nothing is opened.
+
+epoch_{e}/batch_{b}.tar     one file per batch, by epoch
+batch_{n}.tar               one file per batch, numbered through
+[train/]{class}/{image}.tar one file per image
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.records import BatchKey
+
+EPOCH_IDS = "sampler_indices_epoch.json"
+BATCH_IDS = "sampler_indices_batch.json"
+
+_EPOCH = re.compile(r"epoch_(0|[1-9]\d{0,8})")
+_BATCH = re.compile(r"batch_(0|[1-9]\d{0,8})\.tar")
+_IMAGE_SUFFIX = ".tar"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFolder:
+    """A foreign label folder.
+
+    by_epoch: batches below epoch folders. numbered: batches of a flat folder.
+    by_image: (class folder, stem) -> file, only looked for where there are no batches.
+    strangers: names at the top or among the batches that belong to no known layout.
+    """
+
+    root: Path
+    by_epoch: dict[BatchKey, Path]
+    numbered: dict[int, Path]
+    by_image: dict[tuple[str, str], Path]
+    strangers: tuple[str, ...]
+
+    @property
+    def epoch_ids(self) -> Path | None:
+        """Return the file of image ids by epoch, if there is one."""
+        path = self.root / EPOCH_IDS
+        return path if path.is_file() else None
+
+    @property
+    def batch_ids(self) -> Path | None:
+        """Return the file of image ids by batch, if there is one."""
+        path = self.root / BATCH_IDS
+        return path if path.is_file() else None
+
+
+def list_label_folder(root: Path) -> LabelFolder:
+    """List a folder, names sorted by their numbers."""
+    by_epoch: dict[BatchKey, Path] = {}
+    numbered: dict[int, Path] = {}
+    strangers = []
+    for name in _names(root):
+        path = root / name
+        epoch, batch = _EPOCH.fullmatch(name), _BATCH.fullmatch(name)
+        if epoch and path.is_dir():
+            found, others = _batches(path)
+            by_epoch |= {BatchKey(int(epoch[1]), number): file for number, file in found.items()}
+            strangers += [f"{name}/{other}" for other in others]
+        elif batch:
+            numbered[int(batch[1])] = path
+        elif name not in (EPOCH_IDS, BATCH_IDS):
+            strangers.append(name)
+    by_image = {} if by_epoch or numbered else _image_files(root)
+    return LabelFolder(
+        root=root,
+        by_epoch=dict(sorted(by_epoch.items())),
+        numbered=dict(sorted(numbered.items())),
+        by_image=by_image,
+        strangers=() if by_image else tuple(strangers),
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries)
+    except FileNotFoundError:
+        raise LabelSourceError("label folder does not exist", where=folder) from None
+    except OSError as error:
+        raise LabelSourceError(f"cannot list label folder: {error.strerror}", where=folder) from None
+
+
+def _batches(folder: Path) -> tuple[dict[int, Path], list[str]]:
+    found: dict[int, Path] = {}
+    others = []
+    for name in _names(folder):
+        batch = _BATCH.fullmatch(name)
+        if batch:
+            found[int(batch[1])] = folder / name
+        else:
+            others.append(name)
+    return found, others
+
+
+def _image_files(root: Path) -> dict[tuple[str, str], Path]:
+    """Return the per-image files of class folders, which may lie below ``train``."""
+    base = root / "train" if (root / "train").is_dir() else root
+    found = {}
+    for class_name in _names(base):
+        folder = base / class_name
+        if folder.is_dir():
+            for name in _names(folder):
+                if name.endswith(_IMAGE_SUFFIX):
+                    found[class_name, name.removesuffix(_IMAGE_SUFFIX)] = folder / name
+    return found

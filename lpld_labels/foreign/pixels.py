@@ -1,0 +1,112 @@
+"""From stored fractions back to the whole pixels the labelling program used.
+
+The programs draw whole pixels, use them, and store them divided by the size of the image. So pixel =
+round(fraction * size) is exact as long as the fraction is precise enough to tell pixels apart (float16:
+sizes up to 2047), and a product that is *not* close to a whole number shows that the image at hand
+has another size than the one that was labelled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import ImageMismatchError, LabelFileError
+from lpld_labels.format.records import CutOut, IntArray
+
+Fractions = npt.NDArray[np.floating[Any]]
+
+CUTOUT_COLUMNS = 7
+"""Centre row / height, centre column / width, height, width, then red, green, blue."""
+
+
+def exact_sizes(dtype: np.dtype[Any]) -> int:
+    """Return the largest image side whose pixels fractions of this dtype tell apart."""
+    # A fraction is off by at most half a unit in the last place below 1, which is eps / 4.
+    return int(2.0 / float(np.finfo(dtype).eps)) - 1
+
+
+def crops_in_pixels(
+    fractions: Fractions, heights: IntArray, widths: IntArray, images: IntArray, *, where: str
+) -> IntArray:
+    """Return crops int32 [B, 4] as (top, left, height, width) from fractions [B, 4], 0 to 1, of the sides.
+
+    heights, widths: int32 [B], size of each row's image. images: int32 [B], for messages.
+    """
+    sides = np.empty((len(images), 4), np.int64)
+    sides[:, 0::2], sides[:, 1::2] = heights[:, None], widths[:, None]
+    pixels, off = _whole_pixels(fractions, sides)
+    _refuse_crops(off, fractions, sides, images, where)
+    room = sides[:, :2] - pixels[:, :2]
+    if int(sides.max()) > exact_sizes(fractions.dtype):
+        # Fractions too coarse for the image may reach pixels too far, where no crop can have been.
+        slack = np.ceil(sides[:, :2] * (float(np.finfo(fractions.dtype).eps) / 2))
+        over = np.maximum(pixels[:, 2:] - room, 0)
+        pixels[:, 2:] -= np.where(over <= slack, over, 0)
+    outside = (pixels[:, 2:] > room) | (pixels[:, 2:] < 1)
+    _refuse_crops(outside, fractions, sides, images, where)
+    return pixels.astype(np.int32)
+
+
+def _refuse_crops(
+    wrong: npt.NDArray[np.bool_],
+    fractions: Fractions,
+    sides: npt.NDArray[np.integer[Any]],
+    images: IntArray,
+    where: str,
+) -> None:
+    """Refuse crops of which any part is wrong; wrong: [B, n]."""
+    if wrong.any():
+        slot = int(np.argmax(wrong.any(axis=1)))
+        raise ImageMismatchError(
+            f"crop of slot {slot} does not fall on whole pixels of image {int(images[slot])}",
+            where=where,
+            expected=f"fractions of {sides[slot, 0]} x {sides[slot, 1]} pixels",
+            got=(fractions[slot].astype(np.float64) * sides[slot]).round(3).tolist(),
+            hint="these are not the images that were labelled: check --images",
+        )
+
+
+def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> CutOut:
+    """Return the boxes the ImageNet-21K program painted, from its rows of seven, [B, 7].
+
+    It clips centre -+ half the side to the image and draws ``ImageDraw.rectangle``, which includes its
+    second corner; half open, that is one more row and column where the image has them.
+    """
+    fractions, colours = stored[:, :4], stored[:, 4:]
+    pixels, off = _whole_pixels(fractions, np.full(fractions.shape, output_size))
+    if off.any():
+        slot = int(np.argmax(off.any(axis=1)))
+        raise LabelFileError(
+            f"cut-out of slot {slot} does not fall on whole pixels of the view",
+            where=where,
+            expected=f"fractions of {output_size} pixels",
+            got=fractions[slot].tolist(),
+            hint="give the size of the views with --output-size",
+        )
+    if (colours != np.round(colours)).any() or colours.min() < 0 or colours.max() > 255:
+        raise LabelFileError(
+            "cut-out colours are wrong",
+            where=where,
+            expected="whole numbers from 0 to 255",
+            got=f"{colours.min()} to {colours.max()}",
+        )
+    centre, half = pixels[:, :2], pixels[:, 2:] // 2
+    first = np.clip(centre - half, 0, output_size)
+    last = np.clip(centre + half, 0, output_size)
+    boxes = np.concatenate([first, np.minimum(last + 1, output_size)], axis=1)
+    return CutOut(boxes=boxes.astype(np.int32), fill=colours.astype(np.uint8))
+
+
+def _whole_pixels(
+    fractions: Fractions, sides: npt.NDArray[np.integer[Any]]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return fraction * side rounded, and where that is further from it than rounding can explain."""
+    # In float64, as the programs do: a Python float times the side of the image.
+    exact = fractions.astype(np.float64) * sides
+    pixels = np.rint(exact)
+    # Half a unit in the last place, and a little: half precision was rounded twice, by way of single.
+    tolerance = sides * (float(np.finfo(fractions.dtype).eps) / 4 * 1.001) + 1e-9
+    return pixels.astype(np.int64), np.abs(exact - pixels) > tolerance

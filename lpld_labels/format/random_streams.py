@@ -1,0 +1,65 @@
+"""Random order without a running generator: everything follows from (seed, epoch, batch).
+
+`batch_ranks` gives each batch a 64-bit rank that depends on nothing but those three numbers.
+Random pruning keeps the lowest ranks, so prunings nest and a build can know in advance which
+batches it will keep. `keyed_generator` gives the NumPy generator for one place in a run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.records import BatchKey
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser: every input bit reaches every output bit."""
+    with np.errstate(over="ignore"):
+        values = values + _GOLDEN
+        values = (values ^ (values >> np.uint64(30))) * _FIRST
+        values = (values ^ (values >> np.uint64(27))) * _SECOND
+        mixed: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Return the rank of each (epoch, batch): uint64 of the arrays' common shape."""
+    state = _mixed(np.full(1, seed % 2**64, np.uint64))
+    for part in (epochs, batches):
+        state = _mixed(state ^ np.asarray(part, np.uint64))
+    return state
+
+
+def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]:
+    """Return the `count` keys of lowest rank, in key order. For any seed, fewer are inside more."""
+    if not 0 <= count <= len(keys):
+        raise InvalidArgumentError("cannot keep that many batches", expected=f"0 to {len(keys)}", got=count)
+    array = np.asarray(keys, np.int64).reshape(-1, 2)
+    ranks = batch_ranks(seed, array[:, 0], array[:, 1])
+    # Ties in 64 bits are as good as impossible; breaking them by key keeps the result defined.
+    order = np.lexsort((array[:, 1], array[:, 0], ranks))[:count]
+    return sorted(keys[i] for i in order.tolist())
+
+
+def keyed_generator(seed: int, *place: int) -> np.random.Generator:
+    """Return the generator for a place such as (epoch, batch); same numbers, same draws, always.
+
+    seed: 0 to 2**64 - 1. place: numbers from 0 to 2**32 - 1.
+    Different (seed, place) give unrelated streams, also where one place begins like another.
+    """
+    if not 0 <= seed < 2**64 or not all(0 <= number < 2**32 for number in place):
+        raise InvalidArgumentError(
+            "seed or place is out of range",
+            expected="a seed from 0 to 2**64 - 1 and numbers from 0 to 2**32 - 1",
+            got=(seed, *place),
+        )
+    # SeedSequence splits large numbers into words and ignores trailing zeros, so words are fixed in
+    # number here: otherwise (seed, epoch) and (seed, epoch, batch 0) would share one stream.
+    words = [len(place), seed % 2**32, seed >> 32, *place]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))

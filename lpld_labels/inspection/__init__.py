@@ -1,0 +1,1 @@
+"""Looking at pools: is one whole, and what is in it."""

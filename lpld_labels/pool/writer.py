@@ -1,0 +1,187 @@
+"""Writing pools: append batches, seal them shard by shard, publish them with one commit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from lpld_labels.codecs import Codec
+from lpld_labels.codecs.floats import Float16Codec
+from lpld_labels.errors import (
+    DuplicateBatchError,
+    InvalidArgumentError,
+    InvalidBatchError,
+    PoolConflictError,
+    PoolWriteError,
+)
+from lpld_labels.format.bounds import check_bounds
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
+from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
+from lpld_labels.pool.commit import commit_pool
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard import EncodedBatch, seal_shard
+from lpld_labels.pool.staging import StagingArea, describe, require_same_plan
+from lpld_labels.pool.storage import write_errors
+
+log = logging.getLogger(__name__)
+
+
+class PoolWriter:
+    """Fills one pool with label batches.
+
+    Several processes may open writers on the same path and append different batches; one of them
+    calls `commit` when all are done. Until then nothing of the new work is visible to readers. A
+    crash loses at most the batches since the last seal (`seal_seconds`); opening a writer on the
+    same path again resumes, and ``key in writer`` tells what is already safe.
+
+    path: local directory of the pool.
+    extend: allow adding batches to a pool that is already there.
+    shard_bytes: label bytes gathered in memory before a shard is sealed.
+    seal_seconds: seal at least this often; the commit merges small shards.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        header: PoolHeader,
+        images: ImageTable,
+        codec: Codec | None = None,
+        extend: bool = False,
+        shard_bytes: int = SHARD_LABEL_BYTES,
+        seal_seconds: float = 120.0,
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.header = header
+        self.images = images
+        self.codec = codec if codec is not None else Float16Codec()
+        self._shard_bytes = shard_bytes
+        self._seal_seconds = seal_seconds
+        self._pending: list[EncodedBatch] = []
+        self._pending_bytes = 0
+        self._pending_rows = 0
+        self._last_seal = time.monotonic()
+        if len(images) and int(images.classes.max()) >= header.classes:
+            raise InvalidArgumentError(
+                "image table has a class beyond the label's columns",
+                expected=f"classes below {header.classes}",
+                got=int(images.classes.max()),
+            )
+        self._published = self._join_existing(extend)
+        with write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._staging = StagingArea(self.path)
+        self._staging.prepare(header, self.codec, images)
+        self._keys = set(self._published)
+        for shard in self._staging.sealed():
+            self._keys.update(shard.keys)
+
+    def _join_existing(self, extend: bool) -> set[BatchKey]:
+        """Return the keys already published; refuse a pool that may not or cannot be extended."""
+        with write_errors(self.path):
+            if not (self.path / MANIFEST_FILE).exists():
+                return set()
+        if not extend:
+            raise PoolConflictError(
+                "a pool is already here", where=self.path, hint="choose another path or extend it"
+            )
+        with PoolReader(self.path) as pool:
+            found = describe(pool.header, pool.codec, pool.images.digest())
+            wanted = describe(self.header, self.codec, self.images.digest())
+            require_same_plan(found, wanted, where=str(self.path / MANIFEST_FILE))
+            return set(pool.keys)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a batch is published, sealed or waiting to be sealed."""
+        return key in self._keys
+
+    @property
+    def keys(self) -> frozenset[BatchKey]:
+        """All batches that are published, sealed or waiting to be sealed."""
+        return frozenset(self._keys)
+
+    def append(self, batch: LabelBatch) -> None:
+        """Encode a batch and queue it; seals a shard when enough has gathered."""
+        if batch.classes != self.header.classes:
+            raise InvalidBatchError(
+                "wrong number of classes", where=batch.key, expected=self.header.classes, got=batch.classes
+            )
+        self.append_encoded(EncodedBatch.make(batch, self.codec.encode(batch.labels)))
+
+    def append_encoded(self, batch: EncodedBatch) -> None:
+        """Queue a batch that is already in this pool's codec (copying between pools)."""
+        if batch.key in self._keys:
+            raise DuplicateBatchError(
+                "batch was already written",
+                where=f"{self.path}, {batch.key}",
+                hint="skip keys for which `key in writer` is true",
+            )
+        if batch.views.rows > self.header.batch_size:
+            raise InvalidBatchError(
+                "batch is too large",
+                where=batch.key,
+                expected=f"at most {self.header.batch_size} rows",
+                got=batch.views.rows,
+            )
+        check_bounds(batch.views, self.images, self.header.augmentation)
+        self._pending.append(batch)
+        self._keys.add(batch.key)
+        self._pending_bytes += batch.nbytes
+        self._pending_rows += batch.views.rows
+        if (
+            self._pending_bytes >= self._shard_bytes
+            or self._pending_rows >= SHARD_VIEW_ROWS
+            or time.monotonic() - self._last_seal >= self._seal_seconds
+        ):
+            self.flush()
+
+    def extend(self, batches: Iterable[LabelBatch]) -> None:
+        """Append batches, passing over those that are already safe."""
+        for batch in batches:
+            if batch.key not in self:
+                self.append(batch)
+
+    def flush(self) -> None:
+        """Seal what has gathered, so that a crash cannot lose it."""
+        if self._pending:
+            name = seal_shard(self._staging.directory, self._pending, self.codec, self.header.classes)
+            log.debug("sealed %s with %d batches", name, len(self._pending))
+            self._pending = []
+            self._pending_bytes = self._pending_rows = 0
+        self._last_seal = time.monotonic()
+
+    def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
+        """Publish everything sealed so far, by this and other writers, and return the manifest.
+
+        lineage: replaces the header's lineage, e.g. when a pool was extended.
+        """
+        self.flush()
+        return commit_pool(
+            self._staging,
+            self.header,
+            self.codec,
+            self.images,
+            shard_bytes=self._shard_bytes,
+            lineage=lineage,
+        )
+
+    def __enter__(self) -> PoolWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Seal what has gathered. Leaving without `commit` publishes nothing, with or without an error."""
+        if not isinstance(error, PoolWriteError):
+            self.flush()
+
+
+def missing_keys(writer: PoolWriter, wanted: Iterable[BatchKey]) -> Iterator[BatchKey]:
+    """Return the wanted keys that are not safe yet, in the order given."""
+    return (key for key in wanted if key not in writer)

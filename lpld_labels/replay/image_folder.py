@@ -1,0 +1,221 @@
+"""Image folders: one directory per class, and the image table that describes them.
+
+The order is that of torchvision's ImageFolder (class directories sorted by name, files sorted
+within), so row numbers mean the same to both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from lpld_labels.errors import ImageMismatchError, ImageReadError
+from lpld_labels.format.images import ImageTable
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) after every image."""
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+DIGEST_BYTES = 16
+_AHEAD = 64
+_THREADS = min(8, os.cpu_count() or 1)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def class_names(root: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the class directories in class order."""
+    try:
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        raise ImageReadError("image folder does not exist", where=root) from None
+    except OSError as error:
+        raise ImageReadError(f"cannot list image folder: {error.strerror}", where=root) from None
+    if not names:
+        raise ImageReadError(
+            "image folder has no class folders",
+            where=root,
+            hint="put the images of each class into a directory of its own",
+        )
+    return names
+
+
+def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
+    """Return relative POSIX path and class of every image below `root`; no file is opened."""
+    folder = Path(root)
+    paths: list[str] = []
+    classes: list[int] = []
+    for number, name in enumerate(class_names(folder)):
+        found = _image_paths(folder, name)
+        if not found:
+            raise ImageReadError(
+                "class folder holds no images",
+                where=folder / name,
+                expected=f"files ending in {', '.join(EXTENSIONS)}",
+                hint="add its images or remove the directory",
+            )
+        paths += found
+        classes += [number] * len(found)
+    return paths, classes
+
+
+def scan_image_folder(
+    root: str | os.PathLike[str], *, decode: bool = True, progress: Progress | None = None
+) -> ImageTable:
+    """Return the table of all images below `root`: paths, classes, sizes and content digests.
+
+    decode: decode every image once, so a truncated file is named here and not hours into a run.
+        Without, sizes come from the files' headers, which is several times faster.
+    """
+    folder = Path(root)
+    paths, classes = list_images(folder)
+
+    def examine(path: str) -> tuple[int, int, bytes]:
+        data = read_file(folder / path)
+        if decode:
+            height, width, _ = decode_image(data, where=folder / path).shape
+        else:
+            width, height = image_size(data, where=folder / path)
+        return width, height, content_digest(data)
+
+    facts = []
+    for fact in map_in_threads(examine, paths):
+        facts.append(fact)
+        if progress is not None:
+            progress(len(facts), len(paths))
+    return ImageTable(
+        paths=paths,
+        classes=np.array(classes, np.int32),
+        widths=np.array([width for width, _, _ in facts], np.int32),
+        heights=np.array([height for _, height, _ in facts], np.int32),
+        digests=[digest for _, _, digest in facts],
+    )
+
+
+def check_images(
+    root: str | os.PathLike[str],
+    table: ImageTable,
+    *,
+    indices: Iterable[int] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Prove that the folder holds the images of the table, by their content digests.
+
+    indices: rows to check, all of them unless given. Rows without a digest are checked for being there.
+    Raises ImageMismatchError that names the first file that is missing or changed.
+    """
+    folder = Path(root)
+    rows = range(len(table)) if indices is None else [int(index) for index in indices]
+
+    def check(row: int) -> None:
+        read_image_file(folder, table, row)
+
+    for done, _ in enumerate(map_in_threads(check, rows), 1):
+        if progress is not None:
+            progress(done, len(rows))
+
+
+def read_image_file(root: Path, table: ImageTable, row: int) -> bytes:
+    """Return the bytes of one image file, known to be those that were labelled."""
+    path = root / table.paths[row]
+    if not path.is_file():
+        raise ImageMismatchError(
+            f"image {row} of the labelled images is missing",
+            where=path,
+            hint="give the image folder that the pool was built from",
+        )
+    data = read_file(path)
+    wanted = table.digests[row]
+    if wanted is not None and content_digest(data) != wanted:
+        raise ImageMismatchError(
+            f"image {row} has changed since it was labelled",
+            where=path,
+            expected=f"digest {wanted.hex()}",
+            got=content_digest(data).hex(),
+            hint="restore the labelled images or label these anew",
+        )
+    return data
+
+
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
+
+
+def content_digest(data: bytes) -> bytes:
+    """Return the first 16 bytes of the SHA-256 of a file."""
+    return hashlib.sha256(data).digest()[:DIGEST_BYTES]
+
+
+def decode_image(data: bytes, *, where: Path) -> npt.NDArray[np.uint8]:
+    """Decode an image file to uint8 [H, W, 3], converted to RGB as torchvision's default loader does."""
+    with _readable(where), Image.open(io.BytesIO(data)) as image:
+        # A writable copy: torch warns of arrays that are not.
+        return np.array(image.convert("RGB"))
+
+
+def image_size(data: bytes, *, where: Path) -> tuple[int, int]:
+    """Return width and height of an image file from its header."""
+    with _readable(where), Image.open(io.BytesIO(data)) as image:
+        width, height = image.size
+        return width, height
+
+
+@contextlib.contextmanager
+def _readable(where: Path) -> Iterator[None]:
+    """Turn what Pillow says of a bad file into one clear ImageReadError."""
+    try:
+        yield
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        problem = "not an image" if isinstance(error, UnidentifiedImageError) else f"broken image: {error}"
+        raise ImageReadError(problem, where=where, hint="replace or remove this file") from None
+
+
+def _image_paths(folder: Path, class_name: str) -> list[str]:
+    """Return the relative POSIX paths of a class's images, in ImageFolder order."""
+    paths = []
+    for directory, _, names in sorted(os.walk(folder / class_name, followlinks=True)):
+        below = Path(directory).relative_to(folder)
+        paths += [(below / name).as_posix() for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
+    for path in paths:
+        if not _is_text(path):
+            raise ImageReadError(
+                f"file name is not UTF-8: {path!r}", where=folder / class_name, hint="rename this file"
+            )
+    return paths
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path can be stored; Python carries undecodable bytes of file names as lone surrogates."""
+    return path.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in path)
+
+
+def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield work(item) in order, some items ahead; reading, hashing and decoding let go of the GIL."""
+    waiting = iter(items)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        running = deque(pool.submit(work, item) for item in islice(waiting, _AHEAD))
+        try:
+            while running:
+                yield running.popleft().result()
+                running.extend(pool.submit(work, item) for item in islice(waiting, 1))
+        finally:
+            for future in running:
+                future.cancel()

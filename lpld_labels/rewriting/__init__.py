@@ -1,0 +1,1 @@
+"""Pools from pools: pruning, encoding, planning."""

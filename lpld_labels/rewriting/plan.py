@@ -1,0 +1,263 @@
+"""Planning a byte budget: how far to prune and which codec to use, so that everything fits.
+
+Pruning decides how many views stay, a codec how many bytes each takes. For every codec setting there is
+one smallest prune ratio that fits the budget. The plan lists these with what they keep, measured, and
+recommends the one with the most views among those that keep enough of each label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lpld_labels.codecs import Codec, codec_named
+from lpld_labels.codecs.evaluation import try_codec
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
+from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.rewriting.codec_request import (
+    DEFAULT_TEMPERATURE,
+    KLT,
+    CodecRequest,
+    fit_request,
+    klt_fitter,
+)
+from lpld_labels.rewriting.encode import refuse_lossy
+from lpld_labels.rewriting.encode_size import EncodedSize, weigh
+from lpld_labels.rewriting.label_sample import LabelSample
+from lpld_labels.rewriting.selection import kept_count
+
+Progress = Callable[[int, int], None]
+
+DEFAULT_MINIMUM = 0.97
+SIMPLE_CODECS = ("f16", "int8", "int6", "int4")
+KLT_FIDELITIES = (0.99, 0.97, 0.95, 0.90)
+MEASURED_SLACK = 0.001
+"""A codec solved for .97 on some rows may measure .9695 on others; that is still .97."""
+ROUNDS = 2
+"""How often `klt` is fitted: the number of rows decides the basis, and the basis how many rows fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One way to fit the budget.
+
+    ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too.
+    batches, rows: what stays. bytes: estimate of the whole pool.
+    """
+
+    request: CodecRequest
+    ratio: float
+    whole: bool
+    batches: int
+    rows: int
+    bytes: int
+    views_per_image: float
+    fidelity: Fidelity
+    reason: str = ""
+
+    @property
+    def recommended(self) -> bool:
+        """Whether this is the row to take."""
+        return bool(self.reason)
+
+    @property
+    def codec(self) -> str:
+        """The codec and its setting in a few characters."""
+        fidelity = self.request.fidelity
+        return self.request.name if fidelity is None else f"{KLT} {fidelity:g}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as JSON values."""
+        return {
+            "codec": self.request.name,
+            "fidelity_asked": self.request.fidelity,
+            "ratio": self.ratio,
+            "whole": self.whole,
+            "batches": self.batches,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "bytes_per_row": round(self.bytes / self.rows, 2),
+            "views_per_image": round(self.views_per_image, 3),
+            **self.fidelity.as_json(),
+            "recommended": self.recommended,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetPlan:
+    """All ways to fit a budget, the largest number of views first; one of them is recommended."""
+
+    budget: int
+    minimum: float
+    temperature: float
+    rows: tuple[PlanRow, ...]
+
+    @property
+    def recommended(self) -> PlanRow:
+        """The row to take."""
+        return next(row for row in self.rows if row.recommended)
+
+
+def plan_budget(
+    pool: PoolReader,
+    budget: int,
+    *,
+    codecs: Sequence[str] = (*SIMPLE_CODECS, KLT),
+    minimum: float = DEFAULT_MINIMUM,
+    temperature: float = DEFAULT_TEMPERATURE,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> BudgetPlan:
+    """Find the smallest prune ratio at which each codec setting fits the budget in bytes.
+
+    codecs: names to consider; ``klt`` stands for one row per fidelity of KLT_FIDELITIES and `minimum`.
+    minimum: share of the information at `temperature` that the recommended row must keep.
+    progress: called with (done, total) settings.
+    """
+    refuse_lossy(pool, force=force)
+    if not 0 < minimum < 1:
+        raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
+    requests = list(_requests(codecs, minimum, temperature, seed))
+    planner = _Planner(pool, budget, temperature, seed)
+    rows = []
+    for done, request in enumerate(requests, 1):
+        row = planner.row(request)
+        if row is not None:
+            rows.append(row)
+        if progress is not None:
+            progress(done, len(requests))
+    if not rows:
+        raise InvalidArgumentError(
+            "budget is too small for even one batch",
+            expected=f"at least {planner.smallest} bytes",
+            got=f"{budget} bytes",
+            hint="that is one batch with the image table, codec tables and manifest",
+        )
+    rows.sort(key=lambda row: (-row.views_per_image, -row.fidelity.kept[temperature], row.bytes))
+    marked = _marked(rows, minimum, temperature)
+    return BudgetPlan(budget=budget, minimum=minimum, temperature=temperature, rows=tuple(marked))
+
+
+def image_bytes(folder: str | Path, images: ImageTable) -> int:
+    """Return the bytes of the pool's images in a folder."""
+    total = 0
+    for path in images.paths:
+        file = Path(folder) / path
+        try:
+            total += file.stat().st_size
+        except OSError:
+            raise ImageMismatchError(
+                "image is missing", where=file, hint="give the folder that was labelled (--images)"
+            ) from None
+    return total
+
+
+def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: int) -> Iterator[CodecRequest]:
+    for name in codecs:
+        if name != KLT:
+            yield CodecRequest(name=name, seed=seed)
+            continue
+        for fidelity in sorted({*KLT_FIDELITIES, minimum}, reverse=True):
+            yield CodecRequest(fidelity=fidelity, temperature=temperature, seed=seed)
+
+
+class _Planner:
+    """Works out one row after the other on one sample of the pool."""
+
+    def __init__(self, pool: PoolReader, budget: int, temperature: float, seed: int) -> None:
+        self._pool = pool
+        self._budget = budget
+        self._temperatures = tuple(sorted({*TEMPERATURES, temperature}))
+        self._sample = LabelSample(pool, seed=seed)
+        self._complete = int((pool.index.rows == pool.header.batch_size).sum())
+        self._fitter: KltFitter | None = None
+        self.smallest = 0
+
+    def row(self, request: CodecRequest) -> PlanRow | None:
+        """Return the row of a codec setting, or None if not even one batch fits or it cannot be had."""
+        batches = len(self._pool)
+        for _ in range(ROUNDS if request.name == KLT else 1):
+            try:
+                codec = self._codec(request, self._rows(batches))
+            except InvalidArgumentError as error:
+                if request.name != KLT:
+                    raise
+                del error  # This fidelity is out of reach for this pool; other rows say what is not.
+                return None
+            size = weigh(self._pool, codec, self._pool.keys)
+            batches = self._fitting(size)
+            if batches == 0:
+                least = size.total(1)
+                self.smallest = min(self.smallest or least, least)
+                return None
+        whole = batches == len(self._pool)
+        # Rounded up to three decimals, so that it keeps at most as many.
+        ratio = 1.0 if whole else math.ceil(self._complete / batches * 1000) / 1000
+        batches = batches if whole else kept_count(self._complete, ratio)
+        rows = self._rows(batches)
+        trial = try_codec(
+            codec,
+            self._sample.measure,
+            batch_size=self._pool.header.batch_size,
+            label_kind=self._pool.header.label_kind,
+            temperatures=self._temperatures,
+        )
+        return PlanRow(
+            request=request,
+            ratio=ratio,
+            whole=whole,
+            batches=batches,
+            rows=rows,
+            bytes=size.total(batches),
+            views_per_image=rows / max(len(self._pool.images), 1),
+            fidelity=trial.fidelity,
+        )
+
+    def _rows(self, batches: int) -> int:
+        """Return the rows of so many batches: all there are, or full ones."""
+        whole = self._pool.manifest.counts.rows
+        return whole if batches == len(self._pool) else batches * self._pool.header.batch_size
+
+    def _fitting(self, size: EncodedSize) -> int:
+        """Return how many batches fit: all of them, or some of the complete ones."""
+        everything = len(self._pool)
+        if size.total(everything) <= self._budget:
+            return everything
+        return size.batches_within(self._budget, self._complete)
+
+    def _codec(self, request: CodecRequest, rows: int) -> Codec:
+        header = self._pool.header
+        if request.name != KLT:
+            return codec_named(request.name, label_kind=header.label_kind)
+        if self._fitter is None:
+            self._fitter = klt_fitter(header, self._sample, rows=rows, seed=request.seed)
+        return fit_request(request, self._fitter.for_rows(rows))
+
+
+def _marked(rows: Sequence[PlanRow], minimum: float, temperature: float) -> Iterator[PlanRow]:
+    """Yield the rows with a reason in the one to take; they come with the most views first."""
+    good = [row for row in rows if row.fidelity.kept[temperature] >= minimum - MEASURED_SLACK]
+    chosen = good[0] if good else max(rows, key=lambda row: row.fidelity.kept[temperature])
+    for row in rows:
+        yield replace(row, reason=_reason(row, good, minimum, temperature)) if row is chosen else row
+
+
+def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperature: float) -> str:
+    enough = f"at least {minimum:.4g} at T = {temperature:g}"
+    if not good:
+        return f"keeps the most; nothing that fits keeps {enough}"
+    if chosen.whole:
+        reason = f"keeps every view, and the most of each label among those that keep {enough}"
+    else:
+        reason = f"most views per image among those that keep {enough}"
+    if chosen.request.name != KLT and any(row.request.name == KLT for row in good):
+        reason += "; here a klt basis costs more than it saves"
+    return reason

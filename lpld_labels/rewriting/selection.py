@@ -1,0 +1,148 @@
+"""Which batches stay: pure functions from keys, scores and a seed to places in the batch index.
+
+A `Candidates` record is what may be kept; `choose` picks from it. Random order is the order of
+`batch_ranks`, and every order but `uniform` is a fixed sequence of which some first part is kept.
+So a harder pruning is inside a milder one, whichever was made first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.random_streams import batch_ranks
+from lpld_labels.format.records import MAX_INDEX
+
+Places = npt.NDArray[np.int64]
+"""int64 [k], places in the batch index."""
+Scores = npt.NDArray[np.float64]
+
+LEVELS = ("batch", "epoch")
+PREFERENCES = ("hard", "easy", "uniform")
+# An epoch is ranked as the batch no real epoch has.
+_WHOLE_EPOCH = MAX_INDEX + 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidates:
+    """Batches that may be kept, in key order.
+
+    places: int64 [n]. epochs, batches, rows: int32 [n]. scores: float64 [n], high is easy, or None.
+    """
+
+    places: Places
+    epochs: npt.NDArray[np.int32]
+    batches: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32]
+    scores: Scores | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def subset(self, chosen: npt.NDArray[np.bool_]) -> Candidates:
+        """Return the candidates where `chosen` (bool [n]) is true."""
+        return replace(
+            self,
+            places=self.places[chosen],
+            epochs=self.epochs[chosen],
+            batches=self.batches[chosen],
+            rows=self.rows[chosen],
+            scores=None if self.scores is None else self.scores[chosen],
+        )
+
+
+def kept_count(candidates: int, ratio: float) -> int:
+    """Return floor(candidates / ratio), without the rounding of floating-point division."""
+    if not (math.isfinite(ratio) and ratio >= 1):
+        raise InvalidArgumentError("ratio is too small", expected="a number >= 1", got=ratio)
+    count = int(candidates / Fraction(str(ratio)))
+    if count < 1:
+        raise InvalidArgumentError(
+            "ratio is too large for this pool: nothing would be left",
+            expected=f"1 to {candidates}, the number of batches to choose from",
+            got=ratio,
+        )
+    return count
+
+
+def drop_extremes(
+    candidates: Candidates, scores: Scores, *, level: str, easy: float, hard: float, seed: int
+) -> Candidates:
+    """Return the candidates without the easiest and hardest shares (0 to 1) of the batches or epochs."""
+    if not (0 <= easy < 1 and 0 <= hard < 1 and easy + hard < 1):
+        raise InvalidArgumentError(
+            "shares to drop leave nothing", expected="both from 0, together below 1", got=f"{easy} and {hard}"
+        )
+    units = _Units(candidates, level)
+    order = units.ordered(seed, scores)
+    first = int(len(order) * Fraction(str(hard)))
+    last = len(order) - int(len(order) * Fraction(str(easy)))
+    chosen = np.zeros(len(candidates), bool)
+    chosen[units.members(order[first:last])] = True
+    return candidates.subset(chosen)
+
+
+def choose(candidates: Candidates, count: int, *, level: str, prefer: str | None, seed: int) -> Places:
+    """Return the places of `count` batches in key order.
+
+    prefer: None for random order, else which end of the scores to keep; ties go by random order.
+        At epoch level whole epochs are taken in that order and the last one is cut short.
+    """
+    if not 1 <= count <= len(candidates):
+        raise InvalidArgumentError(
+            "cannot keep that many batches", expected=f"1 to {len(candidates)}", got=count
+        )
+    if prefer is not None and candidates.scores is None:
+        raise InvalidArgumentError("a preference needs a metric", expected="scores", got=prefer)
+    units = _Units(candidates, level)
+    order = units.ordered(seed, None if prefer is None else candidates.scores)
+    if prefer == "easy":
+        order = order[::-1]
+    elif prefer == "uniform":
+        order = _evenly_spaced(order, units.sizes, count)
+    return np.sort(candidates.places[units.members(order)[:count]])
+
+
+class _Units:
+    """What is kept or dropped as one: batches, or epochs as runs of neighbouring batches."""
+
+    def __init__(self, candidates: Candidates, level: str) -> None:
+        self._rows = candidates.rows
+        if level == "batch":
+            self._starts = np.arange(len(candidates))
+            self._key = (candidates.epochs, candidates.batches)
+        else:
+            epochs, self._starts = np.unique(candidates.epochs, return_index=True)
+            self._key = (epochs, np.full(len(epochs), _WHOLE_EPOCH))
+        self.sizes: Places = np.diff(self._starts, append=len(candidates))
+
+    def ordered(self, seed: int, scores: Scores | None) -> Places:
+        """Return the units by score (mean over all views, hardest first), then in random order."""
+        columns: list[npt.NDArray[Any]] = [self._key[1], self._key[0], batch_ranks(seed, *self._key)]
+        if scores is not None:
+            total = np.add.reduceat(scores * self._rows, self._starts)
+            columns.append(total / np.add.reduceat(self._rows, self._starts))
+        return np.lexsort(columns)
+
+    def members(self, units: Places) -> Places:
+        """Return the candidates of some units, unit by unit in the order given."""
+        sizes = self.sizes[units]
+        ends = np.cumsum(sizes)
+        offsets = np.repeat(self._starts[units] - (ends - sizes), sizes)
+        return np.asarray(offsets + np.arange(len(offsets)))
+
+
+def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
+    """Return the fewest evenly spaced units that hold at least `count` batches."""
+    number = math.ceil(count / int(sizes.max()))
+    while True:
+        spaced = order[(2 * np.arange(number) + 1) * len(order) // (2 * number)]
+        if int(sizes[spaced].sum()) >= count:
+            return spaced
+        number += 1

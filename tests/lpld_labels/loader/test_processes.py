@@ -1,0 +1,182 @@
+"""Loaders among processes: distributed training, kills, dead workers, memory."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import WorkerDiedError
+from lpld_labels.loader import pool_loader
+from lpld_labels.loader.image_cache import sweep
+from tests.lpld_labels.loader.loader_pools import build, write_images
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images"), 40)
+
+
+@pytest.fixture(scope="module")
+def pool(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PoolReader:
+    return build(tmp_path_factory.mktemp("pools") / "pool", folder, epochs=5, batch_size=16)
+
+
+def run_python(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a Python process on a program text."""
+    words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+DISTRIBUTED = """
+    import json, sys
+    import torch.distributed as dist
+    from lpld_labels.loader import pool_loader
+
+    pool, images, rank, meeting = sys.argv[1:]
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
+    loader = pool_loader(pool, images, batch_size=9, num_workers=1, policy="shuffled", batches_per_epoch=4)
+    epochs = [[batch.keys.tolist() for batch in loader] for _ in range(2)]
+    counts = [None, None]
+    dist.all_gather_object(counts, [len(epoch) for epoch in epochs])
+    assert counts[0] == counts[1]
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(epochs))
+"""
+
+
+def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
+    ranks = [run_python(DISTRIBUTED, pool.location, folder, rank, tmp_path / "meeting") for rank in (0, 1)]
+    outputs = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    alone = pool_loader(pool, folder, policy="shuffled", batches_per_epoch=4)
+    for epoch in range(2):
+        rows = [[tuple(row) for batch in output[epoch] for row in batch] for output in outputs]
+        whole = [tuple(row) for batch in alone for row in batch.keys.tolist()]
+        assert len(rows[0]) == len(rows[1])
+        assert rows[0] + rows[1] == whole
+        assert len(set(rows[0] + rows[1])) == len(whole)
+
+
+KILLED = """
+    import json, os, signal, sys
+    from pathlib import Path
+    from lpld_labels.loader import image_cache, pool_loader
+
+    pool, images, saved, memory = sys.argv[1:]
+    image_cache.SHARED_MEMORY = Path(memory)
+    loader = pool_loader(pool, images, batch_size=7, num_workers=2)
+    for epoch in range(2):
+        for number, batch in enumerate(loader):
+            print(json.dumps(batch.keys.tolist()), flush=True)
+            with open(saved, "w") as stream:
+                json.dump(loader.state_dict(), stream)
+            if (epoch, number) == (1, 3):
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A place of its own for what loaders put into shared memory."""
+    place = tmp_path / "memory"
+    place.mkdir()
+    monkeypatch.setattr("lpld_labels.loader.image_cache.SHARED_MEMORY", place)
+    return place
+
+
+def test_a_killed_run_goes_on_with_the_same_sequence(
+    pool: PoolReader, folder: Path, tmp_path: Path, memory: Path
+) -> None:
+    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json", memory)
+    lines = killed.communicate(timeout=120)[0].splitlines()
+    assert killed.returncode == -signal.SIGKILL
+    assert list(memory.glob("*/*.pixels"))
+    resumed = pool_loader(pool, folder, batch_size=7)
+    resumed.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
+    rest = [batch.keys.tolist() for _ in range(2) for batch in resumed]
+    uninterrupted = pool_loader(pool, folder, batch_size=7)
+    whole = [batch.keys.tolist() for _ in range(3) for batch in uninterrupted]
+    assert [json.loads(line) for line in lines] + rest == whole
+    # Its workers hold the decoded images until they notice that they are alone; then the memory is free.
+    deadline = time.monotonic() + 60
+    while list(memory.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        sweep()
+    assert list(memory.iterdir()) == []
+
+
+def children() -> list[psutil.Process]:
+    """Processes of this one that are loaders' workers."""
+    return [
+        child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())
+    ]
+
+
+def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path) -> None:
+    before = {child.pid for child in children()}
+    loader = pool_loader(pool, folder, batch_size=4, num_workers=2, batches_per_epoch=50)
+    batches = iter(loader)
+    next(batches)
+    for child in children():
+        if child.pid not in before:
+            os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match=r"a loading process is gone.*try fewer workers"):
+        list(batches)
+    # The loader itself is still good: new workers are started.
+    assert len(next(iter(loader)).images) == 4
+
+
+def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: Path, memory: Path) -> None:
+    before = {child.pid for child in children()}
+    loader = pool_loader(pool, folder, num_workers=2)
+    next(iter(loader))
+    assert len({child.pid for child in children()} - before) == 2
+    assert len(list(memory.glob("*/*.pixels"))) == 1
+    sweep()
+    assert len(list(memory.glob("*/*.pixels"))) == 1
+    del loader
+    gc.collect()
+    assert {child.pid for child in children()} - before == set()
+    assert list(memory.iterdir()) == []
+
+
+def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
+    before = {child.pid for child in children()}
+    loader = pool_loader(pool, folder, num_workers=1, batches_per_epoch=100)
+
+    def used() -> list[int]:
+        own = [child for child in children() if child.pid not in before]
+        return [process.memory_info().rss for process in (psutil.Process(), *own)]
+
+    def play(epochs: int) -> None:
+        for _ in range(epochs):
+            for _batch in loader:
+                pass
+
+    play(1)
+    early = used()
+    play(6)
+    assert all(late - first < 6e6 for first, late in zip(early, used(), strict=True))
+
+
+def test_the_first_batch_of_a_long_pool_comes_within_a_second(folder: Path, tmp_path: Path) -> None:
+    """Opening must not read every batch, nor every shard, of 20,000."""
+    pool = build(tmp_path / "pool", folder, epochs=500, batch_size=1)
+    assert len(pool) == 20_000
+    for workers in (0, 1):
+        start = time.monotonic()
+        loader = pool_loader(pool.location, folder, batch_size=8, num_workers=workers)
+        assert len(next(iter(loader)).images) == 8
+        assert time.monotonic() - start < 1

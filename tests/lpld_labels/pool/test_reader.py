@@ -1,0 +1,314 @@
+"""Reading: random access, projection, processes, damaged pools."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lpld_labels import BatchKey, LabelPoolError, PoolReader, open_pool
+from lpld_labels.errors import (
+    BatchNotFoundError,
+    FormatVersionError,
+    ManifestError,
+    NotAPoolError,
+    PoolCorruptError,
+    PoolFormatError,
+)
+from lpld_labels.pool import shard
+from lpld_labels.pool.shard_reader import ParquetRows
+from tests.factories import assert_same_views, make_batches, write_pool
+
+BATCHES = make_batches(3, 4, rows=16, classes=20)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_pool(tmp_path / "pool", BATCHES).close()
+    return tmp_path / "pool"
+
+
+def test_batches_come_in_any_order_asked_for(path: Path) -> None:
+    with open_pool(path) as pool:
+        order = [batch.key for batch in BATCHES][::-2]
+        assert [batch.key for batch in pool.iterate(order)] == order
+        assert [batch.key for batch in pool] == [batch.key for batch in BATCHES]
+        assert (1, 2) in pool
+        assert (9, 9) not in pool
+        with pytest.raises(BatchNotFoundError, match="epoch 9 batch 9"):
+            pool.read((9, 9))
+
+
+def test_a_uri_opens_like_a_path(path: Path) -> None:
+    with open_pool(path.as_uri()) as pool:
+        np.testing.assert_array_equal(pool.read((1, 2)).labels, BATCHES[6].labels)
+    with pytest.raises(NotAPoolError):
+        open_pool("nosuchscheme://bucket/pool")
+
+
+def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched: list[tuple[str, Any]] = []
+    real = ParquetRows.read
+
+    def recorded(self: ParquetRows, group: int, columns: Any = None) -> Any:
+        touched.append((self.where, columns))
+        return real(self, group, columns)
+
+    monkeypatch.setattr(ParquetRows, "read", recorded)
+    with open_pool(path) as pool:
+        assert_same_views(pool.read_views((1, 2)), BATCHES[6])
+        assert touched
+        assert all("/views/" in where for where, _ in touched)
+        touched.clear()
+        pool.read_labels((1, 2))
+        assert all("/labels/" in where for where, _ in touched)
+
+
+def test_some_columns_of_all_views(path: Path) -> None:
+    with open_pool(path) as pool:
+        tables = list(pool.view_tables(["image", "crop_top"]))
+    assert [table.column_names for table in tables] == [["image", "crop_top"]]
+    images = np.concatenate([batch.images for batch in BATCHES])
+    np.testing.assert_array_equal(tables[0]["image"].to_numpy(), images)
+
+
+def test_a_preloaded_pool_needs_no_files(path: Path) -> None:
+    pool = open_pool(path, preload=True)
+    for file in sorted(path.rglob("*.parquet")):
+        file.unlink()
+    for expected in BATCHES:
+        np.testing.assert_array_equal(pool.read(expected.key).labels, expected.labels)
+
+
+def test_a_reader_can_be_pickled(path: Path) -> None:
+    with open_pool(path) as pool:
+        pool.read((0, 0))
+        with pickle.loads(pickle.dumps(pool)) as copy:
+            assert copy.manifest == pool.manifest
+            np.testing.assert_array_equal(copy.read((1, 2)).labels, BATCHES[6].labels)
+
+
+def _sum_of(pool: PoolReader, key: BatchKey, results: Any) -> None:
+    results.put(float(pool.read(key).labels.astype(np.float64).sum()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_read_what_the_parent_opened(path: Path, method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    with open_pool(path) as pool:
+        pool.read((0, 0))
+        results = context.Queue()
+        workers = [context.Process(target=_sum_of, args=(pool, b.key, results)) for b in BATCHES[:3]]
+        for worker in workers:
+            worker.start()
+        sums = sorted(results.get(timeout=60) for _ in workers)
+        for worker in workers:
+            worker.join()
+    assert sums == sorted(float(b.labels.astype(np.float64).sum()) for b in BATCHES[:3])
+
+
+def test_threads_share_a_reader(path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def read_all(pool: PoolReader) -> None:
+        try:
+            for _ in range(20):
+                for batch in BATCHES:
+                    np.testing.assert_array_equal(pool.read(batch.key).labels, batch.labels)
+        except BaseException as error:  # noqa: BLE001 (a thread must hand its failure over)
+            failures.append(error)
+
+    with open_pool(path) as pool:
+        threads = [threading.Thread(target=read_all, args=(pool,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_memory_is_bounded_by_the_view_cache(path: Path) -> None:
+    pool = PoolReader(path, view_cache_bytes=0)
+    for _ in pool:
+        pass
+    assert pool._caches.views.held <= max(block.nbytes for block in pool._caches.views._blocks.values())
+
+
+def _edit(path: Path, **changes: Any) -> None:
+    document = json.loads((path / "pool.json").read_text())
+    for name, value in changes.items():
+        target = document
+        *parents, last = name.split("__")
+        for parent in parents:
+            target = target[parent]
+        target[last] = value
+    (path / "pool.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"format": "something-else"}, ManifestError, "not a label pool"),
+        ({"format_version": 2}, FormatVersionError, "upgrade lpld-labels"),
+        ({"format_version": "one"}, ManifestError, "format_version"),
+        ({"classes": "ten"}, ManifestError, "field 'classes'"),
+        ({"surprise": 1}, ManifestError, "field 'surprise'"),
+        ({"augmentation__surprise": 1}, ManifestError, "field 'augmentation.surprise'"),
+        ({"codec__name": "mystery"}, PoolFormatError, "unknown codec"),
+        ({"codec__parameters": {"layout": "odd"}}, ManifestError, "layout"),
+        ({"counts__batches": 13}, ManifestError, "counts.batches"),
+        ({"counts__rows": 1}, ManifestError, "counts.rows"),
+        ({"counts__epochs": 1}, ManifestError, "counts.epochs"),
+        ({"files": []}, ManifestError, "batches"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(
+    path: Path, changes: dict[str, Any], kind: type[LabelPoolError], words: str
+) -> None:
+    _edit(path, **changes)
+    with pytest.raises(kind, match=words) as caught:
+        open_pool(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_image_count_is_checked_when_images_are_used(path: Path) -> None:
+    _edit(path, counts__images=7)
+    with pytest.raises(PoolCorruptError, match="expected 7 rows"):
+        _ = open_pool(path).images
+
+
+def test_fields_that_may_be_ignored_are_ignored(path: Path) -> None:
+    _edit(path, future={"must_understand": False, "note": "hello"})
+    assert len(open_pool(path)) == len(BATCHES)
+
+
+def test_a_manifest_cannot_point_outside_its_pool(path: Path) -> None:
+    document = json.loads((path / "pool.json").read_text())
+    document["files"][0]["path"] = "../elsewhere.parquet"
+    (path / "pool.json").write_text(json.dumps(document))
+    with pytest.raises(ManifestError, match="below the pool"):
+        open_pool(path)
+
+
+def test_files_that_are_gone_or_cut_are_named_at_once(path: Path) -> None:
+    (file,) = (path / "labels").iterdir()
+    data = file.read_bytes()
+    file.write_bytes(data[:-10])
+    with pytest.raises(PoolCorruptError, match=f"{file.name}.*wrong size"):
+        open_pool(path)
+    file.unlink()
+    with pytest.raises(PoolCorruptError, match=f"{file.name}.*missing"):
+        open_pool(path)
+
+
+@pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8"])
+def test_a_flipped_bit_never_becomes_a_label(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "pool"
+    write_pool(path, BATCHES, codec=codec).close()
+    (file,) = (path / "labels").iterdir()
+    data = bytearray(file.read_bytes())
+    rng = np.random.default_rng(0)
+    caught = 0
+    for place in rng.integers(0, len(data), 60).tolist():
+        data[place] ^= 4
+        file.write_bytes(data)
+        try:
+            with open_pool(path) as pool:
+                for expected in BATCHES:
+                    np.testing.assert_array_equal(
+                        pool.read(expected.key).labels.astype(np.float32),
+                        _expected(codec, expected.labels),
+                    )
+        except LabelPoolError:
+            caught += 1
+        data[place] ^= 4
+    # What is not caught hit a byte that labels do not depend on (footer statistics, key columns).
+    assert caught > 30
+
+
+@pytest.mark.parametrize("codec", ["f16", "int8"])
+def test_damaged_footers_never_become_labels(
+    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "LABEL_BYTES_PER_GROUP", 1)
+    path = tmp_path / "pool"
+    few = BATCHES[:3]
+    write_pool(path, few, codec=codec).close()
+    (file,) = (path / "labels").iterdir()
+    whole = file.read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little")
+    rows = _group_rows(whole)
+    assert rows is not None
+    assert len(rows) == len(few)
+    flips = [(place, bit) for place in range(len(whole) - 8 - footer, len(whole)) for bit in range(8)]
+    # A footer has no checksum. Those that change where rows are matter most; of the others, some.
+    moved = [flip for flip in flips if _group_rows(_flipped(whole, *flip)) not in (None, rows)]
+    assert moved
+    caught = 0
+    for flip in [*moved, *flips[::37]]:
+        file.write_bytes(_flipped(whole, *flip))
+        try:
+            with open_pool(path) as pool:
+                for expected in few:
+                    found = pool.read(expected.key, dtype=np.float32).labels
+                    np.testing.assert_array_equal(found, _expected(codec, expected.labels))
+        except LabelPoolError:
+            caught += 1
+    assert caught >= len(moved)
+
+
+def test_column_names_that_are_no_text_are_refused(path: Path) -> None:
+    (file,) = (path / "labels").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"plane_0", b"plane_\xff"))
+    with open_pool(path) as pool, pytest.raises(PoolCorruptError, match="not a readable Parquet file"):
+        pool.read((0, 0))
+
+
+def _flipped(data: bytes, place: int, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 1 << bit
+    return bytes(changed)
+
+
+def _group_rows(data: bytes) -> list[int] | None:
+    """Return the rows of each group as the footer has them, or None if nothing can be read from it."""
+    try:
+        metadata = pq.read_metadata(io.BytesIO(data))
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def _expected(codec: str, labels: Any) -> Any:
+    from lpld_labels.codecs import codec_named
+
+    chosen = codec_named(codec)
+    payload = chosen.encode(labels).payload
+    return chosen.decode(payload, rows=len(labels), classes=labels.shape[1])
+
+
+def test_not_a_pool(tmp_path: Path) -> None:
+    with pytest.raises(NotAPoolError, match="no pool"):
+        open_pool(tmp_path)
+    with pytest.raises(NotAPoolError):
+        open_pool(tmp_path / "nowhere")
+    (tmp_path / "pool.json").write_bytes(b"\xff\x00 not json")
+    with pytest.raises(ManifestError, match="not valid JSON"):
+        open_pool(tmp_path)
+
+
+def test_opening_reads_no_shard(path: Path) -> None:
+    for file in sorted((path / "views").iterdir()) + sorted((path / "labels").iterdir()):
+        os.truncate(file, file.stat().st_size)
+        file.write_bytes(b"x" * file.stat().st_size)
+    assert len(open_pool(path)) == len(BATCHES)
