@@ -32,7 +32,7 @@ from lpld_labels.codecs.class_sets import pack_sets, unpack_sets
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt_quantise import PEAK_SHARE, KltQuantiser, Numbers
 from lpld_labels.codecs.klt_tables import KltTables
-from lpld_labels.codecs.probabilities import log_probabilities, softmax
+from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import IntArray, LabelArray
@@ -148,8 +148,7 @@ class KltCodec(Codec):
         return self._quantiser.integers(self._logits(labels))
 
     def _logits(self, labels: LabelArray) -> FloatArray:
-        values = converted(labels, np.float32)
-        return log_probabilities(values) if self.label_kind == "probabilities" else values
+        return as_finite_logits(converted(labels, np.float32), self.label_kind)
 
     def _quantised(self, labels: LabelArray) -> Numbers:
         return self._quantiser.numbers(self._logits(labels))

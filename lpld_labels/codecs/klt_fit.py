@@ -18,10 +18,12 @@ import numpy as np
 from lpld_labels.codecs.bands import LARGEST, band_edges
 from lpld_labels.codecs.evaluation import payload_bytes, rebatched
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
+from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt import FloatArray, KltCodec
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.klt_tables import KltTables
-from lpld_labels.codecs.spectrum import as_logits, find_spectrum
+from lpld_labels.codecs.label_meaning import as_finite_logits, check_temperature
+from lpld_labels.codecs.spectrum import find_spectrum
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import LabelArray
 
@@ -102,7 +104,7 @@ class KltFitter:
         """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
         if not 0 < fidelity < 1:
             raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
-        _check_temperature(temperature)
+        check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
             lost = 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
@@ -128,7 +130,7 @@ class KltFitter:
         """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
         if not limit > 0:
             raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
-        _check_temperature(temperature)
+        check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
             return math.log(self.bytes_per_row(codec) / limit)
@@ -273,17 +275,14 @@ class KltFitter:
         return good[2]
 
 
-def _check_temperature(temperature: float) -> None:
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
-
-
 def _within(place: float, bounds: tuple[float, float]) -> float:
     return min(max(place, bounds[0]), bounds[1])
 
 
 def _spread_of_row_means(blocks: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> float:
-    shifts = [(as_logits(block, label_kind) - mean).mean(axis=1) for block in blocks]
+    shifts = [
+        (as_finite_logits(converted(block, np.float32), label_kind) - mean).mean(axis=1) for block in blocks
+    ]
     return float(np.concatenate(shifts).std() * math.sqrt(len(mean)))
 
 

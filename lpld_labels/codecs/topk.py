@@ -8,7 +8,7 @@ logits         log of the mean of exp(logit) over the missing classes, which giv
 probabilities  the mean probability of the missing classes.
 
 A payload without tail (folders that stored none) decodes the missing classes to a level with no
-mass, which is marginal re-normalisation; see marginal.py for both decoders at any temperature.
+mass, which is marginal re-normalisation (Fast Knowledge Distillation); with a tail it is marginal smoothing.
 """
 
 from __future__ import annotations

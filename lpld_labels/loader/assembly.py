@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batch import PoolBatch, to_tensor
@@ -156,12 +157,7 @@ class Assembler:
             )
 
     def _softened(self, labels: torch.Tensor) -> torch.Tensor:
-        if self.temperature is None:
-            return labels
-        if self.label_kind == "probabilities":
-            # Zeros, which some codecs store for small probabilities, have no logarithm.
-            labels = labels.clamp_min(torch.finfo(labels.dtype).tiny).log()
-        return torch.softmax(labels / self.temperature, dim=1)
+        return labels if self.temperature is None else softened(labels, self.label_kind, self.temperature)
 
 
 def _row_keys(views: ViewBatch) -> npt.NDArray[np.int64]:

@@ -17,6 +17,7 @@ import torch
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.codecs.affine import Int4Codec, Int6Codec, Int8Codec
 from lpld_labels.codecs.klt import KltCodec
+from lpld_labels.codecs.label_meaning import softmax
 from lpld_labels.replay.normalisation import SERIAL_VALUES
 
 Parts = tuple[npt.NDArray[Any], ...]
@@ -96,7 +97,7 @@ class KltDecoder:
         coefficients, classes, peaks = parts
         basis, mean = self._on(coefficients.device)
         labels = torch.addmm(mean, coefficients, basis).scatter_add_(1, classes, peaks)
-        return labels.softmax(dim=1) if self._codec.label_kind == "probabilities" else labels
+        return softmax(labels) if self._codec.label_kind == "probabilities" else labels
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return basis [L + 1, C] and mean [C] on a device, moved there once."""

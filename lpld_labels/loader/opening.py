@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch.distributed
 
+from lpld_labels.codecs import label_meaning
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.cursor import Schedule
 from lpld_labels.loader.dataset import Renderer
@@ -89,16 +90,4 @@ def find_normalisation(
     pool: PoolReader, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std as given, else those that all teachers of the pool share."""
-    if mean is not None and std is not None:
-        return tuple(mean), tuple(std)
-    known = {(teacher.mean, teacher.std) for teacher in pool.header.teachers}
-    found = known.pop() if len(known) == 1 else (None, None)
-    if mean is not None or std is not None or found[0] is None or found[1] is None:
-        raise InvalidArgumentError(
-            "the normalisation is not known",
-            where=pool.location,
-            expected="mean and std of the teacher, or the same of all teachers",
-            got=f"teachers {', '.join(teacher.name for teacher in pool.header.teachers) or 'unknown'}",
-            hint="give both mean and std",
-        )
-    return found[0], found[1]
+    return label_meaning.find_normalisation(pool.header, mean, std, where=pool.location)
