@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks.accuracy_plan import Cell
 from benchmarks.accuracy_work import Workshop
 from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.presets import TrainRecipe
-from lpld_core.training.student import TrainJob, train_student
+from lpld_core.training.settings import SamplingPolicy, TrainSettings
+from lpld_core.training.student import train_student
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
@@ -41,9 +41,9 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     scale = workshop.scale
     images = workshop.images(cell.method, cell.ipc)
     folder = _folder(workshop, cell)
-    job = TrainJob(
-        out=folder,
-        recipe=TrainRecipe(epochs=scale.epochs, loss="mse+gt" if cell.loss == "mse+gt" else "kl"),
+    settings = TrainSettings(
+        epochs=scale.epochs,
+        loss="mse+gt" if cell.loss == "mse+gt" else "kl",
         student=cell.student or scale.network,
         seed=cell.seed,
         sampling=_sampling(cell),
@@ -53,7 +53,7 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     validation = ValidationSet(workshop.validation, size=(scale.size, scale.size), workers=1)
     with pruned(workshop, cell) as pool:
         start = time.perf_counter()
-        found = train_student(pool, images, job, validation=validation)
+        found = train_student(pool, images, folder, settings, validation=validation)
         seconds = time.perf_counter() - start
         size, rows = pool_bytes(pool.manifest), pool.manifest.counts.rows
     shutil.rmtree(folder)
@@ -99,7 +99,7 @@ def _prune_settings(workshop: Workshop, cell: Cell) -> PruneSettings:
         return replace(settings, ratio=None, budget=pool_bytes(plain.manifest))
 
 
-def _sampling(cell: Cell) -> str:
+def _sampling(cell: Cell) -> SamplingPolicy:
     """Without ILP, stored epochs are replayed: all of them in turn at 1x, random ones of those left after."""
     if cell.pool == "batches":
         return "batches"

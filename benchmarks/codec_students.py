@@ -30,8 +30,9 @@ from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.presets import LabelRecipe, TrainRecipe
-from lpld_core.training.student import TrainJob, train_student
+from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.student import train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_labels import PoolReader
 from lpld_labels.codecs import codec_named
@@ -135,8 +136,13 @@ def _folders(chain: Chain, root: Path, teacher_images: int) -> Folders:
 
 def _train_teacher(chain: Chain, root: Path, folders: Folders, validation: ValidationSet) -> float:
     views = LabelRecipe(batch_size=64, crop_scale=chain.crop_scale, flip_probability=chain.flip)
-    recipe = TrainRecipe(
-        epochs=chain.teacher_epochs, learning_rate=0.002, weight_decay=0.05, label_smoothing=0.1
+    recipe = TrainSettings(
+        epochs=chain.teacher_epochs,
+        learning_rate=0.002,
+        weight_decay=0.05,
+        decay_on="all",
+        rate_steps="step",
+        label_smoothing=0.1,
     )
     job = TeacherJob(
         out=root / "teacher.safetensors",
@@ -189,20 +195,21 @@ def _trained(
     validation: ValidationSet,
     seeds: Sequence[int],
 ) -> dict[str, Any]:
-    recipe = TrainRecipe(epochs=chain.epochs, learning_rate=chain.learning_rate, temperature=TEMPERATURE)
     top1 = []
     with PoolReader(location) as pool:
         labels = sum(entry.bytes for role in ("labels", "codec") for entry in pool.manifest.files_of(role))
         for seed in seeds:
-            job = TrainJob(
-                out=root / "students" / f"{location.name}-{seed}",
-                recipe=recipe,
+            settings = TrainSettings(
+                epochs=chain.epochs,
+                learning_rate=chain.learning_rate,
+                temperature=TEMPERATURE,
                 student=chain.network,
                 seed=seed,
                 evaluate_every=chain.epochs,
                 save_every=chain.epochs,
             )
-            result = train_student(pool, folders.labelled, job, validation=validation)
+            out = root / "students" / f"{location.name}-{seed}"
+            result = train_student(pool, folders.labelled, out, settings, validation=validation)
             top1.append(result.accuracy.top1 if result.accuracy is not None else 0.0)
         encoded = [step for step in pool.header.lineage if step.operation == "encode"]
         return {

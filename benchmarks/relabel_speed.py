@@ -31,7 +31,7 @@ from benchmarks.harness import SHARED_DATA, Timing, summarise, write_json
 from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.relabel.verify_teacher import verify_with_teacher
 from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
-from lpld_core.training.presets import PRESETS
+from lpld_core.training.presets import preset_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
@@ -141,7 +141,7 @@ def _ensemble(name: str, size: int) -> Ensemble:
 
 
 def _job(folder: Path, pool: Path, settings: Settings, *, epochs: int | None = None) -> LabelJob:
-    recipe = PRESETS["imagenet1k"].label
+    recipe = preset_named("imagenet1k").label
     return LabelJob(
         images=folder,
         pool=pool,

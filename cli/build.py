@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.training.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
+from lpld_core.training.presets import (
+    DEFAULT_PRESET,
+    EXPERIMENT_PRESETS,
+    MIX_ALPHAS,
+    LabelRecipe,
+    preset_named,
+)
 
 from .console import human_bytes, output, print_json, progress_bar
 from .teacher_options import (
@@ -77,7 +83,7 @@ class Options:
 @teacher_options
 @click.option(
     "--preset",
-    type=click.Choice(list(PRESETS)),
+    type=click.Choice(list(EXPERIMENT_PRESETS)),
     default=DEFAULT_PRESET,
     show_default=True,
     help="Settings of a published experiment; the options below replace parts of it.",
