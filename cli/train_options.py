@@ -19,9 +19,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def student_temperature(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
     """Parse ``teacher``, ``calibrated`` or a number; the settings check its range."""
-    if value is None or value in get_args(choices.StudentTemperature):
+    del ctx, param
+    words = get_args(choices.StudentTemperature)
+    if value is None or value in words:
         return value
-    return float(click.FLOAT.convert(value, param, ctx))
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter(f"expected {', '.join(words)} or a number, got '{value}'") from None
 
 
 def _choice(of: Any) -> click.Choice[str]:

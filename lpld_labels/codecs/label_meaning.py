@@ -6,8 +6,9 @@ probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided
 
 A probability of 0 is none of the mass, at every temperature: 0 ** (1 / T) is 0. Its logit is minus
 infinity, and in KL(p || q) it costs nothing, 0 log 0 = 0. So (.9, .1, 0, ...) at T = 20 is (.527, .473,
-0, ...), whoever softens it. Folders of top-k probabilities without a tail (Fast Knowledge Distillation)
-mean this by the classes they leave out: their programs decode them to 0 and share the mass among the others.
+0, ...), whoever softens it. This is what programs mean that store zeros (Fast Knowledge Distillation: hard
+labels, and top-k labels whose kept classes share all of the mass); a small number in its place would give
+thousands of empty classes most of the mass at T = 20.
 
 Every function takes NumPy arrays and torch tensors alike and gives the same numbers up to float32 rounding;
 torch itself is not imported.
