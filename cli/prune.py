@@ -21,6 +21,13 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 @click.argument("pool")
 @click.argument("out", type=click.Path())
 @click.option("--ratio", type=float, help="Keep floor(n / RATIO) of the n complete batches.")
+@click.option(
+    "--count",
+    type=click.Choice(["exact", "paper"]),
+    default="exact",
+    show_default=True,
+    help="With --ratio: as said, or as LPLD's programs reckon; with --level epoch, whole epochs only.",
+)
 @click.option("--budget", type=ByteSize(), help="Keep as many batches as fit, e.g. 300MB (to within 0.1 %).")
 @click.option(
     "--level",

@@ -13,6 +13,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.rewriting.metrics import METRICS, score_batches
 from lpld_labels.rewriting.selection import (
+    COUNTS,
     LEVELS,
     PREFERENCES,
     Candidates,
@@ -21,6 +22,7 @@ from lpld_labels.rewriting.selection import (
     choose,
     drop_extremes,
     kept_count,
+    paper_count,
 )
 
 Progress = Callable[[int, int], None]
@@ -31,6 +33,7 @@ class PruneSettings:
     """What to keep. Exactly one of `ratio` and `budget` is given.
 
     ratio: keep floor(n / ratio) of the n candidate batches.
+    count: "exact", as said, or "paper", as LPLD's programs reckon: see `paper_count`.
     budget: keep as many as fit into this many bytes, everything that belongs to the pool counted.
     level: choose "batch"es, or whole "epoch"s with the last one cut short.
     by: "random" or one of `METRICS`; with a metric, prefer says "hard", "easy" or "uniform".
@@ -40,6 +43,7 @@ class PruneSettings:
     """
 
     ratio: float | None = None
+    count: str = "exact"
     budget: int | None = None
     level: str = "batch"
     by: str = "random"
@@ -53,7 +57,10 @@ class PruneSettings:
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.budget is None):
             raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
-        for field, choices in (("level", LEVELS), ("by", ("random", *METRICS)), ("drop_by", METRICS)):
+        if self.count != "exact" and self.ratio is None:
+            raise InvalidArgumentError("a way to count goes with a ratio", got=self.count)
+        known = {"level": LEVELS, "count": COUNTS, "by": ("random", *METRICS), "drop_by": METRICS}
+        for field, choices in known.items():
             if getattr(self, field) not in choices:
                 raise InvalidArgumentError(
                     f"unknown {field}", expected=f"one of {', '.join(choices)}", got=getattr(self, field)
@@ -106,6 +113,7 @@ class PrunePlan:
         settings = self.settings
         return {
             "ratio": settings.ratio,
+            **({} if settings.count == "exact" else {"count": settings.count}),
             "budget_bytes": settings.budget,
             "level": settings.level,
             "metric": settings.by,
@@ -128,7 +136,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     seed = settings.seed if settings.seed is not None else pool.header.seed or 0
     candidates = _candidates(pool, settings)
     considered = len(candidates)
-    count = kept_count(considered, settings.ratio) if settings.ratio is not None else None
+    count = _wanted_count(candidates, settings)
     scores = _scores(pool, candidates, settings, progress)
     if settings.by != "random":
         candidates = replace(candidates, scores=scores[settings.by])
@@ -157,6 +165,14 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
         sizes=SizeModel.of(pool),
     )
     return plan.resized(count if count is not None else _fitting_count(plan))
+
+
+def _wanted_count(candidates: Candidates, settings: PruneSettings) -> int | None:
+    if settings.ratio is None:
+        return None
+    if settings.count == "paper":
+        return paper_count(candidates, settings.ratio, level=settings.level)
+    return kept_count(len(candidates), settings.ratio)
 
 
 def _candidates(pool: PoolReader, settings: PruneSettings) -> Candidates:
