@@ -46,6 +46,8 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
       klt       157   .991  .960   principal directions, quantised and entropy coded; argmax kept
       topk:50   109   .959  .410   the 50 largest of each row and the mass of the rest
 
+    f16, int8 and klt serve training at every temperature, also one that changes; topk only low ones.
+
     \b
     Examples:
       lpld-labels encode pool small --codec klt

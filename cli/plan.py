@@ -70,7 +70,9 @@ def command(
 
     For every codec setting the table has the smallest prune ratio that fits, whole pool counted:
     labels, views, codec tables, image table. The recommended row has the most views per image among
-    those that keep enough of each label; --apply prunes and encodes accordingly.
+    those that keep enough of each label; --apply prunes and encodes accordingly. A training temperature
+    that falls over the epochs (train --temperature-schedule) needs labels kept at all of them: look at
+    every "kept" column. Full logits and klt serve every temperature, top-k only low ones.
 
     \b
     Examples:

@@ -138,11 +138,12 @@ def mse_and_truth(
 ) -> torch.Tensor:
     """Squared error to the logits, mean over classes and rows, plus the true class (G-VBSM)."""
     share = settings.label_smoothing
+    squares = F.mse_loss(output, labels)
     if settings.ground_truth == "own":
         hard = F.cross_entropy(output, truth.own, label_smoothing=share)
     else:
         hard = mixed_cross_entropy(output, truth, label_smoothing=share)
-    return F.mse_loss(output, labels) + settings.gamma * hard
+    return squares + settings.gamma * hard
 
 
 def mixed_cross_entropy(
