@@ -19,7 +19,7 @@ from lpld_core.teachers.teacher import load_teacher
 from lpld_core.training.evaluate import ValidationSet, centre_crop
 from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.settings import TrainSettings
-from lpld_core.training.student import train_student
+from lpld_core.training.student import epoch_steps, train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_core.training.trainer import Trainer
 from lpld_labels.errors import (
@@ -30,6 +30,7 @@ from lpld_labels.errors import (
 )
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
 
 SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)
@@ -176,6 +177,28 @@ def test_mse_and_ground_truth_trains(pool_path: Path, images: Path, tmp_path: Pa
         train_student(pool, images, tmp_path / "run", settings)
     log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert log[-1]["loss"] < log[0]["loss"]
+
+
+def test_a_pruned_epoch_has_as_many_steps_as_complete_batches(
+    pool_path: Path, images: Path, tmp_path: Path
+) -> None:
+    with PoolReader(pool_path) as pool:
+        assert epoch_steps(SETTINGS, pool) == 6
+        prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=3))
+    with PoolReader(tmp_path / "pruned") as pool:
+        assert epoch_steps(SETTINGS, pool) == 5
+        assert epoch_steps(replace(SETTINGS, epoch_steps="ceil"), pool) == 6
+        result = train_student(pool, images, tmp_path / "run", replace(SETTINGS, epochs=1))
+    assert result.steps == 5
+
+
+def test_an_averaged_student_is_what_is_kept(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    with PoolReader(pool_path) as pool:
+        result = train_student(pool, images, tmp_path / "run", replace(SETTINGS, ema=0.9))
+    saved = read_weights(result.weights).tensors
+    state = read_weights(tmp_path / "run/checkpoint.safetensors").tensors
+    assert all(torch.equal(saved[name], state[f"average.{name}"]) for name in saved)
+    assert not torch.equal(saved["conv1.weight"], state["model.conv1.weight"])
 
 
 def test_a_teacher_trained_on_a_folder_knows_it(images: Path, tmp_path: Path) -> None:
