@@ -83,8 +83,10 @@ def test_a_student_learns_and_is_written_down(pool_path: Path, images: Path, tmp
         replace(SETTINGS, optimizer="sgd", rate_steps="step", decay_on="all"),
         replace(
             SETTINGS,
+            temperature=0.02,  # sharp labels, so that the student's temperature moves
             temperature_schedule="step",
             temperature_step_epochs=1,
+            temperature_minimum=0.01,
             student_temperature="calibrated",
             ema=0.9,
         ),
@@ -118,6 +120,8 @@ def test_resuming_ends_with_the_same_weights(
         logs = [(tmp_path / run / "log.jsonl").read_text().splitlines() for run in ("whole", "broken")]
         losses = [[json.loads(line)["loss"] for line in log] for log in logs]
         assert losses[0] == losses[1]
+        if settings.student_temperature == "calibrated":
+            assert json.loads(logs[0][2])["student_temperature"] < 1
         again = train_student(pool, images, broken, settings)
         assert again.resumed_from == 4
 
