@@ -1,0 +1,149 @@
+"""From finished cells to tables, and to a verdict on each claim of the paper at this scale."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.accuracy.claims import Row, Rows, claims
+from benchmarks.accuracy.plan import GROUPS, Scale
+from benchmarks.accuracy.run import Record
+
+USUAL_NOISE = 0.013
+"""Standard deviation of one student's top-1 on 1,000 images, where no row was repeated to measure it."""
+
+
+def report(scale: Scale, records: Sequence[Record], *, work: Path) -> dict[str, Any]:
+    """Return rows (mean and spread over seeds), how long they took, and the claims."""
+    rows = gathered(records)
+    noise = pooled_deviation(rows)
+    teacher = work / "teacher.json"
+    return {
+        "scale": scale.as_json(),
+        "teacher": json.loads(teacher.read_text()) if teacher.exists() else None,
+        "students": len(records),
+        "training_seconds": {
+            "sum": round(sum(record.seconds for record in records)),
+            "median_per_student": float(np.median([record.seconds for record in records])) if records else 0,
+        },
+        "noise_of_one_student": round(noise, 4),
+        "rows": [
+            {
+                "groups": _groups_of(row, scale),
+                **{name: value for name, value in asdict(row.cell).items() if name != "seed"},
+                "seeds": len(row.top1),
+                "top1": [round(value, 4) for value in row.top1],
+                "mean": round(row.mean, 4),
+                "std": round(row.std, 4) if len(row.top1) > 1 else None,
+                "bytes": row.bytes,
+                "labels": row.rows,
+                "steps": row.steps,
+            }
+            for row in rows.values()
+        ],
+        "claims": [asdict(claim) for claim in claims(rows, noise)],
+    }
+
+
+def gathered(records: Sequence[Record]) -> Rows:
+    """Return rows by the settings that their seeds share."""
+    found: Rows = {}
+    for record in sorted(records, key=lambda record: (record.cell.row.key, record.cell.seed)):
+        key = record.cell.row.key
+        before = found.get(key)
+        found[key] = Row(
+            cell=record.cell.row,
+            top1=(*(before.top1 if before else ()), record.top1),
+            bytes=record.bytes,
+            rows=record.rows,
+            steps=record.steps,
+        )
+    return found
+
+
+def pooled_deviation(rows: Rows) -> float:
+    """Return the standard deviation of one student's accuracy, over all rows with several seeds."""
+    squares = [(len(row.top1) - 1, row.std**2) for row in rows.values() if len(row.top1) > 1]
+    freedom = sum(weight for weight, _ in squares)
+    if not freedom:
+        return USUAL_NOISE
+    return math.sqrt(sum(weight * value for weight, value in squares) / freedom)
+
+
+def _groups_of(row: Row, scale: Scale) -> list[str]:
+    return [name for name, cells in GROUPS.items() if row.cell.key in {cell.key for cell in cells(scale)}]
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print a table per group and the claims."""
+    console = Console(width=130)
+    scale, teacher = results["scale"], results["teacher"]
+    console.print(
+        f"{scale['dataset']}, {scale['size']} px, {scale['network']}, IPC {scale['ipc']}, "
+        f"{scale['epochs']} epochs of batches of {scale['batch_size']}"
+        + (f"; teacher {teacher['top1']:.1%}" if teacher else "")
+    )
+    for group in GROUPS:
+        rows = [row for row in results["rows"] if group in row["groups"]]
+        if rows:
+            console.print(_table(group, rows))
+    table = Table(title="Claims of the paper at this scale")
+    for heading in ("claim", "holds", "difference", "2 s.e.", "detail"):
+        table.add_column(heading, overflow="fold")
+    for claim in results["claims"]:
+        table.add_row(
+            claim["claim"],
+            claim["verdict"],
+            f"{100 * claim['difference']:+.1f}",
+            f"{100 * claim['two_errors']:.1f}",
+            claim["detail"],
+        )
+    console.print(table)
+    seconds = results["training_seconds"]
+    console.print(
+        f"{results['students']} students, {seconds['sum'] / 60:.0f} minutes of training in all, "
+        f"median {seconds['median_per_student']:.0f} s each"
+    )
+
+
+def _table(group: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """Lay out one group: a line per variant, a column per ratio."""
+    ratios = sorted({row["ratio"] for row in rows})
+    variants: dict[str, dict[float, dict[str, Any]]] = {}
+    for row in rows:
+        variants.setdefault(variant_name(row), {})[row["ratio"]] = row
+    table = Table(title=f"{group}: top-1 in %, mean +/- std (seeds)")
+    table.add_column("variant")
+    for ratio in ratios:
+        table.add_column(f"{ratio:g}x", justify="right")
+    for name, found in sorted(variants.items()):
+        table.add_row(name, *(_entry(found.get(ratio)) for ratio in ratios))
+    return table
+
+
+def variant_name(row: dict[str, Any]) -> str:
+    """Name everything about a row but its ratio."""
+    parts = [row["method"], "ILP" if row["pool"] == "batches" else "epochs"]
+    parts += [f"IPC {row['ipc']}"] if row["ipc"] else []
+    parts += [f"{row['by']} {row['prefer']}"] if row["prefer"] else []
+    if row["drop_easy"] or row["drop_hard"]:
+        parts.append(f"easy -{row['drop_easy']:.0%} hard -{row['drop_hard']:.0%}")
+    parts += [row["codec"]] if row["codec"] != "f16" else []
+    parts += ["two teachers, MSE+GT"] if row["loss"] != "kl" else []
+    parts += [row["student"]] if row["student"] else []
+    return ", ".join(parts)
+
+
+def _entry(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    spread = "" if row["std"] is None else f" +/- {100 * row['std']:.1f}"
+    return f"{100 * row['mean']:.1f}{spread} ({row['seeds']})"
