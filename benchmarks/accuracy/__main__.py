@@ -14,10 +14,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.accuracy.plan import GROUPS, SCALES, Scale, planned, quick_cells
+from benchmarks.accuracy.cells import SCALES, Scale
+from benchmarks.accuracy.plan import GROUPS, planned, quick_cells
 from benchmarks.accuracy.report import report, show
 from benchmarks.accuracy.run import read_records, run_cells
-from benchmarks.common.harness import RESULTS, write_json
+from benchmarks.common.harness import RESULTS, parsed, write_json
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="begin no further cell after this time")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--quick", action="store_true", help="digits, one small cell of each kind")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     scale = _scale(arguments)
     cells_file = arguments.cells or RESULTS / "accuracy_cells.jsonl"
     groups = [name for name in arguments.groups.split(",") if name]

@@ -9,29 +9,36 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.accuracy.plan import Cell
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.temperatures import with_temperatures
 from benchmarks.accuracy.work import Workshop
 from lpld_core.training.evaluate import ValidationSet
 from lpld_core.training.presets import TrainRecipe
 from lpld_core.training.student import TrainJob, train_student
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY, KLT
+from lpld_labels.rewriting.plan import plan_budget
+from lpld_labels.rewriting.plan_apply import apply_row
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
 
 EPOCHS_BETWEEN_CHECKPOINTS = 25
+SECONDS_BETWEEN_NOTES = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came of a student: accuracy shares, its pool's bytes and rows, steps, seconds of training."""
+    """What came of a student: shares of correct answers, its pool's size, its steps and their seconds."""
 
     top1: float
     top5: float
     bytes: int
     rows: int
+    batches: int
     steps: int
     seconds: float
 
@@ -39,24 +46,27 @@ class CellResult:
 def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     """Make what is missing, then prune, train and evaluate one student."""
     scale = workshop.scale
-    images = workshop.images(cell.method, cell.ipc)
+    images = workshop.images(cell)
     folder = _folder(workshop, cell)
+    epochs = cell.epochs or scale.epochs
     job = TrainJob(
         out=folder,
-        recipe=TrainRecipe(epochs=scale.epochs, loss="mse+gt" if cell.loss == "mse+gt" else "kl"),
+        recipe=_recipe(workshop, cell),
         student=cell.student or scale.network,
         seed=cell.seed,
         sampling=_sampling(cell),
-        evaluate_every=scale.epochs,
+        evaluate_every=epochs,
         save_every=EPOCHS_BETWEEN_CHECKPOINTS,
     )
     validation = ValidationSet(workshop.validation, size=(scale.size, scale.size), workers=1)
-    with pruned(workshop, cell) as pool:
-        start = time.perf_counter()
-        found = train_student(pool, images, job, validation=validation)
-        seconds = time.perf_counter() - start
+    watch = Stopwatch(folder.with_suffix(".seconds"))
+    with pool_of(workshop, cell) as pool:
+        found = train_student(pool, images, job, validation=validation, progress=watch)
+        seconds = watch.stop()
         size, rows = pool_bytes(pool.manifest), pool.manifest.counts.rows
+        batches = pool.manifest.counts.batches
     shutil.rmtree(folder)
+    watch.path.unlink()
     if found.accuracy is None:
         raise RuntimeError("a validation folder was given and no accuracy came back")
     return CellResult(
@@ -64,27 +74,48 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
         top5=found.accuracy.top5,
         bytes=size,
         rows=rows,
+        batches=batches,
         steps=found.steps,
         seconds=round(seconds, 1),
     )
 
 
 @contextmanager
-def pruned(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
-    """Lend the cell's pool; it is deleted afterwards. At ratio 1 it is the pool of all labels."""
-    if cell.ratio == 1:
-        with PoolReader(workshop.encoded(cell)) as pool:
-            yield pool
-        return
-    with tempfile.TemporaryDirectory(prefix="lpld-cell-") as name:
-        with PoolReader(workshop.encoded(cell)) as source:
-            prune_pool(source, Path(name) / "pool", _prune_settings(workshop, cell))
-        with PoolReader(Path(name) / "pool") as pool:
-            yield pool
+def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
+    """Lend the cell's pool; it is deleted afterwards. All labels in f16 are lent as they are."""
+    with PoolReader(workshop.labels(cell)) as labels:
+        if cell.ratio == 1 and cell.codec == "f16":
+            yield labels
+            return
+        with tempfile.TemporaryDirectory(prefix="lpld-cell-") as name:
+            pruned = Path(name) / "f16"
+            prune_pool(labels, pruned, prune_settings(cell))
+            made = pruned
+            if cell.codec != "f16":
+                made = Path(name) / "pool"
+                with PoolReader(pruned) as plain:
+                    fill_budget(labels, made, cell, pool_bytes(plain.manifest))
+            with PoolReader(made) as pool:
+                yield pool
 
 
-def _prune_settings(workshop: Workshop, cell: Cell) -> PruneSettings:
-    settings = PruneSettings(
+def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
+    """Write as many batches in the cell's codec as fit into the budget, like `lpld-labels plan --apply`."""
+    fidelity = cell.fidelity or DEFAULT_FIDELITY
+    plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
+    wanted = fidelity if cell.codec == KLT else None
+    rows = [row for row in plan.rows if row.request.fidelity == wanted]
+    if not rows:
+        raise InvalidArgumentError(
+            f"{cell.codec_name} cannot be had in the bytes of f16 at {cell.ratio:g}x",
+            expected=f"one batch and the codec's tables in {budget} bytes",
+        )
+    apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
+
+
+def prune_settings(cell: Cell) -> PruneSettings:
+    """Return how all labels in f16 are pruned for a cell."""
+    return PruneSettings(
         ratio=cell.ratio,
         level="batch" if cell.pool == "batches" else "epoch",
         by=cell.by,
@@ -93,14 +124,44 @@ def _prune_settings(workshop: Workshop, cell: Cell) -> PruneSettings:
         drop_hard=cell.drop_hard,
         seed=cell.seed,
     )
-    if cell.codec == "f16":
-        return settings
-    with pruned(workshop, replace(cell, codec="f16")) as plain:
-        return replace(settings, ratio=None, budget=pool_bytes(plain.manifest))
+
+
+def _recipe(workshop: Workshop, cell: Cell) -> TrainRecipe:
+    recipe = TrainRecipe(
+        epochs=cell.epochs or workshop.scale.epochs,
+        loss="mse+gt" if cell.loss == "mse+gt" else "kl",
+        learning_rate=workshop.scale.student_rate,
+    )
+    return with_temperatures(recipe, cell)
+
+
+class Stopwatch:
+    """Counts the seconds of a job, also of one that is stopped and taken up again: a progress callback."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._before = float(path.read_text() or 0) if path.exists() else 0.0
+        self._start = self._saved = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Write down, every now and then, how long it took so far."""
+        now = time.perf_counter()
+        if now - self._saved > SECONDS_BETWEEN_NOTES:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(f"{self._before + now - self._start:.1f}")
+            self._saved = now
+
+    def stop(self) -> float:
+        """Return the seconds in all."""
+        self._saved = -float("inf")
+        self(0, 0)
+        return self._before + time.perf_counter() - self._start
 
 
 def _sampling(cell: Cell) -> str:
     """Without ILP, stored epochs are replayed: all of them in turn at 1x, random ones of those left after."""
+    if cell.policy is not None:
+        return cell.policy
     if cell.pool == "batches":
         return "batches"
     return "epoch-by-epoch" if cell.ratio == 1 else "epochs"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.plan import Cell
+from benchmarks.accuracy.cells import Cell
 from lpld_labels.rewriting.metrics import METRICS
 from lpld_labels.rewriting.selection import PREFERENCES
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,8 +12,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.accuracy.cells import Scale
 from benchmarks.accuracy.claims import Row, Rows, claims
-from benchmarks.accuracy.plan import GROUPS, Scale
+from benchmarks.accuracy.facts import teacher_facts
+from benchmarks.accuracy.plan import GROUPS
 from benchmarks.accuracy.run import Record
 
 USUAL_NOISE = 0.013
@@ -25,10 +26,9 @@ def report(scale: Scale, records: Sequence[Record], *, work: Path) -> dict[str, 
     """Return rows (mean and spread over seeds), how long they took, and the claims."""
     rows = gathered(records)
     noise = pooled_deviation(rows)
-    teacher = work / "teacher.json"
     return {
         "scale": scale.as_json(),
-        "teacher": json.loads(teacher.read_text()) if teacher.exists() else None,
+        "teacher": teacher_facts(work),
         "students": len(records),
         "training_seconds": {
             "sum": round(sum(record.seconds for record in records)),
@@ -130,15 +130,20 @@ def _table(group: str, rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def variant_name(row: dict[str, Any]) -> str:
-    """Name everything about a row but its ratio."""
-    parts = [row["method"], "ILP" if row["pool"] == "batches" else "epochs"]
+    """Name everything about a row but its ratio. row: of a report, old ones may lack newer settings."""
+    pool = "ILP" if row["pool"] == "batches" else "epochs"
+    parts = [row["method"], row.get("policy") or pool]
     parts += [f"IPC {row['ipc']}"] if row["ipc"] else []
     parts += [f"{row['by']} {row['prefer']}"] if row["prefer"] else []
     if row["drop_easy"] or row["drop_hard"]:
         parts.append(f"easy -{row['drop_easy']:.0%} hard -{row['drop_hard']:.0%}")
-    parts += [row["codec"]] if row["codec"] != "f16" else []
+    fidelity = row.get("fidelity")
+    parts += [row["codec"] + (f" {fidelity:g}" if fidelity else "")] if row["codec"] != "f16" else []
     parts += ["two teachers, MSE+GT"] if row["loss"] != "kl" else []
     parts += [row["student"]] if row["student"] else []
+    parts += [row["mix"]] if row.get("mix") else []
+    parts += [f"schedule {row['temperature_schedule']}"] if row.get("temperature_schedule") else []
+    parts += [f"student's T {row['student_temperature']}"] if row.get("student_temperature") else []
     return ", ".join(parts)
 
 

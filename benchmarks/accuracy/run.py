@@ -18,12 +18,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from benchmarks.accuracy.plan import Cell, Scale
+from benchmarks.accuracy.cells import Cell, Scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A finished cell."""
+    """A finished cell. batches, commit: 0 and "" in old records."""
 
     scale: dict[str, Any]
     cell: Cell
@@ -33,6 +33,8 @@ class Record:
     rows: int
     steps: int
     seconds: float
+    batches: int = 0
+    commit: str = ""
 
     def line(self) -> str:
         """Return the record as a line of JSON."""
@@ -49,10 +51,9 @@ def read_records(path: Path, scale: Scale) -> list[Record]:
     """Return the finished cells of one scale; others in the file are passed over."""
     if not path.exists():
         return []
-    wanted = scale.as_json()
     lines = path.read_text().splitlines(keepends=True)
     records = [Record.parse(line) for line in lines if line.endswith("\n")]
-    return [record for record in records if record.scale == wanted]
+    return [record for record in records if Scale.parse(record.scale) == scale]
 
 
 def run_cells(
@@ -124,9 +125,10 @@ def _train(scale: Scale, cell: Cell, work: Path, data: Path | None) -> Record:
     """Run in a process of its own."""
     from benchmarks.accuracy.cell import train_cell
     from benchmarks.accuracy.work import Workshop
+    from benchmarks.common.harness import commit
 
     result = train_cell(Workshop.open(work, scale, data), cell)
-    return Record(scale=scale.as_json(), cell=cell, **asdict(result))
+    return Record(scale=scale.as_json(), cell=cell, commit=commit(), **asdict(result))
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -1,14 +1,13 @@
 """The work directory of the accuracy benchmark: everything a student needs, made once and kept.
 
-    teacher.safetensors, teacher.json     and second_teacher.*
-    statistics.safetensors                class-wise, of the first teacher
-    images/METHOD-ipcN-ITERATIONS/        recovered images
-    pools/METHOD-ipcN-ITERATIONS-LABELS-EPOCHS/  all labels in f16; with -CODEC, in another codec
-    cells/                                students of single cells, while in training
+    teacher-smoothed.safetensors, .json    and teacher-plain.*, second_teacher.*
+    statistics-TEACHER.safetensors         class-wise
+    images/METHOD-ipcN-ITERATIONS-TEACHER/ images: recovered, stitched or, of method real, copied
+    pools/IMAGES-LABELS-EPOCHS-MIX/        all labels in f16
+    cells/                                 students of single cells, while in training
 
-Names say what --ipc, --iterations and --epochs decide, so that one directory serves several scales; a
-teacher of another scale is refused. Several processes may work here: whoever comes first makes a thing,
-the others wait for it.
+Names say what decides a thing, so that one directory serves several scales; a teacher of another scale
+is refused. Several processes may work here: whoever comes first makes a thing, the others wait for it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 
-from benchmarks.accuracy.plan import Cell, Scale
-from benchmarks.common.harness import SHARED_DATA
+from benchmarks.accuracy.cells import Cell, Scale
+from benchmarks.accuracy.facts import teacher_facts
+from benchmarks.common.harness import SHARED_DATA, write_whole
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
 from lpld_core.recover.folder import ImageFiles
 from lpld_core.recover.run import recover_images, stitch_images
-from lpld_core.recover.settings import RdedSettings, RecoverSettings
+from lpld_core.recover.settings import RdedSettings, RecoverSettings, fitting_group
 from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
@@ -39,10 +40,7 @@ from lpld_core.training.evaluate import ValidationSet
 from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import scan_image_folder
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
 
 FILES = ImageFiles(format="png")
 """At 32 px JPEG would change what was recovered and save nothing."""
@@ -72,23 +70,24 @@ class Workshop:
         validation = "validation" if (base / "validation").is_dir() else "val"
         return Workshop(root=root, scale=scale, train=base / train, validation=base / validation)
 
-    def teacher(self, *, second: bool = False) -> LoadedTeacher:
-        """Return a teacher, trained on first use."""
-        name = "second_teacher" if second else "teacher"
-        network = self.scale.second_network if second else self.scale.network
+    def teacher(self, kind: str = "smoothed") -> LoadedTeacher:
+        """Return a teacher, trained on first use: "smoothed" (with label smoothing), "plain" or "second"."""
+        name = "second_teacher" if kind == "second" else f"teacher-{kind}"
+        network = self.scale.second_network if kind == "second" else self.scale.network
         weights, about = self.root / f"{name}.safetensors", self.root / f"{name}.json"
         settings = {
             "network": network,
             "epochs": self.scale.teacher_epochs,
             "size": self.scale.size,
-            "seed": int(second),
+            "seed": int(kind == "second"),
+            "label_smoothing": 0.0 if kind == "plain" else TEACHER_RECIPE.label_smoothing,
         }
         with self._made_once(about) as missing:
             if missing:
                 start = time.perf_counter()
                 top1 = self._train_teacher(weights, settings)
                 facts = {**settings, "top1": top1, "seconds": round(time.perf_counter() - start, 1)}
-                about.write_text(json.dumps(facts, indent=2) + "\n")
+                write_whole(about, facts)
         found = json.loads(about.read_text())
         for field, value in settings.items():
             if found[field] != value:
@@ -101,10 +100,9 @@ class Workshop:
                 )
         return load_teacher(network, weights=weights)
 
-    def teacher_facts(self) -> dict[str, Any]:
-        """Return how the first teacher was trained and how good it is."""
-        facts: dict[str, Any] = json.loads((self.root / "teacher.json").read_text())
-        return facts
+    def teacher_facts(self, kind: str = "smoothed") -> dict[str, Any] | None:
+        """Return how a teacher was trained and how good it is; None if there is none yet."""
+        return teacher_facts(self.root, kind)
 
     def _train_teacher(self, weights: Path, settings: dict[str, Any]) -> float:
         side = (self.scale.size, self.scale.size)
@@ -112,16 +110,18 @@ class Workshop:
             out=weights,
             network=settings["network"],
             size=side,
-            recipe=replace(TEACHER_RECIPE, epochs=settings["epochs"]),
+            recipe=replace(
+                TEACHER_RECIPE, epochs=settings["epochs"], label_smoothing=settings["label_smoothing"]
+            ),
             seed=settings["seed"],
         )
         found = train_teacher(self.train, job, validation=ValidationSet(self.validation, size=side))
         return 0.0 if found is None else found.top1
 
-    def statistics(self) -> ClassStatistics:
-        """Return the class statistics of the first teacher."""
-        path = self.root / "statistics.safetensors"
-        teacher = self.teacher()
+    def statistics(self, kind: str = "smoothed") -> ClassStatistics:
+        """Return the class statistics of a teacher."""
+        path = self.root / f"statistics-{kind}.safetensors"
+        teacher = self.teacher(kind)
         with self._made_once(path) as missing:
             if missing:
                 folder = RealFolder.open(self.train)
@@ -137,63 +137,82 @@ class Workshop:
                 collect_statistics(teacher, batches, class_names=folder.class_names).save(path)
         return ClassStatistics.load(path)
 
-    def images(self, method: str, ipc: int | None = None) -> Path:
-        """Return the folder of recovered images."""
-        ipc = ipc or self.scale.ipc
-        folder = self.root / "images" / f"{method}-ipc{ipc}-{self.scale.iterations}"
-        teacher, size = self.teacher(), (self.scale.size, self.scale.size)
+    def images(self, cell: Cell) -> Path:
+        """Return the folder of a cell's images."""
+        ipc, iterations = cell.ipc or self.scale.ipc, cell.iterations or self.scale.iterations
+        if cell.method == "real":
+            return self._real_images(ipc)
+        folder = self.root / "images" / f"{cell.method}-ipc{ipc}-{iterations}-{cell.teacher}"
+        teacher = self.teacher(cell.teacher)
         with self._made_once(folder / "contact_sheet.png") as missing:
-            if missing and method == "rded":
-                stitch_images(
+            if missing and cell.method == "rded":
+                settings = RdedSettings(ipc=ipc, size=(self.scale.size, self.scale.size))
+                stitch_images(teacher, folder, settings=settings, real=RealFolder.open(self.train))
+            elif missing:
+                # Only the class names are taken where statistics are global.
+                recover_images(
                     teacher,
                     folder,
-                    settings=RdedSettings(ipc=ipc, size=size),
-                    real=RealFolder.open(self.train),
+                    settings=self.recovery(cell.method, ipc=ipc, iterations=iterations),
+                    statistics=self.statistics(cell.teacher),
+                    files=FILES,
                 )
-            elif missing:
-                settings = RecoverSettings(
-                    method="lpld" if method == "lpld-global" else method,
-                    ipc=ipc,
-                    iterations=self.scale.iterations,
-                    learning_rate=self.scale.learning_rate,
-                    alpha=self.scale.alpha,
-                    roll=self.scale.roll,
-                    size=size,
-                    statistics_kind="class" if method == "lpld" else "global",
-                )
-                # Only the class names are taken where statistics are global.
-                recover_images(teacher, folder, settings=settings, statistics=self.statistics(), files=FILES)
+        return folder
+
+    def recovery(self, method: str, *, ipc: int, iterations: int) -> RecoverSettings:
+        """Return how images of a method are recovered at this scale."""
+        settings = RecoverSettings(
+            method="lpld" if method == "lpld-global" else method,
+            ipc=ipc,
+            iterations=iterations,
+            learning_rate=self.scale.learning_rate,
+            alpha=self.scale.alpha,
+            roll=self.scale.roll,
+            size=(self.scale.size, self.scale.size),
+            statistics_kind="class" if method == "lpld" else "global",
+        )
+        # About a hundred images in a pass, so that a run that is stopped loses minutes.
+        unit = ipc if settings.method == "lpld" else settings.batch_size
+        return replace(settings, class_group=fitting_group(unit))
+
+    def _real_images(self, ipc: int) -> Path:
+        """Return a folder of some real images of every class, drawn once."""
+        folder = self.root / "images" / f"real-ipc{ipc}"
+        with self._made_once(folder) as missing:
+            if missing:
+                real = RealFolder.open(self.train)
+                unfinished = folder.with_name(f".{folder.name}")
+                shutil.rmtree(unfinished, ignore_errors=True)
+                taken = np.zeros(real.classes, int)
+                for row in shuffled_rows(real, 0).tolist():
+                    label = real.labels[row]
+                    if taken[label] < ipc:
+                        taken[label] += 1
+                        target = unfinished / real.paths[row]
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(real.root / real.paths[row], target)
+                unfinished.rename(folder)
         return folder
 
     def labels(self, cell: Cell) -> Path:
-        """Return the pool of all labels that a cell's pool is pruned from."""
-        images = self.images(cell.method, cell.ipc)
-        pool = self.root / "pools" / f"{images.name}-{cell.labels}-{self.scale.epochs}"
+        """Return the pool of all labels, in f16, that a cell's pool is made from."""
+        images = self.images(cell)
+        epochs, mix = cell.epochs or self.scale.epochs, cell.mix or self.scale.mix
+        teacher = f"-{cell.teacher}" if cell.method == "real" else ""
+        pool = self.root / "pools" / f"{images.name}{teacher}-{cell.labels}-{epochs}-{mix}"
         with self._made_once(pool / "pool.json") as missing:
             if missing:
                 size = (self.scale.size, self.scale.size)
-                teachers = [self.teacher()]
-                teachers += [self.teacher(second=True)] if cell.labels == "ensemble" else []
+                teachers = [self.teacher(cell.teacher)]
+                teachers += [self.teacher("second")] if cell.labels == "ensemble" else []
                 job = LabelJob(
                     images=images,
                     pool=pool,
-                    augmentation=LabelRecipe(mix="cutmix").augmentation(size),
-                    epochs=self.scale.epochs,
+                    augmentation=LabelRecipe(mix=mix).augmentation(size),
+                    epochs=epochs,
                     batch_size=self.scale.batch_size,
                 )
                 build_pool(job, Ensemble(teachers), scan_image_folder(images))
-        return pool
-
-    def encoded(self, cell: Cell) -> Path:
-        """Return the pool of all labels in the cell's codec."""
-        plain = self.labels(cell)
-        if cell.codec == "f16":
-            return plain
-        pool = plain.with_name(f"{plain.name}-{cell.codec.replace(':', '')}")
-        with self._made_once(pool / "pool.json") as missing:
-            if missing:
-                with PoolReader(plain) as source:
-                    encode_pool(source, pool, CodecRequest(name=cell.codec))
         return pool
 
     @contextmanager

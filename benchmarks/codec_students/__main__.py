@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, write_json
+from benchmarks.common.harness import SHARED_DATA, parsed, write_json
 from lpld_core.images.digits import write_digits
 from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.teachers.ensemble import Ensemble
@@ -235,7 +235,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, help="students per pool")
     parser.add_argument("--quick", action="store_true", help="digits, two epochs and one seed; no result")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     torch.set_num_threads(1)
     console = Console(width=130)
     chains = [chain for chain in CHAINS if not arguments.chain or chain.name in arguments.chain]

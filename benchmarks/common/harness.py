@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -68,6 +69,44 @@ def peak_memory_mb() -> float:
     raise RuntimeError("the kernel does not tell the peak memory")
 
 
+def parsed(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None, *, output: str = "json"
+) -> argparse.Namespace:
+    """Parse the command line of a benchmark; refuse to write results from files that are in no commit.
+
+    output: the option that names the results file; without it nothing is published and nothing refused.
+    """
+    parser.add_argument(
+        "--allow-dirty", action="store_true", help="write results of uncommitted files, and say so in them"
+    )
+    found = parser.parse_args(arguments)
+    if getattr(found, output) is not None and not found.allow_dirty:
+        changed = uncommitted()
+        if changed:
+            parser.error(
+                f"{changed[0]} and {len(changed) - 1} other files are not committed, so nobody could repeat "
+                "this: commit them, or record results as those of uncommitted files with --allow-dirty"
+            )
+    return found
+
+
+def uncommitted(project: Path = PROJECT) -> list[str]:
+    """Return the files that differ from the commit, results aside; ["all files"] where there is no commit."""
+    command = ["git", "-C", str(project), "status", "--porcelain", "--untracked-files=all"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode or not commit(project):
+        return ["all files"]
+    paths = [line[3:].split(" -> ")[-1].strip('"') for line in found.stdout.splitlines()]
+    return sorted(path for path in paths if not path.startswith("benchmarks/results/"))
+
+
+def commit(project: Path = PROJECT) -> str:
+    """Return the name of the present commit; empty where there is none."""
+    command = ["git", "-C", str(project), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
 def circumstances(packages: Sequence[str] = ("numpy", "pyarrow", "torch", "zstandard")) -> dict[str, Any]:
     """Return what a reader needs to judge the numbers: versions, commit, hardware."""
     versions = {}
@@ -78,18 +117,13 @@ def circumstances(packages: Sequence[str] = ("numpy", "pyarrow", "torch", "zstan
             versions[package] = "not installed"
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit() or "unknown",
+        "uncommitted_files": len(uncommitted()),
         "python": platform.python_version(),
         "versions": versions,
         "processor": _processor(),
         "cores": os.cpu_count(),
     }
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 def _processor() -> str:
@@ -107,5 +141,12 @@ def write_json(path: Path, *, benchmark: str, command: str, results: object) -> 
         "circumstances": circumstances(),
         "results": results,
     }
+    write_whole(path, document)
+
+
+def write_whole(path: Path, document: object) -> None:
+    """Write JSON so that nobody ever reads half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(document, indent=2) + "\n")
+    unfinished.replace(path)

@@ -18,9 +18,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy.plan import SCALES
+from benchmarks.accuracy.cells import SCALES, Cell
 from benchmarks.accuracy.work import Workshop
-from benchmarks.common.harness import write_json
+from benchmarks.common.harness import parsed, write_json
 from lpld_core.analysis import analyse
 from lpld_core.images.real_images import RealFolder
 
@@ -30,7 +30,7 @@ METHODS = ("lpld", "sre2l", "cda", "rded")
 def measure(workshop: Workshop, methods: Sequence[str], *, real_per_class: int = 200) -> dict[str, Any]:
     """Return one row per method and one for real images."""
     teacher = workshop.teacher()
-    folders = [(method, RealFolder.open(workshop.images(method))) for method in methods]
+    folders = [(method, RealFolder.open(workshop.images(Cell(method=method, ratio=1)))) for method in methods]
     found = analyse(teacher, folders, RealFolder.open(workshop.train), real_per_class=real_per_class)
     return {
         "scale": workshop.scale.as_json(),
@@ -77,7 +77,7 @@ def main() -> None:
         "--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)} [default: all]"
     )
     parser.add_argument("--quick", action="store_true", help="digits")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     scale = SCALES["digits" if arguments.quick else "tiny20"]
     workshop = Workshop.open(arguments.work / scale.dataset, scale, arguments.data)
     results = measure(workshop, arguments.methods.split(","))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.common.harness import SHARED_DATA, write_json
+from benchmarks.common.harness import SHARED_DATA, parsed, write_json
 from benchmarks.rate_distortion.chart import draw_chart
 from benchmarks.rate_distortion.claims import check_claims
 from benchmarks.rate_distortion.measure import MILLION, RateDistortion, real_pool
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--png", type=Path, help="draw the chart here")
     parser.add_argument("--pool", type=Path, action="append", default=[], help="measure this pool too")
     parser.add_argument("--quick", action="store_true", help="few settings and runs; figures are rough")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     console = Console(width=160)
     with tempfile.TemporaryDirectory() as folder:
         pools = [real_pool(SHARED_DATA, Path(folder) / "real logits")]

@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import PROJECT, SHARED_DATA, summarise, write_json
+from benchmarks.common.harness import PROJECT, SHARED_DATA, parsed, summarise, write_json
 from benchmarks.common.label_source import LabelSource, image_table
 from lpld_core.training.presets import preset_named
 from lpld_labels import PoolHeader, PoolReader, PoolWriter
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--operation", choices=list(OPERATIONS), help=argparse.SUPPRESS)
     parser.add_argument("--batches", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if arguments.operation is not None:
         with PrivatePeak() as peak:
             facts = OPERATIONS[arguments.operation](arguments.data, arguments.folder, arguments.batches)

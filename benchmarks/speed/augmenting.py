@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torchvision.transforms import functional
 
-from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, write_json
+from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, parsed, write_json
 from lpld_labels import Augmentation, ViewBatch
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
 from lpld_labels.replay.image_folder import scan_image_folder
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Apply-augmentation speed against PIL per image.")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--quick", action="store_true", help="few runs; figures are rough")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     runs, batch_size = (3, 12) if arguments.quick else (25, 60)
     results = [
         measure_apply_speed(SHARED_DATA / folder, size=size, runs=runs, batch_size=batch_size)

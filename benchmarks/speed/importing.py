@@ -31,7 +31,7 @@ import zstandard
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, peak_memory_mb, summarise, write_json
+from benchmarks.common.harness import SHARED_DATA, parsed, peak_memory_mb, summarise, write_json
 from lpld_labels.foreign.importers import import_labels
 from lpld_labels.foreign.importers.batch_list import read_batch_list
 from lpld_labels.pool.reader import PoolReader
@@ -281,7 +281,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SHARED_DATA)
     parser.add_argument("--quick", action="store_true", help="a few batches, one run")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if arguments.child:
         kind, *rest = arguments.child
         paths = [Path(word) for word in rest]

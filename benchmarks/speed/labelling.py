@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, Timing, summarise, write_json
+from benchmarks.common.harness import SHARED_DATA, Timing, parsed, summarise, write_json
 from benchmarks.speed.augmenting import FOLDERS, measure_apply_speed
 from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.relabel.verify_teacher import verify_with_teacher
@@ -230,7 +230,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, help="torch threads [default: all cores]")
     parser.add_argument("--rounds", type=int, help="turns each side takes")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     settings = QUICK if arguments.quick else Settings()

@@ -27,7 +27,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, write_json
+from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, parsed, write_json
 from benchmarks.speed.label_peers import Read, installed_peers
 from benchmarks.speed.reference_loader import (
     ReferenceDataset,
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--data", type=Path, default=SHARED_DATA, help="directory with logits and photos")
-    options = parser.parse_args()
+    options = parsed(parser)
     results = run(options.data, QUICK if options.quick else FULL)
     report(results)
     if options.json:

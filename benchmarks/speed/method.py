@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common.harness import Timing, interleaved, write_json
+from benchmarks.common.harness import Timing, interleaved, parsed, write_json
 from lpld_core.class_statistics.class_moments import BatchRows, ExactMoments
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.recover.optimise import layer_targets, recover_group
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--quick", action="store_true", help="a tiny run that shows it works")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args(arguments)
+    options = parsed(parser, arguments)
     torch.set_num_threads(options.threads)
     quick = options.quick
     statistics: list[dict[str, Any]] = []

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common.harness import SHARED_DATA, write_json
+from benchmarks.common.harness import SHARED_DATA, parsed, write_json
 from lpld_labels import Augmentation, ImageTable, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
 from lpld_labels.replay import batches_per_epoch, draw_views
 
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--data", type=Path, default=SHARED_DATA, help="directory with the real logits")
-    options = parser.parse_args()
+    options = parsed(parser)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         gigabytes = 0.005 if options.quick else options.gb

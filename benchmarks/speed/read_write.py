@@ -25,7 +25,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, peak_memory_mb, summarise, write_json
+from benchmarks.common.harness import (
+    SHARED_DATA,
+    Timing,
+    interleaved,
+    parsed,
+    peak_memory_mb,
+    summarise,
+    write_json,
+)
 from lpld_labels import (
     Augmentation,
     BatchKey,
@@ -312,7 +320,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SHARED_DATA, help="folder with real_logits_in1k.npz")
     parser.add_argument("--quick", action="store_true", help="a few batches only")
     parser.add_argument("--memory-probe", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if arguments.memory_probe is not None:
         memory_probe(arguments.data, arguments.memory_probe)
         return

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, write_json
+from benchmarks.common.harness import SHARED_DATA, parsed, write_json
 from benchmarks.storage.chart import draw
 from benchmarks.storage.components import component_table, statistics_table
 from benchmarks.storage.materialise import materialise
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few batches; without ImageNet-21K-P")
     parser.add_argument("--materialise", action="store_true", help="write whole ImageNet-1K IPC 10 pools")
     parser.add_argument("--epochs", type=int, help="of --materialise [default: all 300]")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     command = "python -m benchmarks.storage"
     if arguments.materialise:
         results: Any = _materialised(arguments.data, arguments.epochs)

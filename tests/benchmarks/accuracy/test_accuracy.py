@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.accuracy.cells import DIGITS, TINY20, Cell
 from benchmarks.accuracy.claims import Row, claims
-from benchmarks.accuracy.plan import DIGITS, GROUPS, TINY20, Cell, planned, quick_cells
+from benchmarks.accuracy.plan import GROUPS, planned, quick_cells
 from benchmarks.accuracy.report import gathered, pooled_deviation
 from benchmarks.accuracy.run import Record, read_records, run_cells
 
@@ -19,7 +20,7 @@ from benchmarks.accuracy.run import Record, read_records, run_cells
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
     folder = tmp_path_factory.mktemp("accuracy")
-    command = [sys.executable, "-m", "benchmarks.accuracy", "--quick", "--workers", "2"]
+    command = [sys.executable, "-m", "benchmarks.accuracy", "--quick", "--allow-dirty", "--workers", "2"]
     command += ["--work", str(folder / "work"), "--cells", str(folder / "cells.jsonl")]
     command += ["--json", str(folder / "report.json"), "--png", str(folder / "chart.png")]
     subprocess.run(command, cwd=project, check=True, capture_output=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.accuracy.plan import DIGITS
+from benchmarks.accuracy.cells import DIGITS
 from benchmarks.accuracy.work import Workshop
 from benchmarks.diversity.__main__ import measure, show
 from lpld_core.analysis import analyse

@@ -17,7 +17,7 @@ def test_figures_are_those_of_the_results(project: Path) -> None:
     assert readme == with_results(readme, Results()), "run python -m benchmarks.readme"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/method.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/method.md", "CHANGELOG.md", "benchmarks/README.md"])
 def test_links_lead_somewhere(project: Path, document: str) -> None:
     path = project / document
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())

@@ -11,7 +11,9 @@ from benchmarks.speed import augmenting
 
 @pytest.mark.usefixtures("shared_data")
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["apply_speed", "--quick", "--json", str(tmp_path / "out.json")])
+    monkeypatch.setattr(
+        sys, "argv", ["apply_speed", "--quick", "--allow-dirty", "--json", str(tmp_path / "out.json")]
+    )
     augmenting.main()
     document = json.loads((tmp_path / "out.json").read_text())
     assert document["benchmark"] == "apply_speed"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "benchmarks.speed.importing", "--quick"]
+    command = [sys.executable, "-m", "benchmarks.speed.importing", "--quick", "--allow-dirty"]
     command += ["--json", str(report), "--data", str(shared_data)]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
     results = json.loads(report.read_text())["results"]

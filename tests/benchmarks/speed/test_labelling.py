@@ -13,7 +13,9 @@ from benchmarks.speed.labelling import MemoryUse
 @pytest.mark.usefixtures("shared_data")
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out.json"
-    monkeypatch.setattr(sys, "argv", ["relabel_speed", "--quick", "--threads", "1", "--json", str(out)])
+    monkeypatch.setattr(
+        sys, "argv", ["relabel_speed", "--quick", "--allow-dirty", "--threads", "1", "--json", str(out)]
+    )
     labelling.main()
     results = json.loads(out.read_text())["results"]
     assert results["labelling"]["images_per_build"] == 96

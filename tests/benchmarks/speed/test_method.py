@@ -9,7 +9,7 @@ from benchmarks.speed.method import main
 
 
 def test_quick_run_writes_its_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--quick", "--json", str(tmp_path / "out.json")])
+    main(["--quick", "--allow-dirty", "--json", str(tmp_path / "out.json")])
     assert "a loop over all classes" in capsys.readouterr().out
     document = json.loads((tmp_path / "out.json").read_text())
     results = document["results"]

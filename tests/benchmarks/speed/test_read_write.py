@@ -17,6 +17,7 @@ def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -
         "-m",
         "benchmarks.speed.read_write",
         "--quick",
+        "--allow-dirty",
         "--json",
         str(report),
         "--data",

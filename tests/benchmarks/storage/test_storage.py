@@ -23,7 +23,15 @@ from benchmarks.storage.spec import IMAGENET_1K, TINY_IMAGENET
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory, project: Path, shared_data: Path) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("storage")
-    command = [sys.executable, "-m", "benchmarks.storage", "--quick", "--data", str(shared_data)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.storage",
+        "--quick",
+        "--allow-dirty",
+        "--data",
+        str(shared_data),
+    ]
     command += ["--json", str(folder / "report.json"), "--png", str(folder / "chart.png")]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
     assert (folder / "chart.png").stat().st_size > 10_000
