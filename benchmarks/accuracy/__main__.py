@@ -2,6 +2,7 @@
 
     python -m benchmarks.accuracy --workers 2 --json benchmarks/results/accuracy.json
     python -m benchmarks.accuracy --groups main,metrics --minutes 60
+    python -m benchmarks.accuracy --scale tiny100 --help
     python -m benchmarks.accuracy --data DIRECTORY_WITH_train_AND_val --epochs 300
 
 Every student is a cell that is trained once and remembered in --cells; run the same command again to
@@ -11,6 +12,7 @@ go on where it stopped. What is there is reported at any time with --report.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +24,23 @@ from benchmarks.common.harness import RESULTS, parsed, write_json
 
 
 def main() -> None:
+    """Start the scale that is asked for."""
+    chooser = argparse.ArgumentParser(add_help=False)
+    chooser.add_argument("--scale", choices=["tiny20", "tiny100"], default="tiny20")
+    if chooser.parse_known_args()[0].scale == "tiny100":
+        from benchmarks.accuracy.tiny100.main import main as tiny100
+
+        tiny100(sys.argv[1:])
+    else:
+        tiny20()
+
+
+def tiny20() -> None:
     """Parse, train, report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--scale", choices=["tiny20", "tiny100"], help="tiny100 has options of its own")
     parser.add_argument("--json", type=Path, help="write the report here")
     parser.add_argument("--png", type=Path, help="draw accuracy against bytes here")
     parser.add_argument("--cells", type=Path, help="finished cells [default: results/accuracy_cells.jsonl]")

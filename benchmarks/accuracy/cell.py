@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY, KLT
+from lpld_labels.rewriting.encode import BudgetExceededError
 from lpld_labels.rewriting.plan import plan_budget
 from lpld_labels.rewriting.plan_apply import apply_row
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
@@ -32,7 +32,10 @@ SECONDS_BETWEEN_NOTES = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came of a student: shares of correct answers, its pool's size, its steps and their seconds."""
+    """What came of a student: shares of correct answers, its pool's size, its steps and their seconds.
+
+    preparing: seconds until its pool was there, with all that was missing or waited for.
+    """
 
     top1: float
     top5: float
@@ -41,11 +44,13 @@ class CellResult:
     batches: int
     steps: int
     seconds: float
+    preparing: float
 
 
 def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     """Make what is missing, then prune, train and evaluate one student."""
     scale = workshop.scale
+    begun = time.perf_counter()
     images = workshop.images(cell)
     folder = _folder(workshop, cell)
     epochs = cell.epochs or scale.epochs
@@ -59,8 +64,9 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
         save_every=EPOCHS_BETWEEN_CHECKPOINTS,
     )
     validation = ValidationSet(workshop.validation, size=(scale.size, scale.size), workers=1)
-    watch = Stopwatch(folder.with_suffix(".seconds"))
     with pool_of(workshop, cell) as pool:
+        preparing = time.perf_counter() - begun
+        watch = Stopwatch(folder.with_suffix(".seconds"))
         found = train_student(pool, images, job, validation=validation, progress=watch)
         seconds = watch.stop()
         size, rows = pool_bytes(pool.manifest), pool.manifest.counts.rows
@@ -77,6 +83,7 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
         batches=batches,
         steps=found.steps,
         seconds=round(seconds, 1),
+        preparing=round(preparing, 1),
     )
 
 
@@ -87,30 +94,44 @@ def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
         if cell.ratio == 1 and cell.codec == "f16":
             yield labels
             return
-        with tempfile.TemporaryDirectory(prefix="lpld-cell-") as name:
-            pruned = Path(name) / "f16"
-            prune_pool(labels, pruned, prune_settings(cell))
-            made = pruned
+        # In the work directory, so that what a stopped process leaves is found and replaced.
+        folder = _folder(workshop, cell).with_suffix(".pool")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            made = folder / "f16"
+            prune_pool(labels, made, prune_settings(cell))
             if cell.codec != "f16":
-                made = Path(name) / "pool"
-                with PoolReader(pruned) as plain:
-                    fill_budget(labels, made, cell, pool_bytes(plain.manifest))
+                with PoolReader(made) as plain:
+                    fill_budget(labels, folder / "pool", cell, pool_bytes(plain.manifest))
+                made = folder / "pool"
             with PoolReader(made) as pool:
                 yield pool
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class TooFewBytesError(RuntimeError):
+    """Not one batch and the codec's tables fit into the bytes of f16 at the cell's ratio."""
 
 
 def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
     """Write as many batches in the cell's codec as fit into the budget, like `lpld-labels plan --apply`."""
     fidelity = cell.fidelity or DEFAULT_FIDELITY
-    plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
+    problem = TooFewBytesError(
+        f"{cell.codec_name} does not fit into the {budget} bytes of f16 at {cell.ratio:g}x"
+    )
+    try:
+        plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
+    except InvalidArgumentError:
+        raise problem from None
     wanted = fidelity if cell.codec == KLT else None
     rows = [row for row in plan.rows if row.request.fidelity == wanted]
     if not rows:
-        raise InvalidArgumentError(
-            f"{cell.codec_name} cannot be had in the bytes of f16 at {cell.ratio:g}x",
-            expected=f"one batch and the codec's tables in {budget} bytes",
-        )
-    apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
+        raise problem
+    try:
+        apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
+    except BudgetExceededError:
+        raise problem from None
 
 
 def prune_settings(cell: Cell) -> PruneSettings:

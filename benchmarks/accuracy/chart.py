@@ -17,7 +17,6 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     lines: dict[str, list[dict[str, Any]]] = {}
@@ -40,18 +39,24 @@ def draw(results: dict[str, Any], path: Path) -> None:
             capsize=3,
         )
     scale = results["scale"]
+    title = f"{scale['dataset']}, IPC {scale['ipc']}, {scale['size']} px: accuracy against label bytes"
+    finished_axes(axes, title=title, unit="kB")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def finished_axes(axes: Any, *, title: str, unit: str) -> None:
+    """Give axes of accuracy against bytes their scale, names, grid and legend."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("label pool on disk, kB (log scale)")
+    axes.set_xlabel(f"label pool on disk, {unit} (log scale)")
     axes.set_ylabel("top-1 of the student, %")
-    axes.set_title(
-        f"{scale['dataset']}, IPC {scale['ipc']}, {scale['size']} px: accuracy against label bytes"
-    )
+    axes.set_title(title)
     axes.grid(alpha=0.3)
-    if lines:
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

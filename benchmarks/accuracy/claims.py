@@ -122,7 +122,7 @@ def _little(rows: Rows, noise: float) -> Iterator[Claim]:
         name = cell.method + (f", IPC {cell.ipc}" if cell.ipc else "")
         yield Claim(
             claim=f"10x costs little: at most {100 * LITTLE:.0f} points ({name})",
-            verdict=_verdict(LITTLE - cost, error),
+            verdict=verdict(LITTLE - cost, error),
             difference=LITTLE - cost,
             two_errors=2 * error,
             detail=f"{full.mean:.1%} to {pruned.mean:.1%}, cost {100 * cost:.1f} points",
@@ -156,14 +156,15 @@ def _compared(name: str, pairs: Sequence[tuple[int, Row, Row]], noise: float) ->
     parts = [f"{ratio}x {100 * first.mean:.1f} / {100 * second.mean:.1f}" for ratio, first, second in pairs]
     yield Claim(
         claim=name,
-        verdict=_verdict(difference, error),
+        verdict=verdict(difference, error),
         difference=difference,
         two_errors=2 * error,
         detail=", ".join(parts),
     )
 
 
-def _verdict(difference: float, error: float) -> str:
+def verdict(difference: float, error: float) -> str:
+    """Return what a difference with its standard error says of a claim it should be positive for."""
     if difference > 2 * error:
         return "holds"
     return "does not hold" if difference < -2 * error else "undecided"

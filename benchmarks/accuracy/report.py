@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,22 +35,27 @@ def report(scale: Scale, records: Sequence[Record], *, work: Path) -> dict[str, 
             "median_per_student": float(np.median([record.seconds for record in records])) if records else 0,
         },
         "noise_of_one_student": round(noise, 4),
-        "rows": [
-            {
-                "groups": _groups_of(row, scale),
-                **{name: value for name, value in asdict(row.cell).items() if name != "seed"},
-                "seeds": len(row.top1),
-                "top1": [round(value, 4) for value in row.top1],
-                "mean": round(row.mean, 4),
-                "std": round(row.std, 4) if len(row.top1) > 1 else None,
-                "bytes": row.bytes,
-                "labels": row.rows,
-                "steps": row.steps,
-            }
-            for row in rows.values()
-        ],
+        "rows": row_entries(rows, lambda row: _groups_of(row, scale)),
         "claims": [asdict(claim) for claim in claims(rows, noise)],
     }
+
+
+def row_entries(rows: Rows, groups_of: Callable[[Row], list[str]]) -> list[dict[str, Any]]:
+    """Return rows as JSON values."""
+    return [
+        {
+            "groups": groups_of(row),
+            **{name: value for name, value in asdict(row.cell).items() if name != "seed"},
+            "seeds": len(row.top1),
+            "top1": [round(value, 4) for value in row.top1],
+            "mean": round(row.mean, 4),
+            "std": round(row.std, 4) if len(row.top1) > 1 else None,
+            "bytes": row.bytes,
+            "labels": row.rows,
+            "steps": row.steps,
+        }
+        for row in rows.values()
+    ]
 
 
 def gathered(records: Sequence[Record]) -> Rows:
@@ -94,19 +99,8 @@ def show(results: dict[str, Any]) -> None:
     for group in GROUPS:
         rows = [row for row in results["rows"] if group in row["groups"]]
         if rows:
-            console.print(_table(group, rows))
-    table = Table(title="Claims of the paper at this scale")
-    for heading in ("claim", "holds", "difference", "2 s.e.", "detail"):
-        table.add_column(heading, overflow="fold")
-    for claim in results["claims"]:
-        table.add_row(
-            claim["claim"],
-            claim["verdict"],
-            f"{100 * claim['difference']:+.1f}",
-            f"{100 * claim['two_errors']:.1f}",
-            claim["detail"],
-        )
-    console.print(table)
+            console.print(variant_table(group, rows))
+    console.print(claim_table(results["claims"]))
     seconds = results["training_seconds"]
     console.print(
         f"{results['students']} students, {seconds['sum'] / 60:.0f} minutes of training in all, "
@@ -114,7 +108,23 @@ def show(results: dict[str, Any]) -> None:
     )
 
 
-def _table(group: str, rows: Sequence[dict[str, Any]]) -> Table:
+def claim_table(claims: Sequence[dict[str, Any]]) -> Table:
+    """Lay out claims, a line each."""
+    table = Table(title="Claims of the paper, and ours, at this scale")
+    for heading in ("claim", "verdict", "difference", "2 s.e.", "detail"):
+        table.add_column(heading, overflow="fold")
+    for claim in claims:
+        table.add_row(
+            claim["claim"],
+            claim["verdict"],
+            f"{100 * claim['difference']:+.1f}",
+            f"{100 * claim['two_errors']:.1f}",
+            claim["detail"],
+        )
+    return table
+
+
+def variant_table(group: str, rows: Sequence[dict[str, Any]]) -> Table:
     """Lay out one group: a line per variant, a column per ratio."""
     ratios = sorted({row["ratio"] for row in rows})
     variants: dict[str, dict[float, dict[str, Any]]] = {}
@@ -144,6 +154,7 @@ def variant_name(row: dict[str, Any]) -> str:
     parts += [row["mix"]] if row.get("mix") else []
     parts += [f"schedule {row['temperature_schedule']}"] if row.get("temperature_schedule") else []
     parts += [f"student's T {row['student_temperature']}"] if row.get("student_temperature") else []
+    parts += ["plain teacher"] if row.get("teacher") == "plain" else []
     return ", ".join(parts)
 
 

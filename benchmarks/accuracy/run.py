@@ -23,7 +23,7 @@ from benchmarks.accuracy.cells import Cell, Scale
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A finished cell. batches, commit: 0 and "" in old records."""
+    """A finished cell. preparing, batches, commit: 0 and "" in old records."""
 
     scale: dict[str, Any]
     cell: Cell
@@ -33,6 +33,7 @@ class Record:
     rows: int
     steps: int
     seconds: float
+    preparing: float = 0.0
     batches: int = 0
     commit: str = ""
 

@@ -135,13 +135,17 @@ def _processor() -> str:
 
 def write_json(path: Path, *, benchmark: str, command: str, results: object) -> None:
     """Write results with their circumstances."""
-    document = {
+    write_whole(path, result_document(benchmark=benchmark, command=command, results=results))
+
+
+def result_document(*, benchmark: str, command: str, results: object) -> dict[str, Any]:
+    """Return results with their circumstances."""
+    return {
         "benchmark": benchmark,
         "command": command,
         "circumstances": circumstances(),
         "results": results,
     }
-    write_whole(path, document)
 
 
 def write_whole(path: Path, document: object) -> None:
