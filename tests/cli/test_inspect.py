@@ -90,7 +90,7 @@ def test_the_pickle_layout_is_estimated_within_one_percent(rows: int, classes: i
     estimate = pickle_layout_bytes(np.array([rows], np.int32), classes, mixed=mixed)
     written = len(sink.getvalue())
     if b".format_version" not in sink.getvalue():
-        written += 320  # two small records that torch before 2.6 did not write
+        written += 320  # two small records that older torch did not write
     assert estimate == pytest.approx(written, rel=0.01)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.scaling.__main__ import OPERATIONS, draw, growth, measure, show
 
 
+@pytest.mark.timing
 def test_bytes_and_memory_do_not_grow_with_the_pool(tmp_path: Path, shared_data: Path) -> None:
     rows = measure(shared_data, base=10, steps=(1, 4))
     grown = growth(rows)

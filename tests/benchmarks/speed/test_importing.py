@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.timing
 def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.speed.importing", "--quick", "--allow-dirty"]

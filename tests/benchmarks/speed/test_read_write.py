@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.speed.read_write import on_disk, real_batches, write_all
 
 
+@pytest.mark.timing
 def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -> None:
     report = tmp_path / "report.json"
     command = [

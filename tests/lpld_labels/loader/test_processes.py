@@ -152,6 +152,7 @@ def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: P
     assert list(memory.iterdir()) == []
 
 
+@pytest.mark.timing
 def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
     before = {child.pid for child in children()}
     loader = pool_loader(pool, folder, num_workers=1, batches_per_epoch=100)
@@ -171,6 +172,7 @@ def test_memory_stays_flat_over_epochs(pool: PoolReader, folder: Path) -> None:
     assert all(late - first < 6e6 for first, late in zip(early, used(), strict=True))
 
 
+@pytest.mark.timing
 def test_the_first_batch_of_a_long_pool_comes_within_a_second(folder: Path, tmp_path: Path) -> None:
     """Opening must not read every batch, nor every shard, of 20,000."""
     pool = build(tmp_path / "pool", folder, epochs=500, batch_size=1)

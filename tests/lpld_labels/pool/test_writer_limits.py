@@ -77,6 +77,7 @@ def test_a_read_only_directory_is_named(tmp_path: Path, project: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.timing
 def test_memory_stays_flat_while_the_pool_grows(tmp_path: Path, project: Path) -> None:
     script = textwrap.dedent("""
         import sys
