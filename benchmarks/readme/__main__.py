@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from benchmarks.common.harness import PROJECT
 from benchmarks.readme.accuracy import accuracy
+from benchmarks.readme.accuracy100 import accuracy100
 from benchmarks.readme.parts import Results, table
 from benchmarks.readme.speed import scaling, speed
 
@@ -25,8 +26,10 @@ _LAYOUTS = {"original": "the original's files", "f16": "`f16`", "klt": "`klt`"}
 
 def page(results: Results) -> str:
     """Return all sections."""
-    sections = (storage, rate_distortion, students, accuracy, diversity, speed, scaling)
-    return "\n\n".join("\n".join(section(results)) for section in sections)
+    sections = (storage, rate_distortion, students, accuracy100, accuracy, diversity, speed, scaling)
+    parts = ["\n".join(section(results)) for section in sections]
+    # A section without results is empty.
+    return "\n\n".join(part for part in parts if part)
 
 
 def storage(results: Results) -> Iterable[str]:

@@ -36,7 +36,7 @@ def accuracy(results: Results) -> Iterable[str]:
     yield ""
     yield "The paper's claims and ours at this scale (difference in points, positive speaks for the claim):"
     yield ""
-    yield from _claims(main["claims"])
+    yield from claim_lines(main["claims"])
     yield ""
     yield (
         f"The other tables are of {rest['scale']['epochs']} epochs, and of one student a row where no spread "
@@ -45,7 +45,7 @@ def accuracy(results: Results) -> Iterable[str]:
     )
     yield ""
     answered = {claim["claim"] for claim in main["claims"]}
-    yield from _claims([claim for claim in rest["claims"] if claim["claim"] not in answered])
+    yield from claim_lines([claim for claim in rest["claims"] if claim["claim"] not in answered])
     yield ""
     yield "<details><summary>All other tables, top-1 in %</summary>"
     for group in GROUPS:
@@ -74,14 +74,15 @@ def _main_table(found: dict[str, Any]) -> Iterable[str]:
     for method in ("lpld", "sre2l"):
         for pool, name in (("batches", "drawn from all (ILP)"), ("epochs", "whole epochs")):
             values = [cells[method, "f16", pool, ratio] for ratio in (1, 10, 20, 40)]
-            body.append([method, f"{name}, f16", *map(_entry, values)])
+            body.append([method, f"{name}, f16", *map(entry, values)])
     for codec in ("klt", "topk:5"):
         values = [cells["lpld", codec, "batches", ratio] for ratio in (10, 20, 40)]
-        body.append(["lpld", f"ILP, {codec}: more labels in the same bytes", "", *map(_entry, values)])
+        body.append(["lpld", f"ILP, {codec}: more labels in the same bytes", "", *map(entry, values)])
     yield from table(("images", "label batches", "1x", "10x", "20x", "40x"), body)
 
 
-def _claims(claims: Iterable[dict[str, Any]]) -> Iterable[str]:
+def claim_lines(claims: Iterable[dict[str, Any]]) -> Iterable[str]:
+    """Yield a line per claim with its verdict."""
     for claim in claims:
         yield (
             f"- {claim['claim']}: **{claim['verdict']}**, {100 * claim['difference']:+.1f} "
@@ -95,7 +96,7 @@ def _group(found: dict[str, Any], group: str) -> Iterable[str]:
     ratios = sorted({row["ratio"] for row in rows})
     variants: dict[str, dict[float, str]] = {}
     for row in rows:
-        variants.setdefault(variant_name(row), {})[row["ratio"]] = _entry(row)
+        variants.setdefault(variant_name(row), {})[row["ratio"]] = entry(row)
     title = TITLES.get(group, f"The main table after {found['scale']['epochs']} epochs")
     body = [
         [name, *(entries.get(ratio, "") for ratio in ratios)] for name, entries in sorted(variants.items())
@@ -103,6 +104,7 @@ def _group(found: dict[str, Any], group: str) -> Iterable[str]:
     yield from table((title, *(f"{ratio:g}x" for ratio in ratios)), body)
 
 
-def _entry(row: dict[str, Any]) -> str:
+def entry(row: dict[str, Any]) -> str:
+    """Return mean and spread of a row in percent."""
     spread = "" if row["std"] is None else f" +/- {100 * row['std']:.1f}"
     return f"{100 * row['mean']:.1f}{spread}"

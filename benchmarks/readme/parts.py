@@ -20,6 +20,9 @@ class Results:
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
 
+    def __contains__(self, name: str) -> bool:
+        return (self._folder / f"{name}.json").exists()
+
     def __getitem__(self, name: str) -> Any:
         return json.loads((self._folder / f"{name}.json").read_text())["results"]
 

@@ -36,6 +36,8 @@ from benchmarks.accuracy.tiny100.report import derived, expected_seconds, status
 from benchmarks.accuracy.tiny100.run import BUSY, Place, do_task, left
 from benchmarks.accuracy.tiny100.settle import CheckResult
 from benchmarks.accuracy.tiny100.store import Results, Store
+from benchmarks.readme import parts
+from benchmarks.readme.accuracy100 import accuracy100
 
 
 def _record(cell: Cell, top1: float) -> Record:
@@ -303,3 +305,17 @@ def test_status_of_a_run(run: tuple[dict[str, Any], Path], project: Path) -> Non
     text = subprocess.run(words, cwd=project, check=True, capture_output=True, text=True).stdout
     assert "Policies" in text
     assert "decided: Decisions(teacher=" in text
+
+
+def test_the_readme_has_a_section_as_soon_as_there_are_results(
+    run: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = run
+    assert list(accuracy100(parts.Results(folder))) == []
+    (folder / "accuracy_tiny100.json").write_bytes((folder / "results.json").read_bytes())
+    row = parts.MappedClaim(commands=("the command",), results=("accuracy_tiny100.json",))
+    monkeypatch.setattr(parts, "claim_map", lambda: [row])
+    text = "\n".join(accuracy100(parts.Results(folder)))
+    assert "| lpld, ILP, klt" in text
+    assert "costs little" in text
+    assert "`the command`, [accuracy_tiny100.json]" in text
