@@ -55,16 +55,16 @@ class Plan:
 
 FULL = Plan(scale=TINY100)
 QUICK = Plan(
-    scale=replace(DIGITS, mix="none", epochs=12, large_epochs=4, teacher_epochs=2, student_rate=0.002),
+    scale=replace(DIGITS, mix="none", epochs=12, large_epochs=4, teacher_epochs=1, student_rate=0.002),
     trial_ratio=2,
     trial_seeds=1,
-    check_iterations=(2, 4, 8),
+    check_iterations=(1, 2, 4),
     ratios=(2, 1),
     more_ratios=(4,),
     seeds=(0,),
     other_seeds=(1,),
     budgets=(2,),
-    fidelities=(0.97, 0.9),
+    fidelities=(0.9,),
     topk=("topk:2",),
     metric_ratio=2,
 )

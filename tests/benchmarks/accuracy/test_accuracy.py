@@ -41,9 +41,9 @@ def test_a_quick_run_trains_every_kind_of_cell(run: Path) -> None:
 def test_the_work_directory_tells_scales_apart(run: Path) -> None:
     """With other epochs or iterations, labels and images of this scale must not be taken."""
     work = run / "work" / "digits"
-    images = f"lpld-ipc{DIGITS.ipc}-{DIGITS.iterations}"
+    images = f"lpld-ipc{DIGITS.ipc}-{DIGITS.iterations}-smoothed"
     assert (work / "images" / images / "contact_sheet.png").exists()
-    assert (work / "pools" / f"{images}-single-{DIGITS.epochs}" / "pool.json").exists()
+    assert (work / "pools" / f"{images}-single-{DIGITS.epochs}-cutmix" / "pool.json").exists()
 
 
 def test_finished_cells_are_not_trained_again_and_a_torn_line_is_dropped(run: Path) -> None:

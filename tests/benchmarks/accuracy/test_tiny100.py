@@ -39,6 +39,9 @@ from benchmarks.accuracy.tiny100.store import Results, Store
 from benchmarks.readme import parts
 from benchmarks.readme.accuracy100 import accuracy100
 
+# Students are trained for real, in seconds of their own, but on a busy machine these can be minutes.
+pytestmark = pytest.mark.timeout(900)
+
 
 def _record(cell: Cell, top1: float) -> Record:
     return Record(

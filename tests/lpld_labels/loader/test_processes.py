@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -118,10 +119,13 @@ def test_a_killed_run_goes_on_with_the_same_sequence(
 
 
 def children() -> list[psutil.Process]:
-    """Processes of this one that are loaders' workers."""
-    return [
-        child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())
-    ]
+    """Processes of this one that are loaders' workers, dead ones that nobody has waited for aside."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one of these
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path) -> None:
