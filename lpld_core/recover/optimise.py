@@ -197,7 +197,7 @@ def memory_errors(settings: RecoverSettings) -> Iterator[None]:
 
 def _out_of_memory(error: Exception) -> bool:
     """Whether an error means that memory ran out; on a CPU torch raises a plain RuntimeError."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return "memory" in str(error).lower() and "alloc" in str(error).lower()
 

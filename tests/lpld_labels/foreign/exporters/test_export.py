@@ -75,7 +75,7 @@ def test_files_can_be_mapped(tmp_path: Path) -> None:
     with PoolReader(tmp_path / "pool") as pool:
         export_pool(pool, tmp_path / "out", label_format="lpld")
     file = Path("epoch_0") / "batch_0.tar"
-    assert_same_list(torch.load(tmp_path / "out" / file, mmap=True), torch.load(tmp_path / "out" / file))
+    assert_same_list(torch.load(str(tmp_path / "out" / file), mmap=True), torch.load(tmp_path / "out" / file))
 
 
 @pytest.fixture

@@ -97,11 +97,12 @@ def test_killed_and_resumed(made: Path, digest: str, tmp_path: Path) -> None:
     code = f"""
 import time
 from lpld_labels.foreign.importers import import_labels
-def slow(done, total):
+def stop(done, total):
     print(done, flush=True)
-    time.sleep(0.05)
+    if done == 7:
+        time.sleep(600)  # until it is killed, however late that is
 made = {str(made)!r}
-import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", progress=slow)
+import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", progress=stop)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
