@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lpld_core.images.prefetch import map_ahead
 from lpld_core.training.evaluate import LARGE_IMAGE_SHARE, WHOLE_IMAGE_BELOW, centre_crop
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
 from lpld_labels.replay.resize import resize_torch
@@ -26,7 +26,6 @@ from lpld_labels.replay.resize import resize_torch
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
-_ORDER_STREAM = 6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,5 +113,5 @@ def centre_batches(
 
 def shuffled_rows(folder: RealFolder, seed: int) -> npt.NDArray[np.int64]:
     """Return all rows in a random order that follows from the seed."""
-    draws = keyed_generator(seed, _ORDER_STREAM, 0, 0, 0).random(len(folder))
+    draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, 0, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")

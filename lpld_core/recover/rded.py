@@ -19,11 +19,9 @@ from lpld_core.recover.settings import RdedSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay.draw import draw_crops
 from lpld_labels.replay.resize import resize_torch
-
-_CHOICE_STREAM, _CROP_STREAM = 3, 4
 
 
 def stitch_class(
@@ -68,7 +66,7 @@ def _candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.N
             got=min(len(rows), settings.candidates),
             hint="lower ipc or add real images (or look at more candidates)",
         )
-    draws = keyed_generator(settings.seed, _CHOICE_STREAM, label, 0, 0).random(len(rows))
+    draws = keyed_generator(settings.seed, Stream.STITCHED_CHOICE, label, 0, 0).random(len(rows))
     chosen: npt.NDArray[np.int64] = rows[np.sort(np.argsort(draws, kind="stable")[: settings.candidates])]
     return chosen
 
@@ -85,7 +83,7 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
         crop_ratio=(settings.size[1] / settings.size[0],) * 2,
     )
     crops = draw_crops(
-        keyed_generator(settings.seed, _CROP_STREAM, row, 0, 0),
+        keyed_generator(settings.seed, Stream.STITCHED_CROPS, row, 0, 0),
         np.full(settings.crops, image.shape[0], np.int64),
         np.full(settings.crops, image.shape[1], np.int64),
         augmentation,

@@ -19,14 +19,12 @@ from lpld_core.networks.weights import Tensors
 from lpld_core.training.presets import TrainRecipe
 from lpld_core.training.schedules import rate_factor
 from lpld_labels.errors import ComputationError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 
 LossOf = Callable[[torch.Tensor], torch.Tensor]
 """Logits [B, C] on the training device -> scalar loss."""
 Progress = Callable[[int, int], None]
-# Keeps these draws apart from others keyed by (seed, epoch).
-_STREAM = 0x54524149
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -84,7 +82,7 @@ class Trainer:
         self.model.train()
         total = torch.zeros((), dtype=torch.float64)
         images = rate = 0.0
-        with seeded(int(keyed_generator(self._seed, _STREAM, epoch).random() * 2**53)):
+        with seeded(int(keyed_generator(self._seed, Stream.TRAINING, epoch).random() * 2**53)):
             for number, (pixels, loss_of) in enumerate(batches):
                 rate = self.recipe.learning_rate * rate_factor(self.recipe, epoch + number / steps)
                 total += self._step(pixels, loss_of, rate) * len(pixels)
