@@ -16,12 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
-from lpld_core.training.evaluate import LARGE_IMAGE_SHARE, WHOLE_IMAGE_BELOW, centre_crop
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
-from lpld_labels.replay.resize import resize_torch
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
@@ -70,17 +69,6 @@ class RealFolder:
         """Return one image as uint8 [H, W, 3]."""
         path = self.root / self.paths[row]
         return decode_image(read_file(path), where=path)
-
-
-def centre_view(image: Pixels, size: tuple[int, int]) -> Tensor:
-    """Return the centred part that evaluation shows, resized: uint8 [height, width, 3].
-
-    An image that has the output's size already, such as a recovered one, is shown whole.
-    """
-    height, width = image.shape[:2]
-    whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
-    top, left, rows, columns = centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE)
-    return resize_torch(image[top : top + rows, left : left + columns], *size)
 
 
 def prepared(views: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
