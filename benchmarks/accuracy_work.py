@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from filelock import FileLock
 
@@ -29,9 +29,8 @@ from benchmarks.accuracy_plan import Cell, Scale
 from benchmarks.harness import SHARED_DATA
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
-from lpld_core.recover.folder import ImageFiles
 from lpld_core.recover.run import recover_images, stitch_images
-from lpld_core.recover.settings import RdedSettings, RecoverSettings
+from lpld_core.recover.settings import ImageFiles, OptimisedMethod, RdedSettings, RecoverSettings
 from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
@@ -152,7 +151,7 @@ class Workshop:
                 )
             elif missing:
                 settings = RecoverSettings(
-                    method="lpld" if method == "lpld-global" else method,
+                    method=cast("OptimisedMethod", "lpld" if method == "lpld-global" else method),
                     ipc=ipc,
                     iterations=self.scale.iterations,
                     learning_rate=self.scale.learning_rate,
@@ -160,9 +159,10 @@ class Workshop:
                     roll=self.scale.roll,
                     size=size,
                     statistics_kind="class" if method == "lpld" else "global",
+                    files=FILES,
                 )
                 # Only the class names are taken where statistics are global.
-                recover_images(teacher, folder, settings=settings, statistics=self.statistics(), files=FILES)
+                recover_images(teacher, folder, settings=settings, statistics=self.statistics())
         return folder
 
     def labels(self, cell: Cell) -> Path:

@@ -55,14 +55,15 @@ def draw_view(
         height=crop[2],
         width=crop[3],
         flip=flip < ranges.flip_probability,
-        roll_down=_shift(down, ranges.roll),
-        roll_right=_shift(right, ranges.roll),
+        roll_down=_shift(down, ranges),
+        roll_right=_shift(right, ranges),
     )
 
 
-def _shift(draw: float, limit: int) -> int:
-    """Turn a draw in [0, 1) into a whole number from -limit to limit."""
-    return int(draw * (2 * limit + 1)) - limit
+def _shift(draw: float, ranges: ViewRanges) -> int:
+    """Turn a draw in [0, 1) into a whole number from -roll, or from 0, to roll."""
+    least = -ranges.roll if ranges.roll_direction == "both" else 0
+    return int(draw * (ranges.roll - least + 1)) + least
 
 
 def draw_noise(shape: tuple[int, ...], *, seed: int, unit: tuple[int, int]) -> npt.NDArray[np.float64]:
