@@ -17,6 +17,7 @@ from lpld_core.recover.settings import (
     RdedSettings,
     RecoverSettings,
     RollDirection,
+    Scoring,
     StatisticsKind,
     method_settings,
 )
@@ -116,6 +117,12 @@ class Options(NetworkOptions):
     "--candidates",
     type=click.IntRange(1),
     help=f"rded: real images per class [default: {RdedSettings.candidates}].",
+)
+@click.option(
+    "--scoring",
+    type=click.Choice(get_args(Scoring)),
+    help="rded: the teacher sees a crop as large as its images, or as the tile it will be, padded "
+    f"[default: {RdedSettings.scoring}].",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="All noise and views follow from it."

@@ -1,12 +1,13 @@
-"""Real images from a class folder, decoded by threads and shown by their centre.
+"""Real images from a class folder, decoded by threads and shown one way or another.
 
-Squeezing and analysing look at every image once, so nothing is cached and no table is needed first.
+Squeezing and analysing look at every image once or a few times, so nothing is cached and no table is
+needed first.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -76,20 +77,23 @@ def prepared(views: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tens
     return normalise(views.to(torch.float32).permute(0, 3, 1, 2), mean, std)
 
 
-def centre_batches(
+def labelled_batches(
     folder: RealFolder,
     rows: npt.NDArray[np.int64],
+    show: Callable[[int, Pixels], Tensor],
     *,
-    size: tuple[int, int],
     mean: Sequence[float],
     std: Sequence[float],
     batch_size: int,
     threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
+    """Yield normalised views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order.
+
+    show: makes the view uint8 [H, W, 3] of (row, its image); called by several threads.
+    """
     chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
     views = map_ahead(
-        lambda row: centre_view(folder.decode(row), size),
+        lambda row: show(row, folder.decode(row)),
         rows.tolist(),
         workers=threads,
         ahead=_BATCHES_AHEAD * batch_size,
@@ -99,7 +103,27 @@ def centre_batches(
         yield prepared(batch, mean, std), torch.from_numpy(folder.labels[chunk])
 
 
-def shuffled_rows(folder: RealFolder, seed: int) -> npt.NDArray[np.int64]:
-    """Return all rows in a random order that follows from the seed."""
-    draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, 0, 0, 0).random(len(folder))
+def centre_batches(
+    folder: RealFolder,
+    rows: npt.NDArray[np.int64],
+    *,
+    size: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    batch_size: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
+    return labelled_batches(
+        folder,
+        rows,
+        lambda row, image: centre_view(image, size),
+        mean=mean,
+        std=std,
+        batch_size=batch_size,
+    )
+
+
+def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> npt.NDArray[np.int64]:
+    """Return all rows in a random order that follows from the seed and the number of the pass."""
+    draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")

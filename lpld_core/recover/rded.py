@@ -44,8 +44,8 @@ def stitch_class(
         for start in range(0, len(rows), step):
             chosen = rows[start : start + step].tolist()
             crops = torch.stack(list(pool.map(lambda row: _crops_of(folder, row, settings), chosen)))
-            loss = _cross_entropy(teacher, crops.flatten(0, 1), label).view(len(chosen), settings.crops)
-            best = loss.min(dim=1)
+            loss = _cross_entropy(teacher, crops.flatten(0, 1), label, settings.size)
+            best = loss.view(len(chosen), settings.crops).min(dim=1)
             kept.append(crops[torch.arange(len(chosen)), best.indices])
             losses.append(best.values)
             if progress is not None:
@@ -72,8 +72,9 @@ def _candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.N
 
 
 def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
-    """Return random crops of one real image at the teacher's size: uint8 [crops, H, W, 3]."""
+    """Return random crops of one real image: uint8 [crops, h, w, 3], of the teacher's size or a tile's."""
     image = folder.decode(row)
+    size = settings.size if settings.scoring == "whole" else settings.tile
     augmentation = Augmentation(
         output_height=settings.size[0],
         output_width=settings.size[1],
@@ -89,27 +90,35 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
         augmentation,
     )
     views = [
-        resize_torch(image[top : top + height, left : left + width], *settings.size)
+        resize_torch(image[top : top + height, left : left + width], *size)
         for top, left, height, width in crops.tolist()
     ]
     return torch.stack(views)
 
 
 @torch.inference_mode()
-def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int) -> Tensor:
-    """Return the teacher's cross-entropy for each crop: float32 [N] on the CPU."""
+def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int, size: tuple[int, int]) -> Tensor:
+    """Return the teacher's cross-entropy for crops in the middle of its images: float32 [N] on the CPU."""
     device = next(teacher.model.parameters()).device
-    logits = teacher.model(prepared(crops, teacher.mean, teacher.std).to(device)).float()
+    shown = _padded(prepared(crops, teacher.mean, teacher.std), size)
+    logits = teacher.model(shown.to(device)).float()
     target = torch.full((len(crops),), label, device=device)
     return torch.nn.functional.cross_entropy(logits, target, reduction="none").cpu()
 
 
+def _padded(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Surround normalised images [N, 3, h, w] with zeros, the mean colour, up to a size."""
+    height, width = size[0] - images.shape[2], size[1] - images.shape[3]
+    top, left = height // 2, width // 2
+    return torch.nn.functional.pad(images, (left, width - left, top, height - top))
+
+
 def _stitched(crops: Tensor, settings: RdedSettings) -> Tensor:
-    """Shrink crops uint8 [ipc * n * n, H, W, 3] and lay each n * n of them side by side.
+    """Shrink crops uint8 [ipc * n * n, h, w, 3] to tiles and lay each n * n of them side by side.
 
     Neighbours in the order of loss go to different images, so that no image gets all the best crops.
     """
-    tiles, (height, width) = settings.tiles, settings.size
-    small = torch.stack([resize_torch(crop.numpy(), height // tiles, width // tiles) for crop in crops])
-    grid = small.view(tiles, tiles, settings.ipc, height // tiles, width // tiles, 3)
-    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, height, width, 3)
+    if crops.shape[1:3] != settings.tile:
+        crops = torch.stack([resize_torch(crop.numpy(), *settings.tile) for crop in crops])
+    grid = crops.view(settings.tiles, settings.tiles, settings.ipc, *settings.tile, 3)
+    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, *settings.size, 3)

@@ -32,7 +32,7 @@ GroupSteps = Callable[[int], None]
 """Called with the steps of the present group that are done."""
 _SHEET_CLASSES = 20
 _SHEET_IMAGES = 10
-_UNSAID = {"roll_direction": "both"}
+_UNSAID = {"roll_direction": "both", "scoring": "whole"}
 """Settings that came later, and what older versions did: a record says them only where they differ."""
 
 

@@ -16,6 +16,7 @@ OptimisedMethod = Literal["lpld", "sre2l", "cda"]
 Method = Literal["lpld", "sre2l", "cda", "rded"]
 StatisticsKind = Literal["class", "global"]
 RollDirection = Literal["both", "forward"]
+Scoring = Literal["whole", "padded"]
 ImageFormat = Literal["jpeg", "png"]
 PresetName = Literal["imagenet1k", "tiny", "imagenet21k"]
 FIRST_LAYER_WEIGHT = 10.0
@@ -132,6 +133,8 @@ class RdedSettings:
 
     candidates: real images looked at per class. crops: random crops tried of each.
     tiles: an image is tiles x tiles crops. smallest_crop: least area share of a crop.
+    scoring: how the teacher sees a crop: "whole", as large as its images are, and only what is kept is
+    shrunk to a tile; or "padded", as the tile it will be in the middle of a mean-coloured image.
     files: how the images are saved.
     """
 
@@ -142,9 +145,11 @@ class RdedSettings:
     tiles: int = 2
     smallest_crop: float = 0.08
     seed: int = 0
+    scoring: Scoring = "whole"
     files: ImageFiles = field(default_factory=ImageFiles)
 
     def __post_init__(self) -> None:
+        _require_one_of(self.scoring, Scoring, "scoring")
         _require_at_least(self, 1, "ipc", "candidates", "crops", "tiles")
         _require_at_least(self, 0, "seed")
         _require_crop(self.smallest_crop)
@@ -154,6 +159,11 @@ class RdedSettings:
     @property
     def method(self) -> Method:
         return "rded"
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Height and width of a crop in an image."""
+        return self.size[0] // self.tiles, self.size[1] // self.tiles
 
     def groups(self, classes: int) -> list[Group]:
         """Return the plan: every class on its own."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -223,7 +224,7 @@ def test_settings_of_a_method_are_the_presets_and_what_is_given() -> None:
         roll_direction="forward",
         size=(224, 224),
     )
-    given = {"alpha": 0.5, "roll_direction": "both", "crops": 2, "batch_size": 50}
+    given: dict[str, Any] = {"alpha": 0.5, "roll_direction": "both", "crops": 2, "batch_size": 50}
     small = method_settings("sre2l", size=(64, 64), classes=20, ipc=10, **given)
     assert isinstance(small, RecoverSettings)
     assert (small.alpha, small.roll, small.statistics_kind, small.class_group) == (0.5, 4, "global", 5)

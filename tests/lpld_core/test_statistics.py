@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.class_statistics.update_bound import update_bound
 from lpld_core.networks.batchnorm import batchnorm_layers, image_sums
+from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.manifest import Teacher
@@ -138,7 +140,7 @@ def test_wrong_data_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="class 'cat' has no image"):
         collect_statistics(tiny_teacher(), [(images, labels * (labels != 2))], class_names=NAMES)
     with pytest.raises(InvalidArgumentError, match="exact or ema, got median"):
-        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES, update="median")
+        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES, update="median")  # type: ignore[arg-type]
     images[3, 0, 0, 0] = math.nan
     with pytest.raises(InvalidArgumentError, match="'bn1' saw values that are not finite"):
         collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES)
@@ -191,3 +193,18 @@ def test_resnet18_of_tiny_imagenet_weighs_what_the_paper_says() -> None:
     found = collect_statistics(teacher, [batch], class_names=[f"{n:03d}" for n in range(200)])
     # The paper's 7.35 MB are 2^20 bytes each and include the file's small change.
     assert found.nbytes / 2**20 == pytest.approx(7.35, abs=0.05)
+
+
+def test_files_of_the_first_version_are_centre_views_of_one_pass(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    found = collect_statistics(tiny_teacher(), [data()], class_names=NAMES)
+    replace(found, views="crop", passes=3).save(path)
+    assert (ClassStatistics.load(path).views, ClassStatistics.load(path).passes) == ("crop", 3)
+    file = read_weights(path)
+    about = {name: value for name, value in file.about.items() if name not in ("views", "passes")}
+    save_weights(path, file.tensors, {**about, "version": 1})
+    old = ClassStatistics.load(path)
+    assert (old.views, old.passes, old.digest()) == ("centre", 1, found.digest())
+    save_weights(path, file.tensors, {**file.about, "version": 3})
+    with pytest.raises(InvalidArgumentError, match="written as version 3, this program reads 2"):
+        ClassStatistics.load(path)
