@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from lpld_core.class_statistics.class_moments import BatchRows, RunningMoments
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.class_statistics.update_bound import update_bound
-from lpld_core.networks.batchnorm import batchnorm_layers, image_sums
+from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError, ManifestError
@@ -92,6 +94,34 @@ def test_moving_average_updates_only_the_classes_in_a_batch() -> None:
                 variance[label] = 0.7 * variance[label] + 0.3 * now[1].float()
         torch.testing.assert_close(layer.mean, mean, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(layer.variance, variance, rtol=1e-5, atol=1e-5)
+
+
+def test_moving_average_is_the_published_one_in_float64() -> None:
+    """The published layer: mask a class, mean and biased variance, (1 - m) old + m new, from 0 and 1."""
+    teacher = tiny_teacher(dtype=torch.float64)
+    images, labels = data()
+    layers = batchnorm_layers(teacher.model)[:2]
+    rows = BatchRows(layers)
+    moments = RunningMoments(4, rows.shift, 0.1)
+    seen = activations(teacher.model, images.double())
+    mean = {layer.name: torch.zeros(4, layer.channels, dtype=torch.float64) for layer in layers}
+    variance = {layer.name: torch.ones(4, layer.channels, dtype=torch.float64) for layer in layers}
+    for start in range(0, len(labels), 6):
+        part = slice(start, start + 6)
+        with watched_inputs(layers, rows.watch), torch.no_grad():
+            teacher.model(images[part].double())
+        moments.add(labels[part], *rows.take(len(labels[part])))
+        for layer, label in itertools.product(layers, sorted(set(labels[part].tolist()))):
+            values = seen[layer.name][part][labels[part] == label]
+            for table, now in (
+                (mean, values.mean([0, 2, 3])),
+                (variance, values.var([0, 2, 3], unbiased=False)),
+            ):
+                table[layer.name][label] = (1 - 0.1) * table[layer.name][label] + 0.1 * now
+    found = moments.result()
+    for table, expected in zip(found, (mean, variance), strict=True):
+        joined = torch.cat([expected[layer.name] for layer in layers], dim=1)
+        torch.testing.assert_close(table, joined, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
