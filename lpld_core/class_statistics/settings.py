@@ -35,9 +35,9 @@ class SqueezeSettings:
         for name, value, choices in (("views", self.views, Views), ("update", self.update, Update)):
             if value not in get_args(choices):
                 raise _wrong(name, " or ".join(get_args(choices)), value)
-        for name, value, least in (("passes", self.passes, 1), ("batch_size", self.batch_size, 1)):
-            if value < least:
-                raise _wrong(name, f"at least {least}", value)
+        for name, count in (("passes", self.passes), ("batch_size", self.batch_size)):
+            if count < 1:
+                raise _wrong(name, "at least 1", count)
         if not 0 < self.momentum < 1:
             raise _wrong("momentum", "between 0 and 1", self.momentum)
         if self.passes > 1 and self.views == "centre" and self.update == "exact":

@@ -111,6 +111,7 @@ def centre_batches(
     mean: Sequence[float],
     std: Sequence[float],
     batch_size: int,
+    threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
     return labelled_batches(
@@ -120,6 +121,7 @@ def centre_batches(
         mean=mean,
         std=std,
         batch_size=batch_size,
+        threads=threads,
     )
 
 

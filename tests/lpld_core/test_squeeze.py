@@ -62,7 +62,7 @@ def test_threads_change_nothing(folder: RealFolder, monkeypatch: pytest.MonkeyPa
     teacher = tiny_teacher()
     digests = set()
     for threads in (1, 3):
-        monkeypatch.setitem(real_images.labelled_batches.__kwdefaults__, "threads", threads)
+        monkeypatch.setitem(real_images.labelled_batches.__kwdefaults__ or {}, "threads", threads)
         digests.add(squeeze_folder(teacher, folder, CROPS).digest())
     assert len(digests) == 1
     assert squeeze_folder(teacher, folder, SqueezeSettings(views="crop", seed=5)).digest() not in digests

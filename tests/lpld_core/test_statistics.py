@@ -118,10 +118,9 @@ def test_moving_average_is_the_published_one_in_float64() -> None:
                 (variance, values.var([0, 2, 3], unbiased=False)),
             ):
                 table[layer.name][label] = (1 - 0.1) * table[layer.name][label] + 0.1 * now
-    found = moments.result()
-    for table, expected in zip(found, (mean, variance), strict=True):
+    for found, expected in zip(moments.result(), (mean, variance), strict=True):
         joined = torch.cat([expected[layer.name] for layer in layers], dim=1)
-        torch.testing.assert_close(table, joined, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found, joined, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
