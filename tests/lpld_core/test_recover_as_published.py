@@ -18,7 +18,7 @@ from torchvision.transforms import functional
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.recover.optimise import GroupOptimiser, layer_targets
 from lpld_core.recover.plan import Group
-from lpld_core.recover.settings import Method, PresetName, RecoverSettings, method_settings
+from lpld_core.recover.settings import Method, PresetName, RecoverSettings, StatisticsKind, method_settings
 from lpld_core.recover.views import draw_noise, draw_view
 from lpld_core.teachers.teacher import LoadedTeacher
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher
@@ -104,7 +104,7 @@ def class_statistics(teacher: LoadedTeacher) -> ClassStatistics:
     ("method", "kind"), [("sre2l", "global"), ("cda", "global"), ("lpld", "class"), ("lpld", "global")]
 )
 def test_iterations_are_those_of_the_published_programs(
-    method: Method, kind: str, preset: PresetName
+    method: Method, kind: StatisticsKind, preset: PresetName
 ) -> None:
     teacher = tiny_teacher(dtype=torch.float64, size=(SIDE, SIDE))
     given: dict[str, Any] = {"iterations": STEPS, "class_group": 1, "statistics_kind": kind, "seed": 4}
