@@ -122,7 +122,7 @@ class Options(NetworkOptions):
     "--scoring",
     type=click.Choice(get_args(Scoring)),
     help="rded: the teacher sees a crop as large as its images, or as the tile it will be, padded "
-    f"[default: {RdedSettings.scoring}].",
+    "[default: padded, as RDED's program does].",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="All noise and views follow from it."

@@ -209,7 +209,7 @@ def method_settings(
     known = {entry.name for entry in fields(kind)}
     chosen = {name: value for name, value in given.items() if name in known}
     if method == "rded":
-        return RdedSettings(ipc=ipc, size=size, **chosen)
+        return RdedSettings(ipc=ipc, size=size, **{"scoring": "padded", **chosen})
     paper = RECOVERY_PRESETS[preset or ("tiny" if max(size) <= _SMALL_SIDE else "imagenet1k")]
     by_class = method == "lpld"
     batch_size = chosen.get("batch_size", RecoverSettings.batch_size)

@@ -71,8 +71,9 @@ def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: P
     assert "roll_direction" not in either
     assert (either["learning_rate"], either["alpha"]) == (0.5, 0.01)
     assert record("cda", "--method", "cda", "--seed", 3)["roll_direction"] == "forward"
-    padded = record("rded", "--method", "rded", "--real", real, "--scoring", "padded", "--candidates", 9)
+    padded = record("rded", "--method", "rded", "--real", real, "--candidates", 9)
     assert (padded["scoring"], padded["candidates"], padded["crops"]) == ("padded", 9, 5)
+    assert "scoring" not in record("whole", "--method", "rded", "--real", real, "--scoring", "whole")
     assert padded["image_files"] == {"format": "png", "quality": 95}
 
 

@@ -232,7 +232,7 @@ def test_settings_of_a_method_are_the_presets_and_what_is_given() -> None:
     assert isinstance(cda, RecoverSettings)
     assert cda.roll_direction == "forward"
     rded = method_settings("rded", size=(64, 64), classes=20, ipc=1, **given)
-    assert rded == RdedSettings(ipc=1, size=(64, 64), crops=2)
+    assert rded == RdedSettings(ipc=1, size=(64, 64), crops=2, scoring="padded")
 
 
 @pytest.mark.parametrize(
