@@ -18,6 +18,7 @@ from lpld_core.training.presets import (
 )
 
 from .console import human_bytes, output, print_json, progress_bar
+from .parameters import parse_part
 from .teacher_options import (
     check_device,
     image_cache_option,
@@ -27,19 +28,9 @@ from .teacher_options import (
 )
 
 if TYPE_CHECKING:
+    from lpld_core.part import Part
     from lpld_core.relabel.build import BuildResult
     from lpld_core.teachers.ensemble import TeacherChoice
-
-
-def _part(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Parse ``2/3``, the second of three shares, to (number from 0, of how many)."""
-    del ctx, param
-    if value is None:
-        return None
-    number, _, parts = value.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
-    return int(number) - 1, int(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +62,7 @@ class Options:
     threads: int | None
     workers: int | None
     jobs: int
-    part: tuple[int, int] | None
+    part: Part | None
     seal_seconds: float
     image_cache: Path | None
     as_json: bool
@@ -132,7 +123,7 @@ class Options:
     help="Processes that label together; with --device cuda, spread over the GPUs.",
 )
 @click.option(
-    "--part", callback=_part, metavar="I/N", help="Label one share and do not publish; see the examples."
+    "--part", callback=parse_part, metavar="I/N", help="Label one share and do not publish; see the examples."
 )
 @click.option(
     "--seal-seconds",
@@ -248,7 +239,7 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
             job,
             ensemble,
             table,
-            part=options.part or (0, 1),
+            part=options.part,
             publish=options.part is None,
             workers=machine.workers,
             progress=progress,

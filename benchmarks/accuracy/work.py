@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from filelock import FileLock
@@ -30,9 +30,14 @@ from benchmarks.accuracy.facts import teacher_facts
 from benchmarks.common.harness import SHARED_DATA, write_whole
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
-from lpld_core.recover.folder import ImageFiles
 from lpld_core.recover.run import recover_images, stitch_images
-from lpld_core.recover.settings import RdedSettings, RecoverSettings, fitting_group
+from lpld_core.recover.settings import (
+    ImageFiles,
+    OptimisedMethod,
+    RdedSettings,
+    RecoverSettings,
+    fitting_group,
+)
 from lpld_core.relabel.build import LabelJob, build_pool
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
@@ -155,14 +160,13 @@ class Workshop:
                     folder,
                     settings=self.recovery(cell.method, ipc=ipc, iterations=iterations),
                     statistics=self.statistics(cell.teacher),
-                    files=FILES,
                 )
         return folder
 
     def recovery(self, method: str, *, ipc: int, iterations: int) -> RecoverSettings:
         """Return how images of a method are recovered at this scale."""
         settings = RecoverSettings(
-            method="lpld" if method == "lpld-global" else method,
+            method=cast("OptimisedMethod", "lpld" if method == "lpld-global" else method),
             ipc=ipc,
             iterations=iterations,
             learning_rate=self.scale.learning_rate,
@@ -170,6 +174,7 @@ class Workshop:
             roll=self.scale.roll,
             size=(self.scale.size, self.scale.size),
             statistics_kind="class" if method == "lpld" else "global",
+            files=FILES,
         )
         # About a hundred images in a pass, so that a run that is stopped loses minutes.
         unit = ipc if settings.method == "lpld" else settings.batch_size

@@ -13,7 +13,7 @@ from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.plan import Group
-from lpld_core.recover.settings import RecoverSettings
+from lpld_core.recover.settings import RecoverSettings, StatisticsKind
 from lpld_core.recover.views import draw_noise, draw_view, show
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
@@ -36,7 +36,7 @@ class RecoveredGroup:
 
 
 def layer_targets(
-    teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: str
+    teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: StatisticsKind
 ) -> tuple[LayerTarget, ...]:
     """Return what each BatchNorm layer is matched with: class rows [classes, channels], or one global row."""
     layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")

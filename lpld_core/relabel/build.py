@@ -17,6 +17,7 @@ import torch
 
 from lpld_core.images.prefetch import WorkBehind
 from lpld_core.images.rendering import rendered
+from lpld_core.part import Part
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.floats import Float32Codec
@@ -92,15 +93,15 @@ def build_pool(
     ensemble: Ensemble,
     images: ImageTable,
     *,
-    part: tuple[int, int] = (0, 1),
+    part: Part | None = None,
     publish: bool = True,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Label what is missing and publish the pool.
 
-    part: (number from 0, of how many); label only this share of the batches. publish: commit at the
-    end; where several processes fill one pool, one of them does so when the others are done.
+    part: label only this share of the batches. publish: commit at the end; where several processes fill
+    one pool, one of them does so when the others are done.
     workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
     """
     wanted = wanted_batches(
@@ -116,7 +117,7 @@ def build_pool(
         job.pool, header=header, images=images, codec=codec, extend=True, seal_seconds=job.seal_seconds
     ) as writer:
         _refuse_surplus(writer.keys, wanted, job)
-        share = wanted[part[0] :: part[1]]
+        share = (part or Part()).share(wanted)
         missing = list(missing_keys(writer, share))
         _label(job, ensemble, images, codec, missing, writer, workers=workers, progress=progress)
         manifest = _commit(writer, published, job, ensemble, wanted) if publish else None

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from lpld_core.part import Part
 from lpld_core.relabel.build import LabelJob, Progress, build_pool
 from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
 from lpld_labels.format.images import ImageTable
@@ -83,7 +84,7 @@ class _Labeller:
                 self.job,
                 ensemble,
                 self.images,
-                part=(part, self.jobs),
+                part=Part(number=part + 1, of=self.jobs),
                 publish=False,
                 workers=machine.workers,
                 progress=report,

@@ -22,12 +22,10 @@ from lpld_core.training.schedules import rate_factor
 from lpld_core.training.settings import TrainSettings
 from lpld_core.training.weight_average import WeightAverage
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 
 Progress = Callable[[int, int], None]
-# Keeps these draws apart from others keyed by (seed, epoch).
-_STREAM = 0x54524149
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -78,7 +76,7 @@ class Trainer:
         self.model.train()
         total = torch.zeros((), dtype=torch.float64)
         images = rate = 0.0
-        with seeded(int(keyed_generator(self.settings.seed, _STREAM, epoch).random() * 2**53)):
+        with seeded(int(keyed_generator(self.settings.seed, Stream.TRAINING, epoch).random() * 2**53)):
             for number, (pixels, loss_of) in enumerate(batches):
                 rate = self.settings.learning_rate * rate_factor(self.settings, epoch + number / steps)
                 total += self._step(pixels, loss_of, rate) * len(pixels)

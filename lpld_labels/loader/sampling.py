@@ -27,14 +27,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.pool.reader import PoolReader
 
 POLICIES = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
 Places = npt.NDArray[np.int64]
-
-# Keeps these draws apart from others keyed by (seed, epoch).
-_STREAM = 0x5A4D504C
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +100,7 @@ class Sampling:
 
     def _draws(self, number: int, count: int) -> npt.NDArray[np.float64]:
         """Return uniform draws, the one stream of NumPy's that stays the same between its releases."""
-        return keyed_generator(self.seed, _STREAM, number).random(count)
+        return keyed_generator(self.seed, Stream.LOADER_ORDER, number).random(count)
 
 
 def _below(count: int, draws: npt.NDArray[np.float64]) -> Places:

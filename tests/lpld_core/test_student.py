@@ -16,7 +16,7 @@ from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.build import build_pool
 from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
 from lpld_core.teachers.teacher import load_teacher
-from lpld_core.training.evaluate import ValidationSet, centre_crop
+from lpld_core.training.evaluate import ValidationSet
 from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.settings import TrainSettings
 from lpld_core.training.student import epoch_steps, train_student
@@ -232,17 +232,3 @@ def test_narrow_networks_are_not_trained_channels_last() -> None:
 
     assert channels_last(16)
     assert not channels_last(4)
-
-
-@pytest.mark.parametrize(
-    ("size", "share", "crop"),
-    [
-        ((64, 64), 1.0, (0, 0, 64, 64)),
-        ((64, 100), 1.0, (0, 18, 64, 64)),
-        ((256, 256), 224 / 256, (16, 16, 224, 224)),
-        ((500, 375), 224 / 256, (86, 23, 328, 328)),
-        ((1, 9), 1.0, (0, 4, 1, 1)),
-    ],
-)
-def test_centre_crops(size: tuple[int, int], share: float, crop: tuple[int, int, int, int]) -> None:
-    assert centre_crop(*size, (64, 64), share) == crop
