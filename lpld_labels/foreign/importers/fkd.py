@@ -27,9 +27,9 @@ from lpld_labels.foreign.importers.base import (
 )
 from lpld_labels.foreign.importers.fkd_file import ImageCrops, read_image_crops
 from lpld_labels.foreign.importers.guess import PROGRAM_FLIPS, likely_classes, output_size, teachers
-from lpld_labels.foreign.importers.programs import published_program
 from lpld_labels.foreign.label_folder import LabelFolder
 from lpld_labels.foreign.pixels import crops_in_pixels
+from lpld_labels.foreign.programs import published_program
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, LabelArray, ViewBatch

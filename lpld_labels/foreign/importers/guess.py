@@ -14,7 +14,7 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.importers.base import ImportOptions, ImportTarget, Notes
 from lpld_labels.foreign.importers.batch_list import BatchList
-from lpld_labels.foreign.importers.programs import PROGRAMS, Program, published_program
+from lpld_labels.foreign.programs import PROGRAMS, Program, published_program
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
 

@@ -15,8 +15,8 @@ from lpld_labels.foreign.importers.base import ImportOptions, ImportPlan, Notes
 from lpld_labels.foreign.importers.batch_format import BatchFormat, epoch_plan, files_by_epoch, first_readable
 from lpld_labels.foreign.importers.batch_list import BatchList
 from lpld_labels.foreign.importers.epochs import epoch_sizes
-from lpld_labels.foreign.importers.programs import published_program
 from lpld_labels.foreign.label_folder import LabelFolder
+from lpld_labels.foreign.programs import published_program
 from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
