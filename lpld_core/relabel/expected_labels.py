@@ -15,6 +15,7 @@ import torch
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.kept import KeptClasses, levels_of_missing
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.foreign.imported import import_parameters
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import LabelArray
 
@@ -35,9 +36,7 @@ class StoredMeaning:
 
 def stored_meaning(header: PoolHeader) -> StoredMeaning:
     """Return what a pool records; temperature and label type are in the lineage of its import."""
-    parameters: dict[str, object] = {}
-    for step in header.lineage:
-        parameters |= step.parameters if step.operation == "import" else {}
+    parameters = import_parameters(header)
     temperature = parameters.get("temperature", 1.0)
     if not isinstance(temperature, int | float) or temperature <= 0:
         raise InvalidArgumentError(
