@@ -44,7 +44,7 @@ def one_view(
     """Cut (left, top, right, bottom), which Pillow rounds; resize; mirror: uint8 [side, side, 3]."""
     filter_ = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
     with Image.open(path) as image:
-        view = image.convert("RGB").crop(corners).resize((side, side), filter_)  # type: ignore[arg-type]
+        view = image.convert("RGB").crop(corners).resize((side, side), filter_)
     return np.asarray(view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else view)
 
 
@@ -69,7 +69,7 @@ def mixed(pixels: torch.Tensor, saved: Sequence[Any]) -> torch.Tensor:
         return pixels
     index = partner.long()
     if box is None:
-        return strength * pixels + (1 - strength) * pixels[index]
+        return torch.add(strength * pixels, (1 - strength) * pixels[index])
     r1, c1, r2, c2 = (int(edge) for edge in box)
     pixels = pixels.clone()
     pixels[:, :, r1:r2, c1:c2] = pixels[index, :, r1:r2, c1:c2]
@@ -93,7 +93,8 @@ def averaged(outputs: torch.Tensor) -> torch.Tensor:
 def norm_scaled(outputs: torch.Tensor) -> torch.Tensor:
     """As G-VBSM's branch for ImageNet-1K does."""
     norm = torch.linalg.vector_norm(outputs, dim=(1, 2), keepdim=True)
-    return (outputs / norm * norm.mean(0, keepdim=True)).mean(0)
+    scaled: torch.Tensor = outputs / norm * norm.mean(0, keepdim=True)
+    return scaled.mean(0)
 
 
 @torch.no_grad()
