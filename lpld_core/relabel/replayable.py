@@ -19,14 +19,12 @@ PILLOW = "pil"
 
 def check_replayable(program: Replayer, augmentation: Augmentation, *, ratio: float) -> None:
     """Refuse settings whose export the program could not replay."""
-    cut_out = augmentation.cutout_fraction is not None
     problems = {
         f"resize by {augmentation.resize}, the program uses Pillow": augmentation.resize != PILLOW,
         "shuffled patches, which its folders cannot hold": augmentation.patch_grid is not None,
         "views that are not square": augmentation.output_height != augmentation.output_width,
-        "cut-outs, which it does not know": cut_out and program == "sre2l",
-        "cut-outs with flips, which its folders cannot hold": cut_out
-        and augmentation.flip_probability is not None,
+        # SRe2L knows none; LPLD's for ImageNet-21K cover one more row and column than a build paints.
+        "cut-outs, which it paints otherwise or not at all": augmentation.cutout_fraction is not None,
         "a pruned pool, whose image ids its folders do not store": ratio != 1 and program == "sre2l",
     }
     for problem, is_so in problems.items():

@@ -134,7 +134,7 @@ def test_a_build_grows_in_its_own_order_alone(cli: Cli, images: Path, tmp_path: 
         (("--replayable-by", "lpld", "--patches", 2), "shuffled patches"),
         (("--replayable-by", "sre2l", "--ratio", 2), "pruned pool"),
         (("--replayable-by", "sre2l", "--cutout", 0.5, "--no-flip"), "cut-outs"),
-        (("--replayable-by", "lpld", "--cutout", 0.5, "--mix", "none"), "cut-outs with flips"),
+        (("--replayable-by", "lpld", "--cutout", 0.5, "--no-flip"), "paints otherwise"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(

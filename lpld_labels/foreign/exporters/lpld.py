@@ -72,7 +72,12 @@ class LpldExport(BatchExport):
         pool_size = f"int((1 - prune_ratio) x epochs x batches of epoch 0) must not exceed {len(self.chosen)}"
         return [
             Claim.make(PROGRAM, f"{ids} batch", pixels, needs=pool_size),
-            Claim.make(PROGRAM, f"{ids} batch_to_epoch", [*pixels, *self._mistaken()], needs=pool_size),
+            Claim.make(
+                PROGRAM,
+                f"{ids} batch_to_epoch",
+                [*pixels, *self._mistaken()],
+                needs=f"it never shows the last batch of an epoch; {pool_size}",
+            ),
             Claim.make(PROGRAM, f"{ids} epoch, or no --prune_label", [*pixels, *self._order_problems()]),
         ]
 
@@ -86,8 +91,8 @@ class LpldExport(BatchExport):
                 f"it knows a batch by its first image, and {shared} of {len(starts)} batches share theirs: "
                 "two of them in one epoch get one's labels"
             )
-        if not self._regular:
-            problems.append("it never shows the last batch of an epoch, which is a whole one here")
+        if sum(PurePath(file.path).parts[0] == "epoch_0" for file in self.chosen) == 1:
+            problems.append("an epoch of one batch is none to it")
         return problems
 
     def _order_problems(self) -> list[str]:

@@ -111,9 +111,6 @@ class LpqldExport(BatchExport):
             )
         if self._moved:
             problems.append(f"{self._moved} crops are off by a pixel: half precision is too coarse for them")
-        short = int((self.pool.index.rows < header.batch_size).sum())
-        if short:
-            problems.append(f"{short} short batches: it fills them up with wrong partners")
         option = f"--prune_label --label_quantization MR-{self._k}" if self._sparse else "--prune_label"
         if self._sparse and self._drops_tail():
             problems.append(
