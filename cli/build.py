@@ -30,6 +30,7 @@ from .teacher_options import (
 if TYPE_CHECKING:
     from lpld_core.part import Part
     from lpld_core.relabel.build import BuildResult
+    from lpld_core.relabel.replayable import Replayer
     from lpld_core.teachers.ensemble import TeacherChoice
 
 
@@ -55,6 +56,7 @@ class Options:
     cutout: float | None
     patches: int | None
     resize: str | None
+    replayable_by: Replayer | None
     codec: str
     fewer_classes: bool
     device: str
@@ -102,6 +104,12 @@ class Options:
 @click.option("--patches", type=click.IntRange(1, 15), metavar="N", help="Shuffle N x N patches (RDED).")
 @click.option("--resize", type=click.Choice(["torch", "pil"]), help="Resize code [default: torch].")
 @click.option(
+    "--replayable-by",
+    type=click.Choice(["sre2l", "lpld"]),
+    help="Take images in the order that program's trainer draws, and resize with Pillow as it does: "
+    "it then replays the exported pool exactly.",
+)
+@click.option(
     "--codec",
     default="f16",
     show_default=True,
@@ -147,6 +155,7 @@ def command(**given: Any) -> None:
           --teacher-weights tiny_resnet18.safetensors
       lpld-labels build syn/in1k_ipc10 pools/plus --preset imagenet1k-plus
       lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --device cuda --jobs 8
+      lpld-labels build syn/in1k_ipc10 pools/old --teacher resnet18 --replayable-by lpld
 
     \b
     On three machines that share a disk, then once more without --part to publish:
@@ -186,6 +195,8 @@ def _recipe(options: Options) -> LabelRecipe:
     }
     recipe = preset_named(options.preset).label
     recipe = replace(recipe, **{name: value for name, value in wishes.items() if value is not None})
+    if options.replayable_by is not None and options.resize is None:
+        recipe = replace(recipe, resize="pil")
     if options.flip is not None:
         recipe = replace(recipe, flip_probability=0.5 if options.flip else None)
     return recipe
@@ -223,6 +234,7 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
         codec=options.codec,
         seal_seconds=options.seal_seconds,
         image_cache=options.image_cache,
+        replayable_by=options.replayable_by,
     )
     with progress_bar("labelling batches") as progress:
         if options.jobs > 1:

@@ -18,6 +18,7 @@ import torch
 from lpld_core.images.prefetch import WorkBehind
 from lpld_core.images.rendering import rendered
 from lpld_core.part import Part
+from lpld_core.relabel.replayable import Replayer, check_replayable
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.floats import Float32Codec
@@ -27,6 +28,7 @@ from lpld_labels.errors import (
     NotAPoolError,
     PoolConflictError,
 )
+from lpld_labels.foreign.sampler import SampledOrders
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
@@ -48,6 +50,8 @@ class LabelJob:
     ratio: label only the batches that random pruning by this ratio would keep.
     codec: a spelling of `codec_named`. seal_seconds: work a crash may cost.
     image_cache: directory for decoded images that processes share; None keeps them in memory.
+    replayable_by: program whose image order to follow, so that an exported folder suits it (see
+        replayable.py); None to draw the order from the seed.
     """
 
     images: Path
@@ -60,6 +64,7 @@ class LabelJob:
     codec: str = "f16"
     seal_seconds: float = 120.0
     image_cache: Path | None = None
+    replayable_by: Replayer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +109,8 @@ def build_pool(
     one pool, one of them does so when the others are done.
     workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
     """
+    if job.replayable_by is not None:
+        check_replayable(job.replayable_by, job.augmentation, ratio=job.ratio)
     wanted = wanted_batches(
         len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
     )
@@ -111,6 +118,7 @@ def build_pool(
     if published is not None:
         _refuse_other_images(published.images, images, job)
         _refuse_surplus(published.keys, wanted, job)
+        _refuse_other_order(published.lineage, job)
     codec = codec_named(job.codec)
     header = _header(job, ensemble)
     with PoolWriter(
@@ -182,6 +190,19 @@ def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job
         )
 
 
+def _refuse_other_order(lineage: Sequence[LineageStep], job: LabelJob) -> None:
+    """A build that adds must take images in the order the pool was begun with."""
+    begun = [step.parameters.get("replayable_by") for step in lineage if step.operation == "build"]
+    if begun and begun[0] != job.replayable_by:
+        raise PoolConflictError(
+            "the pool's images come in another order",
+            where=job.pool,
+            expected=f"--replayable-by {begun[0]}" if begun[0] else "no --replayable-by",
+            got=job.replayable_by,
+            hint="run the command the pool was built with, or choose another path",
+        )
+
+
 def _header(job: LabelJob, ensemble: Ensemble) -> PoolHeader:
     return PoolHeader(
         classes=ensemble.classes,
@@ -206,6 +227,7 @@ def _label(
 ) -> None:
     """Draw and render ahead, label, write behind."""
     store = ImageStore(job.images, images, cache_directory=job.image_cache)
+    orders = None if job.replayable_by is None else SampledOrders(len(images))
 
     def draw(key: BatchKey) -> ViewBatch:
         return draw_views(
@@ -215,6 +237,7 @@ def _label(
             epoch=key.epoch,
             batch=key.batch,
             batch_size=job.batch_size,
+            order=None if orders is None else orders[key.epoch],
         )
 
     with (
@@ -260,6 +283,7 @@ def _commit(
             "device": ensemble.device.type,
             "amp": ensemble.amp,
             "threads": torch.get_num_threads(),
+            **({"replayable_by": job.replayable_by} if job.replayable_by else {}),
         },
     )
     return writer.commit(lineage=(*before, step))

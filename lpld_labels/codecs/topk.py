@@ -117,7 +117,7 @@ class TopKCodec(Codec):
         kept = largest(labels, self.k)
         indices = members(kept, self.k)
         values = labels[kept].reshape(-1, self.k)
-        tail = _tail_level(labels, kept, self.label_kind) if self.k < classes else None
+        tail = tail_level(labels, kept, self.label_kind) if self.k < classes else None
         return self._packed(self._stored(values), indices, tail, classes)
 
     def encode_sparse(
@@ -271,7 +271,7 @@ class TopKCodec(Codec):
         return cls(k=k, value_bits=value_bits, label_kind=label_kind)
 
 
-def _tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
+def tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
     """Return the level [B] of the missing classes, rounded to half precision: it needs no more."""
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
     if label_kind == "logits":

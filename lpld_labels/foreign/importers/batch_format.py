@@ -186,6 +186,7 @@ def check_image_count(
 def epoch_plan(
     folder: LabelFolder,
     *,
+    label_format: str,
     sample: BatchList,
     batch_size: int,
     images: ImageTable,
@@ -200,7 +201,14 @@ def epoch_plan(
     counts: rows of every epoch. ids: (epoch, image ids int32 [rows], or None where the files say them)
     for at least these epochs, in order; read once, epoch by epoch.
     """
-    target = batch_target(sample, batch_size=batch_size, images=images, options=options, notes=notes)
+    target = batch_target(
+        sample,
+        label_format=label_format,
+        batch_size=batch_size,
+        images=images,
+        options=options,
+        notes=notes,
+    )
     expected = {epoch: -(-rows // batch_size) for epoch, rows in counts.items()}
     extra = [key for key in folder.by_epoch if key.batch >= expected.get(key.epoch, 0)]
     if extra:
