@@ -7,6 +7,7 @@ them, sparse labels on the classes they kept and on the level of the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,19 @@ def allowed_difference(logits: FloatArray, codec: Codec) -> FloatArray:
     return allowed
 
 
+def dense_difference(
+    stored: FloatArray, logits: FloatArray, codec: Codec, meaning: StoredMeaning
+) -> tuple[FloatArray, FloatArray]:
+    """Return how far labels [B, C] of all classes are from what these logits give, and may be."""
+    if meaning.kind == "logits":
+        return np.abs(stored - logits), allowed_difference(logits, codec)
+    expected = expected_labels(logits, meaning)
+    allowed = _probability_difference(expected, logits, meaning, np.dtype(np.float16))
+    if not codec.lossless:
+        allowed += np.abs(_round_trip(expected, codec) - expected).max(axis=1, keepdims=True)
+    return np.abs(stored - expected), allowed
+
+
 def sparse_difference(
     stored: FloatArray, logits: FloatArray, sparse: KeptClasses, codec: Codec, meaning: StoredMeaning
 ) -> tuple[FloatArray, FloatArray]:
@@ -111,9 +125,16 @@ def _allowed(
 ) -> FloatArray:
     if meaning.kind == "logits":
         return float_difference(logits)
+    return _probability_difference(expected, logits, meaning, sparse.dtype)
+
+
+def _probability_difference(
+    expected: FloatArray, logits: FloatArray, meaning: StoredMeaning, dtype: np.dtype[Any]
+) -> FloatArray:
+    """Return how far a stored probability may be off: one step of its type, plus noise of the logits."""
     # The logarithm of a probability moves by at most twice what its logits move by.
     noise = 2 * SUM_NOISE / meaning.temperature * np.abs(logits).max(axis=1, keepdims=True)
-    step = np.spacing(expected.astype(sparse.dtype)).astype(np.float32)
+    step = np.spacing(expected.astype(dtype)).astype(np.float32)
     return np.asarray(step + noise * expected, np.float32)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from lpld_core.images.rendering import rendered
 from lpld_core.relabel.expected_labels import (
-    allowed_difference,
+    dense_difference,
     expected_labels,
     sparse_difference,
     stored_meaning,
@@ -127,14 +127,6 @@ def _rule(pool: PoolReader, teachers: int) -> EnsembleRule:
 
 
 def _check_fit(pool: PoolReader, ensemble: Ensemble) -> None:
-    if pool.header.label_kind == "probabilities" and pool.codec.name != "topk":
-        raise InvalidArgumentError(
-            "these probabilities were encoded again after they were labelled",
-            where=pool.location,
-            expected="top-k probabilities as imported",
-            got=f"codec {pool.codec.name}",
-            hint="compare the imported pool with its teacher",
-        )
     if not len(pool):
         raise InvalidArgumentError("the pool is empty", where=pool.location)
     if ensemble.classes != pool.classes:
@@ -229,7 +221,7 @@ class _Comparison:
         sparse = kept_classes(codec, payload, rows=rows, classes=classes)
         if sparse is not None:
             return sparse_difference(stored, logits, sparse, codec, self._meaning)
-        return np.abs(stored - logits), allowed_difference(logits, codec)
+        return dense_difference(stored, logits, codec, self._meaning)
 
     def result(self, wrong_teachers: tuple[str, ...]) -> TeacherCheck:
         return TeacherCheck(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from lpld_core.relabel.verify_teacher import TeacherCheck, verify_with_teacher
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_labels import PoolReader
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels import PoolReader, PoolWriter
+from lpld_labels.codecs import codec_named
 from lpld_labels.foreign.importers import ImportOptions, import_labels
 from lpld_labels.foreign.programs import CIFAR
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
 from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
 from tests.lpld_labels.foreign.restated import (
     averaged,
@@ -93,14 +94,25 @@ def test_fkd_knows_its_temperature(tmp_path: Path, teachers: list[LoadedTeacher]
         assert verified(pool, images, teachers[:1]).agrees is agrees
 
 
-def test_probabilities_that_were_encoded_again_are_not_judged(
-    tmp_path: Path, teachers: list[LoadedTeacher]
-) -> None:
+@pytest.mark.parametrize("codec", ["f16", "int8"])
+def test_probabilities_of_all_classes(tmp_path: Path, teachers: list[LoadedTeacher], codec: str) -> None:
+    """A pool of whole rows of probabilities, as anyone may write one."""
     images = write_images(tmp_path / "images")
-    write_fkd_labels(tmp_path / "labels", images, teachers[0], label_type="marginal_smoothing_k5", side=SIDE)
-    options = ImportOptions(classes=100, mean=CIFAR.mean, std=CIFAR.std)
-    import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=options)
+    source = write_epochs(tmp_path / "labels", epochs=1, ids_in_batch=True, classes=100)
+    label_again(source, images, teachers[:1], side=SIDE)
+    import_labels(source, tmp_path / "pool", images=images)
     with PoolReader(tmp_path / "pool") as pool:
-        encode_pool(pool, tmp_path / "small", CodecRequest(name="int8"))
-    with pytest.raises(InvalidArgumentError, match="encoded again"):
-        verified(tmp_path / "small", images, teachers[:1])
+        header = replace(pool.header, label_kind="probabilities", ensemble=None)
+        with PoolWriter(
+            tmp_path / "soft", header=header, images=pool.images, codec=codec_named(codec)
+        ) as writer:
+            for batch in pool:
+                soft = torch.from_numpy(batch.labels.astype(np.float32)).softmax(1).half().numpy()
+                writer.append(replace(batch, labels=soft))
+            writer.commit()
+    # The logits were rounded to half precision before their softmax: allow for that.
+    with PoolReader(tmp_path / "soft") as pool:
+        found = verify_with_teacher(pool, images, teachers[0], batches=9, tolerance=5e-4)
+        assert found.agrees
+        assert found.rows == 20
+        assert not verify_with_teacher(pool, images, teachers[1], batches=9, tolerance=5e-4).agrees
