@@ -15,6 +15,7 @@ import torch
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.kept import KeptClasses, levels_of_missing
+from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.foreign.imported import import_parameters
 from lpld_labels.format.manifest import PoolHeader
@@ -50,11 +51,7 @@ def stored_meaning(header: PoolHeader) -> StoredMeaning:
 
 def expected_labels(logits: FloatArray, meaning: StoredMeaning) -> FloatArray:
     """Return what is stored for these logits [B, C]: themselves, or their softmax."""
-    if meaning.kind == "logits":
-        return logits
-    scaled = logits.astype(np.float64) / meaning.temperature
-    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
+    return logits if meaning.kind == "logits" else softened(logits, "logits", meaning.temperature)
 
 
 def float_difference(logits: FloatArray) -> FloatArray:
