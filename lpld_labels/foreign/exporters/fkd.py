@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lpld_labels.codecs.label_meaning import softmax
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.exporters.base import Amount, ExportFormat
@@ -133,8 +134,7 @@ class FkdExport(ExportFormat):
             return sparse.values, sparse.indices
         labels = self.pool.read_labels(key, dtype=np.float32)
         if self.pool.header.label_kind == "logits":
-            powers = np.exp(labels - labels.max(axis=1, keepdims=True))
-            labels = powers / powers.sum(axis=1, keepdims=True)
+            labels = softmax(np.asarray(labels, np.float32))
         classes = np.argsort(-labels, axis=1, kind="stable")[:, : self._k].astype(np.int32)
         return np.take_along_axis(labels, classes, axis=1), classes
 
