@@ -92,18 +92,18 @@ class Sampling:
         return np.flatnonzero(self.epochs == survivors[chosen])
 
     def _shuffled(self, epoch: int) -> Places:
-        """Take L places from shuffles laid end to end; shuffle number k is keyed by (seed, k)."""
+        """Take L places from shuffles laid end to end; shuffle k is keyed by (seed, k)."""
         count, length = len(self.epochs), self.batches_per_epoch
         start, stop = epoch * length, (epoch + 1) * length
         first, last = start // count, (stop - 1) // count
         shuffles = [
-            np.argsort(self._draws(number, count), kind="stable") for number in range(first, last + 1)
+            np.argsort(self._draws(shuffle, count), kind="stable") for shuffle in range(first, last + 1)
         ]
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
-    def _draws(self, number: int, count: int) -> npt.NDArray[np.float64]:
+    def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
         """Return uniform draws, the one stream of NumPy's that stays the same between its releases."""
-        return keyed_generator(self.seed, _STREAM, number).random(count)
+        return keyed_generator(self.seed, _STREAM, stream).random(count)
 
 
 def _below(count: int, draws: npt.NDArray[np.float64]) -> Places:

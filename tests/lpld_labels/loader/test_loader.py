@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
-from lpld_labels.loader.cursor import TaskSampler
 from lpld_labels.loader.sampling import POLICIES, Sampling
+from lpld_labels.loader.steps import StepSampler
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
@@ -117,7 +117,7 @@ def test_epochs_follow_each_other_and_break_ends_one(
     assert row_keys(list(loader)) == scheduled(pool, 3)
     loader.set_epoch(1)
     assert row_keys(list(loader)) == scheduled(pool, 1)
-    assert isinstance(loader.sampler, TaskSampler)
+    assert isinstance(loader.sampler, StepSampler)
     loader.sampler.set_epoch(7)
     assert row_keys(list(loader)) == scheduled(pool, 7)
 
