@@ -101,6 +101,7 @@ class Schedule:
             "policy": self.sampling.policy,
             "seed": self.sampling.seed,
             "batches_per_epoch": self.sampling.batches_per_epoch,
+            "equal_epochs": self.sampling.chosen is not None,
             "unit": "label batches" if self.whole_batches else "rows",
         }
 

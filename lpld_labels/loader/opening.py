@@ -28,7 +28,11 @@ def make_schedule(
     """Return what is played, in batches of some rows or of one label batch each."""
     return Schedule(
         sampling=Sampling.of(
-            pool, settings.policy, seed=settings.seed, batches_per_epoch=settings.batches_per_epoch
+            pool,
+            settings.policy,
+            seed=settings.seed,
+            batches_per_epoch=settings.batches_per_epoch,
+            equal_epochs=settings.equal_epochs,
         ),
         rows=pool.index.rows,
         cut=Cut(batch=1 if batch_size is None else batch_size, drop_last=drop_last),

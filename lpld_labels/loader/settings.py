@@ -28,6 +28,8 @@ class LabelSettings:
     """Options of every loader.
 
     policy, seed, batches_per_epoch: which label batches an epoch uses; see `lpld_labels.loader.sampling`.
+    equal_epochs: leave out label batches that lack rows, so that all epochs have the same length; for
+        trainers that ask for it once (Lightning, Hugging Face's Trainer).
     rank, world_size: which process of how many (ranks that shall see the same rows, as in tensor
         parallel training, get the same rank); from torch.distributed when an iteration starts unless
         given. See `lpld_labels.loader.share` for who gets what.
@@ -37,6 +39,7 @@ class LabelSettings:
     policy: str = "batches"
     seed: int = 0
     batches_per_epoch: int | None = None
+    equal_epochs: bool = False
     rank: int | None = None
     world_size: int | None = None
     num_workers: int = 0

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.accelerate_hooks import accelerator_device, told_accelerate
 from lpld_labels.loader.cursor import STATE_VERSION, parse_state
+from lpld_labels.loader.share import Position
 from lpld_labels.loader.steps import StepSampler, TrainingSteps
 from lpld_labels.loader.streaming import as_it_is
 from lpld_labels.pool.reader import PoolReader
@@ -50,9 +51,15 @@ class StreamingLoader(DataLoader[Any]):
         )
 
     def __len__(self) -> int:
-        """Number of batches this process yields in the current epoch, with those before a resume."""
-        at = self.dataset.cursor.at
-        return at.steps + self.dataset.schedule.count(at, self.dataset.processes())
+        """Number of batches this process yields in the current epoch.
+
+        In one resumed with another number of processes, at least those before and those still to come:
+        trainers that go on counting from a checkpoint stop at this number.
+        """
+        at, schedule = self.dataset.cursor.at, self.dataset.schedule
+        processes = self.dataset.processes()
+        whole = schedule.count(Position(at.epoch), processes)
+        return max(whole, at.steps + schedule.count(at, processes)) if at.done else whole
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator does for an iterator
         self._turn += 1
