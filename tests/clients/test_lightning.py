@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.launching import WORKERS, results, run
-from tests.clients.rows import STOP, Rows, epoch_alone, in_steps, open_loader, together
+from tests.clients.rows import PER_RANK, STOP, Rows, epoch_alone, in_steps, open_loader, together
 
 
 def ddp(ranks: int, *arguments: object) -> None:
@@ -56,10 +56,11 @@ def test_they_resume_at_the_next_step(
 def test_one_process_goes_on(two_ranks: Path, client_pool: Path, client_images: Path, rest: Rows) -> None:
     import lightning
 
+    from examples.lightning_training import RecountSteps
     from tests.clients.recorder import QUIET, Recorder
 
     model = Recorder()
-    trainer = lightning.Trainer(max_epochs=3, **QUIET)
+    trainer = lightning.Trainer(max_epochs=3, callbacks=[RecountSteps(PER_RANK)], **QUIET)
     trainer.fit(
         model,
         open_loader(client_pool, client_images),

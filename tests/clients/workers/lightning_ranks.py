@@ -14,9 +14,10 @@ from typing import Any
 
 import lightning
 
+from examples.lightning_training import RecountSteps
 from lpld_labels.loader import PoolLoader
 from tests.clients.recorder import QUIET, Recorder, SaveAtStop
-from tests.clients.rows import open_loader
+from tests.clients.rows import PER_RANK, open_loader
 
 
 class MakesItsLoader(Recorder):
@@ -49,7 +50,7 @@ def main() -> None:
         trainer(SaveAtStop(saved)).fit(before, open_loader(pool, images))
         found["before"] = before.rows
     after = MakesItsLoader(pool, images)
-    last = trainer()
+    last = trainer(RecountSteps(PER_RANK))
     last.fit(after, ckpt_path=checkpoints[0] if checkpoints else saved, weights_only=True)
     found["resumed"] = after.rows
     (directory / f"rank{last.global_rank}.json").write_text(json.dumps(found))

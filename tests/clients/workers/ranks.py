@@ -62,6 +62,7 @@ def accelerated(pool: str, images: str, out: Path, resume: Path | None) -> dict[
     found["before"], found["after"] = rows_of(before), rows_of(after)
     found["stopped"] = stop(before)
     accelerator.save_state(str(out / "accelerate"))
+    accelerator.wait_for_everyone()
     for loader in (before, after):
         loader.set_epoch(7)
     accelerator.load_state(str(out / "accelerate"))
