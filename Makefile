@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit kills clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
@@ -22,6 +22,10 @@ types: $(VENV)/.ready-test
 
 unit: $(VENV)/.ready-test
 	$(RUN)/python -m pytest -n 2 --dist worksteal
+
+# The training process is killed at 20 moments instead of 4; no worker may outlive it.
+kills: $(VENV)/.ready-test
+	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py
 
 # The stamp is touched only after a complete install, so an interrupted one is taken up again.
 $(VENV)/.ready-%: pyproject.toml
