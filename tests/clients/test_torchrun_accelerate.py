@@ -63,7 +63,7 @@ def test_accumulation_ends_with_the_epoch(two_ranks: Path) -> None:
 def test_one_process_goes_on(two_ranks: Path, client_pool: Path, client_images: Path, rest: Rows) -> None:
     torch = pytest.importorskip("torch")
     saved = torch.load(two_ranks / "accelerate" / "dl_state_dict.bin", weights_only=True)
-    assert saved == json.loads((two_ranks / "plain.json").read_text())
+    assert saved == json.loads((two_ranks / "plain0.json").read_text())
     loader = open_loader(client_pool, client_images)
     loader.load_state_dict(saved)
     assert rows_of(loader) == in_steps(rest, 1)
