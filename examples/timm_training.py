@@ -22,7 +22,7 @@ from timm.utils import AverageMeter, ModelEmaV3
 from lpld_labels.loader import PoolLoader, pool_loader
 
 
-class SoftTargetLoss(SoftTargetCrossEntropy):
+class SoftTargetLoss(SoftTargetCrossEntropy):  # type: ignore[misc]  # timm comes without types
     """timm's loss for soft targets on softened outputs: the distillation loss up to a constant."""
 
     def __init__(self, temperature: float) -> None:

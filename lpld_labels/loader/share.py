@@ -40,11 +40,12 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of one process: `units` of its units, between two positions."""
+    """One batch of one of the processes: `units` of its units, between two positions of all of them."""
 
     before: Position
     units: int
     after: Position
+    processes: Processes
 
     @property
     def epoch(self) -> int:
@@ -108,7 +109,7 @@ class EpochUnits:
             if ahead:
                 done = position.done + units * processes.world
                 after = Position(self.epoch, done, position.steps + 1)
-            yield Step(position, units, after)
+            yield Step(position, units, after, processes)
             position = after
 
     def runs(self, position: Position, cut: Cut, processes: Processes) -> Iterator[tuple[int, Runs]]:

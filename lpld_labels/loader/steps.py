@@ -52,14 +52,14 @@ class TrainingSteps(Dataset[Any]):
 
     def __getitem__(self, step: Step) -> Any:
         """Return the batch of a step, and count it as delivered."""
-        processes, make = self.processes(), self._make
-        if make is None or self._stands != (step.before, processes, self.device):
-            make = self._cutter(self._stream.start(step.before, processes), self.device)
+        make = self._make
+        if make is None or self._stands != (step.before, step.processes, self.device):
+            make = self._cutter(self._stream.start(step.before, step.processes), self.device)
         # If this fails, the stream is at no position one could go on from.
         self._make = None
         batch = make(step)
         self._make = make
-        self._stands = (step.after, processes, self.device)
+        self._stands = (step.after, step.processes, self.device)
         self.cursor.passed(step)
         return batch
 

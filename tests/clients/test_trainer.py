@@ -25,7 +25,7 @@ class Student(torch.nn.Module):
         return logits
 
 
-def fit(pool: Path, images: Path, out: Path, resume: Path | None = None, **options: Any) -> Any:
+def fit(pool: Path, images: Path, out: Path, resume: Path | None, accumulate: int) -> Any:
     """Train two epochs from batches of ten rows; return the rows, the trainer's state and the weights."""
     from transformers import TrainingArguments
 
@@ -34,9 +34,10 @@ def fit(pool: Path, images: Path, out: Path, resume: Path | None = None, **optio
     rows: list[Any] = []
 
     class Recorder(PoolTrainer):
-        def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *args: Any, **facts: Any) -> Any:
+        def training_step(self, model: Any, inputs: dict[str, torch.Tensor], *facts: Any) -> torch.Tensor:
             rows.append(inputs["keys"].tolist())
-            return super().compute_loss(model, inputs, *args, **facts)
+            loss: torch.Tensor = super().training_step(model, inputs, *facts)
+            return loss
 
     torch.manual_seed(0)
     arguments = TrainingArguments(
@@ -46,16 +47,17 @@ def fit(pool: Path, images: Path, out: Path, resume: Path | None = None, **optio
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
-        **options,
+        gradient_accumulation_steps=accumulate,
     )
     loader = open_loader(pool, images, batch_size=10, temperature=4.0, batch_format="dict")
-    trainer = Recorder(Student(), arguments, loader=loader, temperature=4.0)
+    student = Student()
+    trainer = Recorder(student, arguments, loader=loader, temperature=4.0)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-    return rows, trainer.state, [weights.detach().clone() for weights in trainer.model.parameters()]
+    return rows, trainer.state, [weights.detach().clone() for weights in student.parameters()]
 
 
 def test_trainer_plays_the_epochs(client_pool: Path, client_images: Path, tmp_path: Path) -> None:
-    rows, state, _ = fit(client_pool, client_images, tmp_path)
+    rows, state, _ = fit(client_pool, client_images, tmp_path, None, 1)
     expected = [step for epoch in range(2) for step in epoch_alone(client_pool, client_images, epoch, 2)]
     assert rows == expected
     assert (state.global_step, state.epoch) == (20, 2.0)
@@ -65,11 +67,9 @@ def test_trainer_plays_the_epochs(client_pool: Path, client_images: Path, tmp_pa
 def test_it_resumes_at_the_next_batch(
     client_pool: Path, client_images: Path, tmp_path: Path, accumulate: int, saved: int
 ) -> None:
-    options = {"gradient_accumulation_steps": accumulate}
-    whole, _, expected = fit(client_pool, client_images, tmp_path / "whole", **options)
-    rest, state, weights = fit(
-        client_pool, client_images, tmp_path / "rest", tmp_path / "whole" / f"checkpoint-{saved}", **options
-    )
+    whole, _, expected = fit(client_pool, client_images, tmp_path / "whole", None, accumulate)
+    checkpoint = tmp_path / "whole" / f"checkpoint-{saved}"
+    rest, state, weights = fit(client_pool, client_images, tmp_path / "rest", checkpoint, accumulate)
     assert rest == whole[len(whole) - len(rest) :]
     # Ten batches an epoch are four steps of three: the seventh is that of the ninth batch of epoch 1.
     assert len(rest) == {1: 20 - saved, 3: 1}[accumulate]

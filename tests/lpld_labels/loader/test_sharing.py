@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +131,13 @@ def test_a_process_renders_its_rows_and_their_partners_only(
     pools: dict[str, PoolReader], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered: list[int] = []
-    read: Callable[..., Any] = ImageStore.__getitem__
-    monkeypatch.setattr(
-        ImageStore, "__getitem__", lambda store, index: rendered.append(index) or read(store, index)
-    )
+    read = ImageStore.__getitem__
+
+    def counted(store: ImageStore, index: int) -> Any:
+        rendered.append(index)
+        return read(store, index)
+
+    monkeypatch.setattr(ImageStore, "__getitem__", counted)
     counts = {}
     for kind in ("none", "cutmix"):
         rendered.clear()
