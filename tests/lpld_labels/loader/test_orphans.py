@@ -71,7 +71,9 @@ def kill_at(trainer: subprocess.Popen[str], moment: int) -> None:
         assert trainer.stdout.readline()
     time.sleep(0.013 * (moment // 4))
     trainer.kill()
-    trainer.communicate()
+    trainer.wait()
+    # Read no further: workers that live on hold the other end.
+    trainer.stdout.close()
 
 
 def test_no_process_outlives_a_killed_trainer(pool: Path, images: Path) -> None:
