@@ -8,7 +8,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 LOWEST := .venv-lowest
 
-.PHONY: demo test lint types unit test-lowest clean
+.PHONY: demo test lint types unit test-lowest kills clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
@@ -29,6 +29,10 @@ unit: $(VENV)/.ready-test
 
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not timing"
+
+# The training process is killed at 20 moments instead of 4; no worker may outlive it.
+kills: $(VENV)/.ready-test
+	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py
 
 # The stamp is touched only after a complete install, so an interrupted one is taken up again.
 $(VENV)/.ready-%: pyproject.toml

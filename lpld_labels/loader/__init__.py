@@ -10,6 +10,16 @@ without images, `sre2l_loader` the tuples that SRe2L and LPLD training scripts e
         for batch in loader:
             loss = distillation_loss(model(batch.images), batch.labels)
     loader.state_dict()      # resume at the next batch with load_state_dict
+
+Words used in this package: a label batch's *place* is where it is in the pool's index, a view's *slot*
+its row in its label batch; a *position* is where training is (epoch, rows done, steps made); a *step* is
+one batch of every process; a *buffer* is shared memory for the pixels of one label batch.
+
+    settings    what may be asked for       sampling   (seed, epoch) -> places
+    processes   who shares the epochs       share      rows of an epoch -> steps, and who takes which
+    cursor      positions and states        dataset    one label batch, prepared (in workers)
+    streaming   the workers                 assembly   label batches -> training batches
+    steps       batches by step             streaming_loader   the DataLoader that trainers see
 """
 
 from __future__ import annotations

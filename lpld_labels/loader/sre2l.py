@@ -14,9 +14,8 @@ and leave out the lines that draw epochs or batches: the loader's policy does th
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +25,20 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batch import to_tensor
 from lpld_labels.loader.buffers import BufferPool
-from lpld_labels.loader.cursor import Cursor, Schedule
 from lpld_labels.loader.dataset import LabelBatches, Prepared, Renderer
 from lpld_labels.loader.decoders import TorchDecoder, decoder_for
-from lpld_labels.loader.image_cache import MEMORY_BYTES
-from lpld_labels.loader.opening import find_normalisation, make_schedule, open_reader, open_renderer
-from lpld_labels.loader.share import Share
-from lpld_labels.loader.streaming import StreamingLoader
+from lpld_labels.loader.opening import (
+    Location,
+    find_normalisation,
+    make_schedule,
+    open_reader,
+    open_renderer,
+)
+from lpld_labels.loader.settings import ImageSettings, takes_options
+from lpld_labels.loader.share import Step
+from lpld_labels.loader.steps import TrainingSteps
+from lpld_labels.loader.streaming import LabelStream
+from lpld_labels.loader.streaming_loader import StreamingLoader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import normalise
 
@@ -55,19 +61,12 @@ soft_label: float32 [B, C].
 """
 
 
-class Sre2lDataset(LabelBatches):
+class Sre2lDataset(TrainingSteps):
     """The loader's dataset, with what training scripts call on it."""
 
-    def __init__(
-        self, pool: PoolReader, decoder: TorchDecoder, renderer: Renderer, batches_per_epoch: int
-    ) -> None:
-        super().__init__(pool, decoder, renderer)
-        self.batch_num_per_epoch = batches_per_epoch
-        self.cursor = Cursor()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration plays."""
-        self.cursor.set_epoch(epoch)
+    @property
+    def batch_num_per_epoch(self) -> int:
+        return self.schedule.sampling.batches_per_epoch
 
 
 class Sre2lLoader(StreamingLoader):
@@ -75,45 +74,36 @@ class Sre2lLoader(StreamingLoader):
 
     dataset: Sre2lDataset
 
-    def __init__(
-        self,
-        dataset: Sre2lDataset,
-        schedule: Schedule,
-        renderer: Renderer,
-        decoder: TorchDecoder,
-        *,
-        pool: PoolReader,
-        mean: Sequence[float],
-        std: Sequence[float],
-        **options: Any,
-    ) -> None:
-        self._renderer = renderer
-        self._decoder = decoder
-        self._images = pool.images
-        self._normalisation = (mean, std)
-        self._buffers = BufferPool()
-        super().__init__(dataset, schedule, pool=pool, cursor=dataset.cursor, **options)
 
-    def _steps(self, units: int) -> int:
-        return units
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sre2lCutter:
+    """Makes the tuples. normalisation: (mean, std)."""
 
-    def _cut(self, prepared: Iterator[Prepared], share: Share) -> Iterator[tuple[Sre2lBatch, int]]:
-        for item in prepared:
-            yield self._batch(item), 1
+    renderer: Renderer
+    decoder: TorchDecoder
+    images: ImageTable
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]]
+    buffers: BufferPool = field(default_factory=BufferPool)
+
+    def __call__(
+        self, prepared: Iterator[Prepared], device: torch.device | None
+    ) -> Callable[[Step], Sre2lBatch]:
+        del device  # scripts move the tensors themselves
+        return lambda step: self._batch(next(prepared))
 
     def _batch(self, item: Prepared) -> Sre2lBatch:
         views = item.views
-        pixels = self._renderer.pixels(item.slot, views.rows)
-        images = self._buffers.images(views.rows, pixels.shape[2], pixels.shape[3])
-        normalise(pixels, *self._normalisation, out=images)
+        pixels = self.renderer.pixels(item.buffer, views.rows)
+        images = self.buffers.images(views.rows, pixels.shape[2], pixels.shape[3])
+        normalise(pixels, *self.normalisation, out=images)
         seen = (
             images,
-            torch.from_numpy(self._images.classes[views.images].astype(np.int64)),
+            torch.from_numpy(self.images.classes[views.images].astype(np.int64)),
             torch.from_numpy(views.flips.copy()),
-            torch.from_numpy(_fractions(views, self._images)),
+            torch.from_numpy(_fractions(views, self.images)),
             torch.from_numpy(views.images.astype(np.int64)),
         )
-        soft_label = self._decoder.finish(tuple(to_tensor(part) for part in item.parts))
+        soft_label = self.decoder.finish(tuple(to_tensor(part) for part in item.parts))
         mix = views.mix
         if mix is None:
             return seen, None, None, None, soft_label
@@ -126,59 +116,19 @@ def _fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.float32]:
     return (views.crops / np.stack([heights, widths, heights, widths], axis=1)).astype(np.float32)
 
 
-def sre2l_loader(
-    pool: PoolReader | str | os.PathLike[str],
-    images_dir: str | os.PathLike[str],
-    *,
-    policy: str = "batches",
-    seed: int = 0,
-    batches_per_epoch: int | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    num_workers: int = 0,
-    prefetch_factor: int = 2,
-    timeout: float = 0,
-    multiprocessing_context: Any = None,
-    cache_directory: str | os.PathLike[str] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
-) -> Sre2lLoader:
+@takes_options(ImageSettings)
+def sre2l_loader(settings: ImageSettings, pool: PoolReader | Location, images_dir: Location) -> Sre2lLoader:
     """Open a pool for a training script of SRe2L or LPLD; yields one `Sre2lBatch` per label batch.
 
-    All parameters mean the same as for `pool_loader`. Processes get equal numbers of label batches.
+    Processes take turns at label batches. Keywords: see `ImageSettings` and `LabelSettings`.
     """
     reader = open_reader(pool)
-    mean, std = find_normalisation(reader, mean, std)
-    schedule = make_schedule(
-        reader,
-        policy=policy,
-        seed=seed,
-        batches_per_epoch=batches_per_epoch,
-        rank=rank,
-        world_size=world_size,
-        whole_batches=True,
-    )
-    renderer = open_renderer(
-        reader,
-        images_dir,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        cache_directory=cache_directory,
-        memory_bytes=memory_bytes,
-        mixed=False,
-    )
+    normalisation = find_normalisation(reader, settings.mean, settings.std)
+    schedule = make_schedule(reader, settings)
+    renderer = open_renderer(reader, images_dir, settings, mixed=False)
     decoder = decoder_for(reader.codec, reader.classes)
-    return Sre2lLoader(
-        Sre2lDataset(reader, decoder, renderer, schedule.sampling.batches_per_epoch),
-        schedule,
-        renderer,
-        decoder,
-        pool=reader,
-        mean=mean,
-        std=std,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        timeout=timeout,
-        multiprocessing_context=multiprocessing_context,
+    stream = LabelStream(LabelBatches(reader, decoder, renderer), schedule, settings)
+    cutter = Sre2lCutter(
+        renderer=renderer, decoder=decoder, images=reader.images, normalisation=normalisation
     )
+    return Sre2lLoader(Sre2lDataset(stream, schedule, cutter, settings), pool=reader)

@@ -144,11 +144,15 @@ class PoolReader:
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
         """Return one batch as stored, to copy it into another pool of the same codec."""
-        name, number = self._find(key)
+        return self.read_encoded_at(self._find(key)[1])
+
+    def read_encoded_at(self, number: int) -> EncodedBatch:
+        """Return the batch at a place in the index as stored."""
         shard, view_row, position, rows = self._locate(number)
         block, part = shard.view_slice(view_row, rows)
         payload = shard.payload(view_row, position, rows)
-        return EncodedBatch(views=block.batch(name, part), payload=payload, digest=self._index.digest(number))
+        views = block.batch(self._index.key(number), part)
+        return EncodedBatch(views=views, payload=payload, digest=self._index.digest(number))
 
     def iterate(
         self, keys: Iterable[tuple[int, int]] | None = None, *, dtype: npt.DTypeLike | None = None
