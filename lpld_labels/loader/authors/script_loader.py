@@ -54,6 +54,7 @@ class ScriptLoader(DataLoader[Any]):
     """
 
     dataset: ScriptBatches
+    sampler: Programme
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class ScriptLoader(DataLoader[Any]):
             persistent_workers=workers > 0,
             timeout=options.get("timeout", 0),
             multiprocessing_context=options.get("multiprocessing_context"),
-            # DataLoader draws a seed for its workers; a generator of our own leaves the script's alone.
+            # DataLoader draws a seed for its workers, but not in every pass; see __iter__.
             generator=torch.Generator(),
         )
 
@@ -128,6 +129,9 @@ class ScriptLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator does for an iterator
         self._programme.begin()
+        # The scripts' own loaders take one number from torch's generator in every pass. So does this one:
+        # a script that draws batches from that generator then draws the same ones.
+        torch.empty((), dtype=torch.int64).random_()
         return self._play(super().__iter__())
 
     def _play(self, stream: Iterator[Replayed | LabelPoolError]) -> Iterator[Any]:
