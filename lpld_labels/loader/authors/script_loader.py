@@ -132,31 +132,30 @@ class ScriptLoader(DataLoader[Any]):
         # The scripts' own loaders take one number from torch's generator in every pass. So does this one:
         # a script that draws batches from that generator then draws the same ones.
         torch.empty((), dtype=torch.int64).random_()
-        return self._play(super().__iter__())
+        return self._play()
 
-    def _play(self, stream: Iterator[Replayed | LabelPoolError]) -> Iterator[Any]:
-        arriving = ((item, self._images(item)) for item in self._checked(stream))
+    def _play(self) -> Iterator[Any]:
+        arriving = ((item, self._images(item)) for item in self._arriving())
         while step := list(islice(arriving, self._together)):
             yield self._batch(step)
 
-    def _checked(self, stream: Iterator[Replayed | LabelPoolError]) -> Iterator[Replayed]:
-        while True:
-            try:
-                item = next(stream, None)
-            except RuntimeError as error:
-                # Torch has no class of its own for workers that were killed or do not answer.
-                if not str(error).startswith("DataLoader"):
-                    raise
-                self._iterator = None
-                raise WorkerDiedError(
-                    f"a loading process is gone: {str(error).strip()}",
-                    hint="it may have run out of memory; try fewer workers, or num_workers=0",
-                ) from error
-            if item is None:
-                return
-            if isinstance(item, LabelPoolError):
-                raise item
-            yield item
+    def _arriving(self) -> Iterator[Replayed]:
+        try:
+            for item in super().__iter__():
+                if isinstance(item, LabelPoolError):
+                    raise item
+                yield item
+        except (RuntimeError, EOFError, OSError) as error:
+            # Torch has no class of its own for workers that were killed or do not answer. One that dies
+            # while it hands over memory breaks the connection instead.
+            broken = self.num_workers > 0 and not isinstance(error, RuntimeError)
+            if isinstance(error, LabelPoolError) or not (broken or str(error).startswith("DataLoader")):
+                raise
+            self._iterator = None
+            raise WorkerDiedError(
+                f"a loading process is gone: {str(error).strip()}",
+                hint="it may have run out of memory; try fewer workers, or num_workers=0",
+            ) from error
 
     def _images(self, item: Replayed) -> torch.Tensor:
         """Return the pixels of a slot as torchvision's ToTensor and Normalize would, bit by bit."""

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.transforms import functional as vision
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import (
     fkd_loader,
     gvbsm_loader,
@@ -262,46 +262,6 @@ def test_arguments_that_do_not_fit_are_refused(folder: Path, whole: PoolReader, 
         fkd_loader(plain, folder, batch_size=24, num_crops=2)
     with pytest.raises(InvalidArgumentError, match="without CutMix"):
         fkd_loader(whole, folder, batch_size=16, num_crops=2)
-
-
-def test_an_error_in_a_worker_arrives_as_it_was(tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "images", 8)
-    pool = build(tmp_path / "pool", folder, batch_size=8)
-    loader = sre2l_loader(pool, folder, batch_size=8, mix_type="cutmix", num_workers=1)
-    next(folder.rglob("*.png")).write_bytes(b"no image")
-    with pytest.raises(LabelPoolError):
-        list(loader)
-
-
-def test_a_worker_that_was_killed_is_reported(folder: Path, whole: PoolReader) -> None:
-    loader = sre2l_loader(whole, folder, batch_size=16, mix_type="cutmix", num_workers=1)
-    batches = iter(loader)
-    next(batches)
-    for worker in loader._iterator._workers:  # type: ignore[union-attr]  # torch offers no other way
-        worker.kill()
-    with pytest.raises(WorkerDiedError, match="num_workers=0"):
-        list(batches)
-
-
-def test_leaving_a_pass_early_does_not_disturb_the_next(folder: Path, whole: PoolReader) -> None:
-    loader = lpld_loader(whole, folder, batch_size=16, mix_type="cutmix", num_workers=2)
-    for epoch in (1, 3):
-        loader.dataset.set_epoch(epoch)
-        for batch in loader:
-            assert keys(whole, batch[0][4]) == (epoch, 0)
-            break
-    loader.dataset.set_epoch(2)
-    labels = [batch[4] for batch in loader]
-    for number, label in enumerate(labels):
-        assert np.array_equal(label.numpy(), whole.read_labels((2, number)))
-
-
-def test_spawned_workers_play_the_same(folder: Path, whole: PoolReader) -> None:
-    options: dict[str, Any] = {"batch_size": 16, "mix_type": "cutmix"}
-    spawned = gvbsm_loader(whole, folder, num_workers=1, multiprocessing_context="spawn", **options)
-    for ours, expected in zip(spawned, gvbsm_loader(whole, folder, **options), strict=True):
-        assert torch.equal(ours[0], expected[0])
-        assert torch.equal(ours[7], expected[7])
 
 
 def test_a_pool_without_complete_batches_is_played(folder: Path, tmp_path: Path) -> None:
