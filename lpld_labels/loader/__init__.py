@@ -1,7 +1,7 @@
 """Pools as stock `torch.utils.data` loaders.
 
 `pool_loader` yields training batches (images, labels, targets), `label_loader` whole label batches
-without images, `sre2l_loader` the tuples that SRe2L and LPLD training scripts expect.
+without images; the loaders of `lpld_labels.loader.authors` are for the authors' training scripts.
 
     from lpld_labels.loader import pool_loader
 
@@ -24,22 +24,30 @@ one batch of every process; a *buffer* is shared memory for the pixels of one la
 
 from __future__ import annotations
 
+from lpld_labels.loader.authors import (
+    fkd_loader,
+    gvbsm_loader,
+    lpld_loader,
+    lpqld_loader,
+    sre2l_loader,
+)
 from lpld_labels.loader.batch import PoolBatch, UndecodedBatch
 from lpld_labels.loader.decoders import DECODERS, TorchDecoder
 from lpld_labels.loader.label_loader import LabelLoader, label_loader
 from lpld_labels.loader.pool_loader import PoolLoader, pool_loader
-from lpld_labels.loader.sre2l import Sre2lBatch, Sre2lLoader, sre2l_loader
 
 __all__ = [
     "DECODERS",
     "LabelLoader",
     "PoolBatch",
     "PoolLoader",
-    "Sre2lBatch",
-    "Sre2lLoader",
     "TorchDecoder",
     "UndecodedBatch",
+    "fkd_loader",
+    "gvbsm_loader",
     "label_loader",
+    "lpld_loader",
+    "lpqld_loader",
     "pool_loader",
     "sre2l_loader",
 ]
