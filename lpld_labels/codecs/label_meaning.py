@@ -77,7 +77,7 @@ def softened(labels: Labels, kind: str, temperature: float) -> Labels:
 def check_temperature(temperature: float) -> None:
     """Refuse what cannot soften a label."""
     if not (temperature > 0 and math.isfinite(temperature)):
-        raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
+        raise InvalidArgumentError("temperature is out of range", expected="a number > 0", got=temperature)
 
 
 def find_normalisation(
