@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.exporters.base import ExportFile, ExportFormat
 from lpld_labels.foreign.exporters.batch_list import batch_items
@@ -48,7 +47,7 @@ class LpqldExport(ExportFormat):
 
     @property
     def _sparse(self) -> bool:
-        return isinstance(self.pool.codec, TopKCodec) or self.options.top_k is not None
+        return self.pool.codec.top_k is not None or self.options.top_k is not None
 
     def content(self, key: BatchKey) -> list[Any]:
         """Return seven items, or six with whole rows."""
@@ -66,8 +65,8 @@ class LpqldExport(ExportFormat):
 
     def _top(self, key: BatchKey) -> list[Any]:
         """Return values float16 [B, k] and classes int16 [B, k], largest first."""
-        codec, k = self.pool.codec, self.options.top_k
-        if isinstance(codec, TopKCodec) and k in (None, codec.k):
+        codec, k = self.pool.codec.top_k, self.options.top_k
+        if codec is not None and k in (None, codec.k):
             stored = self.pool.read_encoded(key)
             values, classes, _ = codec.sparse(
                 stored.payload, rows=stored.views.rows, classes=self.pool.classes

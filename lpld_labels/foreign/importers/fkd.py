@@ -115,8 +115,8 @@ class Fkd(LabelFormat):
 
 
 def _encode(parts: ImageCrops, target: ImportTarget) -> EncodedLabels:
-    codec = target.codec
-    if not isinstance(codec, TopKCodec):
+    codec = target.codec.top_k
+    if codec is None:
         raise TypeError("FKD labels are stored as top-k")
     classes = target.header.classes
     # Probabilities add up to one, so the mass of the classes that were left out is known.
@@ -186,8 +186,8 @@ def _target(sample: ImageCrops, images: ImageTable, options: ImportOptions, note
 def _checked(path: Path, target: ImportTarget, *, crops: int) -> ImageCrops:
     """Read a file and refuse it if it differs from the others."""
     found = read_image_crops(path)
-    codec = target.codec
-    if isinstance(codec, TopKCodec):
+    codec = target.codec.top_k
+    if codec is not None:
         expected = f"{codec.value_dtype} [{crops}, 2, {codec.k}]"
         got = f"{found.values.dtype} [{len(found.values)}, 2, {found.values.shape[1]}]"
         if expected != got:
