@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import tempfile
 import time
@@ -11,21 +10,6 @@ from pathlib import Path
 
 from tests.kills.commands import COMMANDS
 from tests.kills.harness import Failure, Harness, report
-
-WARM = (
-    "lpld_cli.main",
-    "lpld_cli.prune",
-    "lpld_cli.encode",
-    "lpld_cli.plan",
-    "lpld_cli.import_labels",
-    "lpld_cli.build",
-    "lpld_labels.rewriting.plan_apply",
-    "lpld_labels.foreign.importers",
-    "lpld_core.relabel.jobs",
-    "tests.lpld_labels.foreign.importers.label_folders",
-    "rich.progress",
-    "pyarrow.compute",
-)
 
 MEMORY = Path("/dev/shm")  # noqa: S108
 """Where files cost nothing to make durable; thousands of runs do."""
@@ -44,9 +28,6 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take only every n-th point")
     options = parser.parse_args()
     names = options.commands or list(COMMANDS)
-    # Once, here: every run is a fork of this process.
-    for module in WARM:
-        importlib.import_module(module)
     failures: list[Failure] = []
     cases = 0
     for name in names:

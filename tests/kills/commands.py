@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import shutil
 from pathlib import Path
 
@@ -32,8 +31,8 @@ def seal_every_batch() -> None:
 
 
 def make_pool(source: Path) -> None:
-    """Write a pool of nine batches, one of them incomplete."""
-    batches = make_batches(3, 3)
+    """Write a pool of six batches."""
+    batches = make_batches(2, 3)
     header = make_header(CLASSES, ROWS)
     write_pool(source / "pool", batches, header=header, images=make_images(classes=CLASSES)).close()
 
@@ -44,14 +43,55 @@ def run_prune(source: Path, out: Path) -> None:
 
 
 def run_prune_budget(source: Path, out: Path) -> None:
+    """Keep what fits, by an order in which more batches are not the same ones and some others."""
     seal_every_batch()
-    sizes = [entry["bytes"] for entry in json.loads((source / "pool" / "pool.json").read_bytes())["files"]]
-    run_cli("prune", source / "pool", out, "--budget", int(sum(sizes) * 0.8))
+    run_cli("prune", source / "pool", out, "--budget", 24_000, "--by", "confidence", "--prefer", "uniform")
 
 
 def run_encode(source: Path, out: Path) -> None:
     seal_every_batch()
     run_cli("encode", source / "pool", out, "--codec", "int8")
+
+
+def make_wide_pool(source: Path) -> None:
+    """Write a pool of six batches of forty classes, for which a basis pays."""
+    from dataclasses import replace
+
+    from tests.label_factory import make_logits
+
+    batches = [
+        replace(batch, labels=make_logits(32, 40, seed=number))
+        for number, batch in enumerate(make_batches(2, 3, rows=32, classes=40))
+    ]
+    write_pool(source / "pool", batches, images=make_images(classes=40)).close()
+
+
+def run_encode_budget(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("encode", source / "pool", out, "--codec", "klt", "--budget", 26_000)
+
+
+def run_plan(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("plan", source / "pool", "--budget", 18_000, "--apply", out)
+
+
+def start_small(source: Path, out: Path) -> None:
+    """Start from a pool that has three of the batches already."""
+    del source
+    write_pool(out, make_batches(2, 3)[:3], header=make_header(CLASSES, ROWS)).close()
+
+
+def run_write(source: Path, out: Path) -> None:
+    """Add to a pool with nothing but a writer."""
+    from lpld_labels import PoolReader, PoolWriter
+
+    del source
+    with PoolReader(out) as pool:
+        header, images = pool.header, pool.images
+        with PoolWriter(out, header=header, images=images, onto=pool, seal_seconds=0) as writer:
+            writer.extend(make_batches(2, 3))
+            writer.commit()
 
 
 def run_encode_klt(source: Path, out: Path) -> None:
@@ -108,16 +148,24 @@ def _build(source: Path, out: Path, *, ratio: int) -> None:
     run_cli("build", source / "images", out, *teacher, *settings, "--ratio", ratio)
 
 
+_CLI = ("lpld_cli.main", "rich.progress", "rich.table", "pyarrow.compute")
+_REWRITING = (*_CLI, "lpld_cli.prune", "lpld_cli.encode", "lpld_cli.plan", "lpld_labels.rewriting.plan_apply")
+_IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
+_BUILDING = (*_CLI, "lpld_cli.build", "lpld_core.relabel.jobs")
+
 COMMANDS = {
     command.name: command
     for command in (
-        Command(name="prune", make=make_pool, run=run_prune),
-        Command(name="prune-budget", make=make_pool, run=run_prune_budget),
-        Command(name="encode", make=make_pool, run=run_encode),
-        Command(name="encode-klt", make=make_pool, run=run_encode_klt),
-        Command(name="import", make=make_folder, run=run_import),
-        Command(name="import-skip", make=make_damaged_folder, run=run_import_skip),
-        Command(name="build", make=make_images_to_label, run=run_build),
-        Command(name="build-grow", make=make_grow, run=run_build, start=start_grow),
+        Command(name="write", make=make_pool, start=start_small, run=run_write, modules=_REWRITING),
+        Command(name="prune", make=make_pool, run=run_prune, modules=_REWRITING),
+        Command(name="prune-budget", make=make_wide_pool, run=run_prune_budget, modules=_REWRITING),
+        Command(name="encode", make=make_pool, run=run_encode, modules=_REWRITING),
+        Command(name="encode-klt", make=make_pool, run=run_encode_klt, modules=_REWRITING),
+        Command(name="encode-budget", make=make_wide_pool, run=run_encode_budget, modules=_REWRITING),
+        Command(name="plan", make=make_wide_pool, run=run_plan, modules=_REWRITING),
+        Command(name="import", make=make_folder, run=run_import, modules=_IMPORTING),
+        Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
+        Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
+        Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
     )
 }

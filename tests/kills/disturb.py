@@ -65,11 +65,11 @@ class Disturbance:
             self._patch_os(name)
         self._patch_os("open", only=lambda path, flags, *_args, **_more: bool(flags & _WRITING))
         write = os.write
-        os.write = (
-            lambda fd, data: self.meet(  # type: ignore[assignment]
-                "write", lambda: write(fd, data), lambda: write(fd, data[: len(data) // 2])
-            )
-        )
+
+        def patched(fd: int, data: Any) -> Any:
+            return self.meet("write", lambda: write(fd, data), lambda: write(fd, data[: len(data) // 2]))
+
+        os.write = patched
         self._patch_opening()
         self._patch_parquet()
 
@@ -92,7 +92,7 @@ class Disturbance:
             opened = self.meet("open", lambda: real(file, mode, *args, **more))
             return _File(opened, self)
 
-        io.open = builtins.open = patched  # type: ignore[assignment]
+        io.open = builtins.open = patched
 
     def _patch_parquet(self) -> None:
         real = pq.ParquetWriter.__init__
@@ -101,7 +101,7 @@ class Disturbance:
             if isinstance(where, str | os.PathLike):
                 # One write per file: a Parquet file has dozens, and none of them is special.
                 raw = io.open(where, "wb")  # noqa: SIM115, UP020
-                handle = io.BufferedWriter(raw, 1 << 24)  # type: ignore[type-var]
+                handle = io.BufferedWriter(raw, 1 << 24)
                 real(writer, handle, *args, **more)
                 writer.file_handle = handle
             else:

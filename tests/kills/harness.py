@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -28,7 +29,9 @@ class Command:
     """A command to disturb.
 
     make: writes what the command starts from into an empty directory; called once.
-    start: called with that directory and the path of the pool to be, before each first run.
+    start: writes what is at the pool's place before the first run; called once, with that directory and
+        where to write.
+    modules: what the command imports, for runs to have it without delay.
     run: called with the same two; raises if the command fails.
     """
 
@@ -36,6 +39,7 @@ class Command:
     make: Callable[[Path], None]
     run: Callable[[Path, Path], None]
     start: Callable[[Path, Path], None] | None = None
+    modules: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +65,18 @@ class Harness:
     """All cases of one command, in a directory of its own."""
 
     def __init__(self, command: Command, directory: Path) -> None:
+        for module in command.modules:
+            importlib.import_module(module)
         self._command = command
         self._source = directory / "source"
         self._out = directory / "out" / "pool"
+        self._start = directory / "start"
         self._temporary = directory / "tmp"
         self._source.mkdir(parents=True)
         self._forked(lambda: command.make(self._source), Disturbance())
+        if command.start is not None:
+            start = command.start
+            self._forked(lambda: start(self._source, self._start), Disturbance())
         self._begin()
         self._whole: set[str] = {_digest(self._out)}
         whole = self._run(Disturbance())
@@ -98,10 +108,9 @@ class Harness:
             disturbed = self._run(Disturbance(at=at, how=how))
             if disturbed.error and not disturbed.clean:
                 return f"an error of no use: {disturbed.error}"
-            read = self._forked(lambda: read_all(self._out), Disturbance())
-            if read.error or _digest(self._out) not in self._whole:
-                return f"what readers see is neither old nor new: {read.error}"
-        last = self._run(Disturbance())
+            if _digest(self._out) not in self._whole:
+                return "what readers see is neither old nor new"
+        last = self._run(Disturbance(), read_first=True)
         if last.died or last.error:
             return last.error or "died"
         found = self._tree()
@@ -113,11 +122,16 @@ class Harness:
         for directory in (self._out.parent, self._temporary):
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
-        if self._command.start is not None:
-            self._command.start(self._source, self._out)
+        if self._start.exists():
+            shutil.copytree(self._start, self._out)
 
-    def _run(self, disturbance: Disturbance) -> Outcome:
-        return self._forked(lambda: self._command.run(self._source, self._out), disturbance)
+    def _run(self, disturbance: Disturbance, *, read_first: bool = False) -> Outcome:
+        def work() -> None:
+            if read_first:
+                read_all(self._out)
+            self._command.run(self._source, self._out)
+
+        return self._forked(work, disturbance)
 
     def _forked(self, work: Callable[[], None], disturbance: Disturbance) -> Outcome:
         reader, writer = os.pipe()
