@@ -1,12 +1,13 @@
 # make demo   the whole pipeline on data that ships with a dependency
 # make test   lint, types, tests
+# make kills  every way to interrupt a command, then run it again (an hour)
 # Both set up .venv by themselves and do it again only when pyproject.toml changes.
 
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit kills clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
@@ -22,6 +23,10 @@ types: $(VENV)/.ready-test
 
 unit: $(VENV)/.ready-test
 	$(RUN)/python -m pytest -n 2 --dist worksteal
+
+# Every file-system call of every command that writes pools: killed there, failed there, run again.
+kills: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.kills
 
 # The stamp is touched only after a complete install, so an interrupted one is taken up again.
 $(VENV)/.ready-%: pyproject.toml

@@ -107,7 +107,10 @@ def build_pool(
         len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
     )
     codec = codec_named(job.codec)
-    with _published(job, images) as published, _writer(job, ensemble, images, codec, published) as writer:
+    with (
+        _published(job, images, wanted) as published,
+        _writer(job, ensemble, images, codec, published) as writer,
+    ):
         _refuse_surplus(writer.keys, wanted, job)
         share = wanted[part[0] :: part[1]]
         missing = list(missing_keys(writer, share))
@@ -119,8 +122,8 @@ def build_pool(
 
 
 @contextmanager
-def _published(job: LabelJob, images: ImageTable) -> Iterator[PoolReader | None]:
-    """Open the pool if there is one already; it must be of the same images."""
+def _published(job: LabelJob, images: ImageTable, wanted: Sequence[BatchKey]) -> Iterator[PoolReader | None]:
+    """Open the pool if there is one already; it must be of the same images and hold nothing else."""
     try:
         pool = PoolReader(job.pool)
     except NotAPoolError:
@@ -128,6 +131,7 @@ def _published(job: LabelJob, images: ImageTable) -> Iterator[PoolReader | None]
         return
     with pool:
         _refuse_other_images(pool.images, images, job)
+        _refuse_surplus(pool.keys, wanted, job)
         yield pool
 
 

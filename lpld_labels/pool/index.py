@@ -101,11 +101,6 @@ class BatchIndex:
             int(self.rows[number]),
         )
 
-    @property
-    def places(self) -> npt.NDArray[np.int64]:
-        """Shard and first view row of each batch, int64 [N, 2]; sorted by these, reads go front to back."""
-        return np.stack([self._shard.astype(np.int64), self._view_row], axis=1)
-
     def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
         """Return keys of the pool in the order in which reads go front to back."""
         numbers = np.searchsorted(

@@ -314,8 +314,3 @@ def read_manifest(system: fs.FileSystem, path: str, location: str) -> Manifest:
     except OSError as error:
         raise NotAPoolError(f"cannot read pool.json: {error}", where=location) from None
     return Manifest.parse(text, where=where)
-
-
-def open_pool(location: str | os.PathLike[str], *, preload: bool = False) -> PoolReader:
-    """Open a pool for reading by path or URI."""
-    return PoolReader(location, preload=preload)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lpld_labels.codecs import Codec
-from lpld_labels.format.manifest import Manifest, to_json
+from lpld_labels.format.manifest import FileRole, Manifest, to_json
 from lpld_labels.format.schema import SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.pool.reader import PoolReader
 
@@ -86,5 +86,5 @@ def most_within(budget: int, most: int, weight: Callable[[int], int]) -> int:
     return fits
 
 
-def _bytes_of(manifest: Manifest, *roles: str) -> int:
+def _bytes_of(manifest: Manifest, *roles: FileRole) -> int:
     return sum(entry.bytes for role in roles for entry in manifest.files_of(role))

@@ -256,17 +256,22 @@ def describe(header: PoolHeader, codec: Codec, images_digest: str) -> dict[str, 
 
 def require_same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
     """Raise StagingMismatchError naming the first field in which the two differ."""
+    for field, expected, got in differences(found, wanted):
+        raise StagingMismatchError(
+            f"this is another pool: field '{field}' differs",
+            where=where,
+            expected=repr(expected),
+            got=repr(got),
+            hint=f"finish it with its own settings, choose another path, or delete {Path(where).parent}",
+        )
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (field, found, wanted) where two plans differ, whatever they are for."""
     others = _flat({name: value for name, value in wanted.items() if name != PURPOSE})
     for field, expected in _flat({name: value for name, value in found.items() if name != PURPOSE}).items():
-        got = others.get(field)
-        if got != expected:
-            raise StagingMismatchError(
-                f"this is another pool: field '{field}' differs",
-                where=where,
-                expected=repr(expected),
-                got=repr(got),
-                hint=f"finish it with its own settings, choose another path, or delete {Path(where).parent}",
-            )
+        if others.get(field) != expected:
+            yield field, expected, others.get(field)
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -128,17 +128,20 @@ def _staged(draft: Draft, jobs: int, progress: Progress | None) -> PoolWriter:
     safe = len(writer.keys)
     done = safe
 
-    def heard(batches: int) -> bool:
+    def heard(batches: int) -> None:
         nonlocal done
         done += batches
         if progress is not None:
             progress(done, draft.batches)
+
+    def tick(batches: int) -> bool:
+        heard(batches)
         return True
 
     todo = _todo(writer, draft.pieces())
     if jobs == 1 or draft.batches - safe <= 1:
         with writer:
-            fill(writer, draft.source, todo, heard)
+            fill(writer, draft.source, todo, tick)
         return writer
     tasks = _tasks(todo, _task_size(draft.header, jobs, draft.batches - safe))
     with _one_thread_each():

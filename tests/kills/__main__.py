@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.kills.commands import COMMANDS
-from tests.kills.harness import Failure, Harness, report
+from tests.kills.commands import CARELESS, COMMANDS
+from tests.kills.harness import Failure, Harness, Point, report
 
 MEMORY = Path("/dev/shm")  # noqa: S108
 """Where files cost nothing to make durable; thousands of runs do."""
@@ -33,8 +33,8 @@ def main() -> None:
     for name in names:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
             start = time.monotonic()
-            harness = Harness(COMMANDS[name], Path(directory))
-            chosen = [(point,) for point in harness.points()[:: options.every]]
+            harness = Harness(CARELESS if name == CARELESS.name else COMMANDS[name], Path(directory))
+            chosen: list[tuple[Point, ...]] = [(point,) for point in harness.points()[:: options.every]]
             chosen += harness.pairs(-(-options.pairs // len(names)), options.seed)
             found = list(harness.failures(chosen))
             seconds = time.monotonic() - start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
+import uuid
 from pathlib import Path
 
 from tests.factories import make_batches, make_header, make_images, write_pool
@@ -26,7 +27,7 @@ def seal_every_batch() -> None:
     """Seal each batch on its own, so that commits have something to merge."""
     from lpld_labels import PoolWriter
 
-    defaults = PoolWriter.__init__.__kwdefaults__
+    defaults = PoolWriter.__init__.__kwdefaults__ or {}
     defaults["seal_seconds"] = 0.0
 
 
@@ -148,6 +149,26 @@ def _build(source: Path, out: Path, *, ratio: int) -> None:
     run_cli("build", source / "images", out, *teacher, *settings, "--ratio", ratio)
 
 
+def make_parts(source: Path) -> None:
+    """Write two pools that have no batch in common."""
+    for part in range(2):
+        write_pool(source / f"part{part}", make_batches(2, 2)[part::2]).close()
+
+
+def run_merge(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("merge", source / "part0", source / "part1", out)
+
+
+def run_careless(source: Path, out: Path) -> None:
+    """Do everything wrong: errors of no use, and a temporary file that stays."""
+    del source
+    out.mkdir(exist_ok=True)
+    temporary = out / f"temporary{uuid.uuid4().hex}"
+    temporary.write_bytes(b"{}")
+    temporary.rename(out / "file")
+
+
 _CLI = ("lpld_cli.main", "rich.progress", "rich.table", "pyarrow.compute")
 _REWRITING = (*_CLI, "lpld_cli.prune", "lpld_cli.encode", "lpld_cli.plan", "lpld_labels.rewriting.plan_apply")
 _IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
@@ -163,9 +184,13 @@ COMMANDS = {
         Command(name="encode-klt", make=make_pool, run=run_encode_klt, modules=_REWRITING),
         Command(name="encode-budget", make=make_wide_pool, run=run_encode_budget, modules=_REWRITING),
         Command(name="plan", make=make_wide_pool, run=run_plan, modules=_REWRITING),
+        Command(name="merge", make=make_parts, run=run_merge, modules=(*_REWRITING, "lpld_cli.merge")),
         Command(name="import", make=make_folder, run=run_import, modules=_IMPORTING),
         Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
         Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
         Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
     )
 }
+
+CARELESS = Command(name="careless", make=lambda source: None, run=run_careless)
+"""Shows that the harness notices."""

@@ -207,7 +207,7 @@ def report(failures: Sequence[Failure], cases: int) -> str:
     lines: list[str] = []
     kinds: dict[str, list[Failure]] = {}
     for failure in failures:
-        kinds.setdefault(failure.what.splitlines()[-1][:160], []).append(failure)
+        kinds.setdefault(failure.what.splitlines()[0][:160], []).append(failure)
     for what, members in sorted(kinds.items(), key=lambda item: -len(item[1])):
         lines.append(f"  {len(members)} x {what}; e.g. {members[0].points}")
     return "\n".join([*lines, f"  {len(failures)} of {cases} cases failed"])
