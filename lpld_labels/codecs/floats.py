@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
-from lpld_labels.codecs import arrow_memory as warm
+from lpld_labels.codecs import arrow_memory
 from lpld_labels.codecs.base import (
     CanonicalBytes,
     Codec,
@@ -122,7 +122,7 @@ class _FloatCodec(Codec):
         return np.asarray(lists.values.slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
-        merged = warm.empty(size, f"<u{self.dtype.itemsize}")
+        merged = arrow_memory.empty(size, f"<u{self.dtype.itemsize}")
         for k in reversed(range(self.dtype.itemsize)):
             plane = _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
             if k == self.dtype.itemsize - 1:

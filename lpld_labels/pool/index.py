@@ -121,6 +121,10 @@ class BatchIndex:
         numbers = np.flatnonzero(self._shard == shard)
         return [self.key(int(n)) for n in numbers[np.argsort(self._position[numbers])]]
 
+    def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
+        """Return the digests of batches that are in the pool, in the order given."""
+        return [self.digest(number) for number in map(self.find, keys) if number is not None]
+
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""
         digest: bytes = self._digests[number].as_py()

@@ -36,7 +36,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.processes import Tell, work_in_processes
+from lpld_labels.processes import Send, work_in_processes
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
@@ -128,14 +128,14 @@ def _staged(draft: Draft, jobs: int, progress: Progress | None) -> PoolWriter:
     safe = len(writer.keys)
     done = safe
 
-    def heard(batches: int) -> None:
+    def on_message(batches: int) -> None:
         nonlocal done
         done += batches
         if progress is not None:
             progress(done, draft.batches)
 
     def tick(batches: int) -> bool:
-        heard(batches)
+        on_message(batches)
         return True
 
     todo = _todo(writer, draft.pieces())
@@ -149,7 +149,7 @@ def _staged(draft: Draft, jobs: int, progress: Progress | None) -> PoolWriter:
             partial(_Worker, draft.writer, draft.source),
             tasks,
             processes=jobs,
-            heard=heard,
+            on_message=on_message,
             where=draft.out,
         )
     # Opened again, it knows what the processes have sealed.
@@ -260,9 +260,9 @@ class _Worker:
         self._writer = writer()
         self._source = source
 
-    def __call__(self, pieces: list[Piece], tell: Tell) -> None:
+    def __call__(self, pieces: list[Piece], send: Send) -> None:
         try:
-            fill(self._writer, self._source, pieces, tell)
+            fill(self._writer, self._source, pieces, send)
         except PoolWriteError:
             raise
         except BaseException:

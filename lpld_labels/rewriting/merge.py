@@ -8,14 +8,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lpld_labels.errors import DuplicateBatchError, InvalidArgumentError, PoolConflictError
-from lpld_labels.format.digests import content_digest
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import describe, differences
-from lpld_labels.rewriting.engine import Draft, Progress, published, require_possible, same_lineage, stage
-from lpld_labels.rewriting.sources import Copied, Keys
+from lpld_labels.rewriting.engine import (
+    Draft,
+    Keys,
+    Progress,
+    published,
+    require_possible,
+    same_lineage,
+    stage,
+)
+from lpld_labels.rewriting.sources import Copied
 
 
 def merge_pools(
@@ -33,7 +40,8 @@ def merge_pools(
         _require_alike(pools[0], other)
     owners = _owners(pools)
     lineage = (_step(pools),)
-    digest = _digest(pools, owners)
+    batch_digests = [owners[key].index.digests_of([key])[0] for key in sorted(owners)]
+    digest = pools[0].digest_of(batch_digests)
 
     def is_ours(manifest: Manifest) -> bool:
         return manifest.content_digest == digest and same_lineage(manifest.header.lineage, lineage)
@@ -98,18 +106,6 @@ def _owners(pools: Sequence[PoolReader]) -> dict[BatchKey, PoolReader]:
                 )
             owners[key] = pool
     return owners
-
-
-def _digest(pools: Sequence[PoolReader], owners: dict[BatchKey, PoolReader]) -> str:
-    first = pools[0]
-    found = ((owners[key].index, owners[key].index.find(key)) for key in sorted(owners))
-    return content_digest(
-        classes=first.classes,
-        label_kind=first.header.label_kind,
-        codec_identity=first.codec.identity(),
-        images_digest=first.images.digest(),
-        batch_digests=[index.digest(number) for index, number in found if number is not None],
-    )
 
 
 def _step(pools: Sequence[PoolReader]) -> LineageStep:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec
-from lpld_labels.format.digests import content_digest
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.pool.reader import PoolReader
@@ -45,14 +44,7 @@ class Selection:
         pool = self.pool
         if self.step is None:
             return pool.manifest.content_digest
-        numbers = (pool.index.find(key) for key in sorted(self.keys))
-        return content_digest(
-            classes=pool.classes,
-            label_kind=pool.header.label_kind,
-            codec_identity=pool.codec.identity(),
-            images_digest=pool.images.digest(),
-            batch_digests=[pool.index.digest(number) for number in numbers if number is not None],
-        )
+        return pool.digest_of(pool.index.digests_of(sorted(self.keys)))
 
     def draft(self, out: Path, purpose: dict[str, Any], codec: Codec | None = None) -> Draft:
         """Return the draft of a pool of these batches, copied or encoded again by another codec."""
