@@ -28,7 +28,7 @@ from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.locks import locked
 from lpld_labels.pool.merge import merge_small_shards
 from lpld_labels.pool.shard import SealedShard, read_whole
-from lpld_labels.pool.staging import StagingArea
+from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
 from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.version import __version__
 
@@ -47,7 +47,7 @@ def commit_pool(
 
     shard_bytes: small shards are merged up to this many label bytes.
     """
-    with _committing(staging.pool):
+    with _committing(staging):
         old = _old_manifest(staging.pool)
         shards = _sound_shards(staging, old)
         if old is not None and not shards and header.lineage == old.header.lineage:
@@ -64,7 +64,7 @@ def commit_pool(
 
 def merge_staged(staging: StagingArea, codec: Codec, classes: int, *, shard_bytes: int) -> None:
     """Do the part of a commit that publishes nothing."""
-    with _committing(staging.pool):
+    with _committing(staging):
         shards = _sound_shards(staging, _old_manifest(staging.pool))
         merge_small_shards(staging, shards, codec, classes, limit=shard_bytes)
 
@@ -73,19 +73,21 @@ def finish_commit(pool: Path, manifest: Manifest) -> None:
     """Clear away what a commit left that was interrupted after it had published."""
     staging = StagingArea(pool)
     if staging.directory.exists():
-        with _committing(pool):
+        with _committing(staging):
             _clean_up(staging, manifest)
 
 
 @contextlib.contextmanager
-def _committing(pool: Path) -> Iterator[None]:
-    try:
-        with locked(pool, wait=False):
-            yield
-    except BlockingIOError:
-        raise PoolConflictError(
-            "another process is committing this pool", where=pool, hint="let it finish"
-        ) from None
+def _committing(staging: StagingArea) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        with write_errors(staging.directory):
+            try:
+                stack.enter_context(locked(staging.directory / COMMIT_LOCK, wait=False))
+            except BlockingIOError:
+                raise PoolConflictError(
+                    "another process is committing this pool", where=staging.pool, hint="let it finish"
+                ) from None
+        yield
 
 
 def _clean_up(staging: StagingArea, manifest: Manifest) -> None:

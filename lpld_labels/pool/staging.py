@@ -6,6 +6,8 @@ pool/staging/
   codec/           the codec's tables
   NAME/            sealed shards (see shard.py)
   .tmp-*           what is being written, or was when a process died
+  lock             held while the area is joined, and while it is swept away
+  commit.lock      held by whoever commits
 
 A shard comes and goes by renaming its directory, so at any moment it is there as a whole or not at all.
 While the area is there the pool is unfinished: `sweep` deletes it as the last act of a commit.
@@ -14,6 +16,7 @@ While the area is there the pool is unfinished: `sweep` deletes it as the last a
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -46,6 +49,9 @@ from lpld_labels.pool.storage import (
 )
 
 PLAN = "plan.json"
+LOCK = "lock"
+COMMIT_LOCK = "commit.lock"
+_LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 PURPOSE = "purpose"
 """Field of the plan on which writers may differ."""
 _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
@@ -76,7 +82,7 @@ class StagingArea:
         """
         self._plan = describe(header, codec, images.digest()) | {PURPOSE: purpose}
         self._tables = codec.tables()
-        with write_errors(self.directory), locked(self.directory, make=True):
+        with write_errors(self.directory), locked(self.directory / LOCK):
             self._join()
 
     def _join(self) -> None:
@@ -151,11 +157,11 @@ class StagingArea:
     def _workplace(self) -> Iterator[Path]:
         """Give a directory that no commit sweeps away while it is in use."""
         path = self.directory / f"{TEMPORARY}{uuid.uuid4().hex}"
-        with locked(self.directory, make=True):
+        with locked(self.directory / LOCK):
             # Another writer's commit may have swept the area away.
             self._join()
             path.mkdir()
-            hold = Hold(path)
+            hold = Hold(path / LOCK)
         try:
             yield path
         except BaseException:
@@ -215,24 +221,34 @@ class StagingArea:
         """
         if not self.directory.is_dir():
             return True
-        with write_errors(self.directory), locked(self.directory):
+        with write_errors(self.directory), locked(self.directory / LOCK):
             for name in self._names():
                 if name in published:
                     self.discard(name)
             for path in sorted(self.directory.glob(f"{TEMPORARY}*")):
                 if path.is_file():
                     path.unlink()
-                elif not in_use(path):
+                elif not in_use(path / LOCK):
                     shutil.rmtree(path)
             if self._names() or any(self.directory.glob(f"{TEMPORARY}*")):
                 return False
-            # The plan goes last: without it, nobody would know what the rest is.
-            for path in sorted(self.directory.iterdir(), key=lambda path: path.name == PLAN):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+            return self._delete()
+
+    def _delete(self) -> bool:
+        """Delete the area; return False if somebody begins to use it at this moment."""
+        # The plan goes last: without it, nobody would know what the rest is. Then the locks: whoever
+        # waits for one starts over, perhaps before the directory is gone.
+        for path in sorted(self.directory.iterdir(), key=lambda path: _LAST.get(path.name, 0)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        try:
             self.directory.rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            return False
         return True
 
     def abandon(self) -> None:

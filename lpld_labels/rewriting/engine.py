@@ -171,12 +171,17 @@ def published(out: str | os.PathLike[str], is_ours: Callable[[Manifest], bool]) 
 
     What an interruption has left of it is cleared away. Anything else that lies there is refused.
     """
-    path = Path(out).absolute()
+    manifest = _ours_if_any(Path(out).absolute(), is_ours)
+    if manifest is not None:
+        finish_commit(Path(out).absolute(), manifest)
+    return manifest
+
+
+def _ours_if_any(path: Path, is_ours: Callable[[Manifest], bool]) -> Manifest | None:
     file = path / MANIFEST_FILE
     if file.is_file():
         manifest = Manifest.parse(file.read_bytes(), where=str(file))
         if is_ours(manifest):
-            finish_commit(path, manifest)
             return manifest
         raise PoolConflictError("a pool is already here", where=path, hint="choose another path")
     if path.exists() and not (path.is_dir() and all(_may_be_ours(entry) for entry in path.iterdir())):
@@ -187,7 +192,11 @@ def published(out: str | os.PathLike[str], is_ours: Callable[[Manifest], bool]) 
 def require_possible(out: str | os.PathLike[str], pool: PoolReader) -> None:
     """Refuse, before any work is done, a path where no command on this pool can have left something."""
     parent = pool.manifest.content_digest
-    published(out, lambda found: any(step.parent_digest == parent for step in found.header.lineage))
+
+    def may_be(found: Manifest) -> bool:
+        return any(step.parent_digest == parent for step in found.header.lineage)
+
+    _ours_if_any(Path(out).absolute(), may_be)
 
 
 def same_lineage(found: Sequence[LineageStep], wanted: Sequence[LineageStep]) -> bool:

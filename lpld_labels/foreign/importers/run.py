@@ -61,7 +61,8 @@ def import_labels(
         parameters = manifest.header.lineage[-1].parameters
         holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
         return _report(folder, out, kind, plan, manifest, notes, holes, manifest.counts.batches)
-    draft = job.draft(out, plan, {"import": folder.root.name, "format": kind.name})
+    purpose = {"import": folder.root.name, "format": kind.name, **plan.parameters}
+    draft = job.draft(out, plan, purpose)
     resumed = len(draft.writer().keys)
     writer = stage(draft, jobs=jobs, progress=progress)
     holes = _holes(job, writer)

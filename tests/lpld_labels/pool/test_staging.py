@@ -94,7 +94,7 @@ def test_a_shard_that_is_being_written_survives_a_commit(tmp_path: Path) -> None
         dead.mkdir()
         alive = path / "staging" / ".tmp-alive"
         alive.mkdir()
-        with locked(alive):
+        with locked(alive / "lock"):
             writer.commit()
             assert (dead.exists(), alive.exists()) == (False, True)
             assert (path / "staging" / "plan.json").exists()
@@ -109,7 +109,7 @@ def test_one_commit_at_a_time(tmp_path: Path, project: Path) -> None:
         import sys
         from pathlib import Path
         from lpld_labels.pool.locks import locked
-        with locked(Path(sys.argv[1])):
+        with locked(Path(sys.argv[1], "staging", "commit.lock")):
             print("held", flush=True)
             sys.stdin.read()
     """
