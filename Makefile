@@ -1,6 +1,7 @@
 # make demo          the whole pipeline on data that ships with a dependency
 # make test          lint, types, tests
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
+# make kills         every way to interrupt a command, then run it again (an hour)
 # All set up their environment by themselves and do it again only when pyproject.toml changes.
 
 PYTHON ?= python3
@@ -30,8 +31,10 @@ unit: $(VENV)/.ready-test
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not timing"
 
-# The training process is killed at 20 moments instead of 4; no worker may outlive it.
+# Every file-system call of every command that writes pools: killed there, failed there, run again. And the
+# training process killed at 20 moments instead of 4: no worker may outlive it.
 kills: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.kills
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py
 
 # The stamp is touched only after a complete install, so an interrupted one is taken up again.

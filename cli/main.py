@@ -16,6 +16,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "build": (".build", "Label an image folder with a teacher: images -> pool."),
     "prune": (".prune", "Keep a part of the label batches: pool -> smaller pool."),
     "encode": (".encode", "Store labels in fewer bytes: pool -> pool of another codec."),
+    "merge": (".merge", "Put pools of the same images and teacher together: pools -> pool."),
     "plan": (".plan", "Find the ratio and codec that fit a byte budget."),
     "train": (".train", "Train a student from a pool."),
     "inspect": (".inspect", "Say what a pool is and what it weighs."),

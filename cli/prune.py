@@ -89,12 +89,13 @@ def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -
 
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, require_free, write_pruned
+    from lpld_labels.rewriting.engine import require_possible
+    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, write_pruned
     from lpld_labels.rewriting.prune_plan import Coverage
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
-        require_free(out)
+        require_possible(out, reader)
         with progress_bar("scoring batches") as progress:
             plan = plan_prune(reader, PruneSettings(**options), progress=progress)
         before = pool_bytes(reader.manifest)

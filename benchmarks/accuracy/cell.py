@@ -20,8 +20,7 @@ from lpld_core.training.student import train_student
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY, KLT
-from lpld_labels.rewriting.encode import BudgetExceededError
+from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY
 from lpld_labels.rewriting.plan import plan_budget
 from lpld_labels.rewriting.plan_apply import apply_row
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
@@ -116,13 +115,13 @@ def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
         plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
     except InvalidArgumentError:
         raise problem from None
-    wanted = fidelity if cell.codec == KLT else None
+    wanted = fidelity if cell.codec == "klt" else None
     rows = [row for row in plan.rows if row.request.fidelity == wanted]
     if not rows:
         raise problem
     try:
         apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
-    except BudgetExceededError:
+    except InvalidArgumentError:
         raise problem from None
 
 

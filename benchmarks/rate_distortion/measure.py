@@ -203,7 +203,7 @@ class _Bench:
         runs = 3 if self._quick else 15
         half_bytes = batch.size * 2 / 1e6
         size = self._pool.header.batch_size
-        weighed = weigh(self._pool, codec, self._pool.keys[1::2]).labels_per_batch / size
+        weighed = weigh(self._pool, codec, self._pool.keys[1::2]).labels_per_row
         container = max(weighed - self._payload(codec, self._rest[: max(1, min(16, 4096 // size))]), 0.0)
         sizes = {}
         for rows in ROWS:

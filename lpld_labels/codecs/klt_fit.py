@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lpld_labels.codecs.bands import LARGEST, band_edges
+from lpld_labels.codecs.base import Codec
 from lpld_labels.codecs.evaluation import payload_bytes, rebatched
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
 from lpld_labels.codecs.float16 import converted
@@ -23,6 +24,7 @@ from lpld_labels.codecs.klt import FloatArray, KltCodec
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.klt_tables import KltTables
 from lpld_labels.codecs.label_meaning import as_finite_logits, check_temperature
+from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.codecs.spectrum import find_spectrum
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import LabelArray
@@ -98,6 +100,20 @@ class KltFitter:
             target=target if target is not None else {"step": step},
         )
 
+    def fitted(self, request: CodecRequest) -> KltCodec:
+        """Return the codec that meets a request for a step, a size or, by default, a fidelity."""
+        target = request.target()
+        if request.step is not None:
+            return self.codec(request.step, target=target)
+        if request.bytes_per_row is not None:
+            return self.within(request.bytes_per_row, request)
+        return self.for_fidelity(target["fidelity"], temperature=target["temperature"], target=target)
+
+    def within(self, bytes_per_row: float, request: CodecRequest) -> KltCodec:
+        """Return the codec that keeps most within so many bytes per row, tables included."""
+        target = request.target()
+        return self.for_bytes_per_row(bytes_per_row, temperature=target["temperature"], target=target)
+
     def for_fidelity(
         self, fidelity: float, *, temperature: float, target: Mapping[str, float] | None = None
     ) -> KltCodec:
@@ -159,11 +175,11 @@ class KltFitter:
             meter.add(block, codec.approximated(block))
         return meter.result()
 
-    def bytes_per_row(self, codec: KltCodec) -> float:
+    def bytes_per_row(self, codec: Codec) -> float:
         """Return payload bytes per row, measured, plus the tables' share."""
         return self.payload_per_row(codec) + sum(map(len, codec.tables().values())) / self.rows
 
-    def payload_per_row(self, codec: KltCodec) -> float:
+    def payload_per_row(self, codec: Codec) -> float:
         """Return payload bytes per row of full batches made of the rows judged on."""
         batches = rebatched(self._tune, self.batch_size)
         used = sum(payload_bytes(codec.encode(batch).payload) for batch in batches)

@@ -13,7 +13,7 @@ mass, which is marginal re-normalisation (Fast Knowledge Distillation); with a t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,7 @@ class TopKCodec(Codec):
     """The k largest labels per row with `value_bits` bits each."""
 
     name = "topk"
+    spellings = ("topk:K[:BITS]",)
     lossless = False
 
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
@@ -76,6 +77,19 @@ class TopKCodec(Codec):
         self.k = k
         self.value_bits = value_bits
         self.label_kind = label_kind
+
+    @classmethod
+    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
+        """Return the codec of K and, if given, BITS."""
+        if not 1 <= len(arguments) <= 2 or not all(number.isdecimal() for number in arguments):
+            return None
+        k, bits = [*map(int, arguments), 16][:2]
+        return cls(k=k, value_bits=bits, label_kind=label_kind)
+
+    @property
+    def top_k(self) -> TopKCodec:
+        """The codec itself."""
+        return self
 
     @property
     def granularity(self) -> Granularity:

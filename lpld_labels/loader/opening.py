@@ -12,14 +12,14 @@ from lpld_labels.loader.image_cache import open_images
 from lpld_labels.loader.sampling import Sampling
 from lpld_labels.loader.settings import ImageSettings, LabelSettings
 from lpld_labels.loader.share import Cut
-from lpld_labels.pool.reader import PoolReader, open_pool
+from lpld_labels.pool.reader import PoolReader
 
 Location = str | os.PathLike[str]
 
 
 def open_reader(pool: PoolReader | Location) -> PoolReader:
     """Return the pool, opened if it is a location."""
-    return pool if isinstance(pool, PoolReader) else open_pool(pool)
+    return pool if isinstance(pool, PoolReader) else PoolReader(pool)
 
 
 def make_schedule(

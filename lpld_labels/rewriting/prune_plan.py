@@ -10,7 +10,7 @@ import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.sizes import SizeModel
+from lpld_labels.pool.sizes import PoolSize, most_within
 from lpld_labels.rewriting.metrics import METRICS, score_batches
 from lpld_labels.rewriting.selection import (
     COUNTS,
@@ -91,7 +91,7 @@ class PrunePlan:
     considered: int
     candidates: Candidates
     kept: Places
-    sizes: SizeModel
+    sizes: PoolSize
 
     @property
     def count(self) -> int:
@@ -100,7 +100,8 @@ class PrunePlan:
     @property
     def estimated_bytes(self) -> int:
         """What the new pool will weigh, judging by its parent."""
-        return self.sizes.estimate(self.kept)
+        kept = np.isin(self.candidates.places, self.kept)
+        return self.sizes.total(self.count, rows=int(self.candidates.rows[kept].sum()))
 
     def resized(self, count: int) -> PrunePlan:
         """Return the plan that keeps another number of batches."""
@@ -162,7 +163,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
         considered=considered,
         candidates=candidates,
         kept=candidates.places,
-        sizes=SizeModel.of(pool),
+        sizes=PoolSize.of(pool),
     )
     return plan.resized(count if count is not None else _fitting_count(plan))
 
@@ -199,8 +200,9 @@ def _scores(
     wanted = [settings.by] if settings.by != "random" else []
     if settings.drops and settings.drop_by not in wanted:
         wanted.append(settings.drop_by)
-    order = in_file_order(pool, candidates.places)
-    keys = [pool.index.key(place) for place in candidates.places[order].tolist()]
+    keys = [pool.index.key(place) for place in candidates.places.tolist()]
+    order = pool.index.in_file_order(keys)
+    place_of = {key: place for place, key in enumerate(keys)}
     scores = {}
     for number, metric in enumerate(wanted):
 
@@ -209,26 +211,15 @@ def _scores(
                 progress(number * total + done, len(wanted) * total)
 
         scores[metric] = np.empty(len(candidates))
-        scores[metric][order] = score_batches(pool, keys, metric, progress=report)
+        places = [place_of[key] for key in order]
+        scores[metric][places] = score_batches(pool, order, metric, progress=report)
     return scores
-
-
-def in_file_order(pool: PoolReader, places: Places) -> Places:
-    """Return the order in which to visit some places of the index so that reads go front to back."""
-    lie = pool.index.places[places]
-    return np.lexsort((lie[:, 1], lie[:, 0]))
 
 
 def _fitting_count(plan: PrunePlan) -> int:
     """Return the largest number of batches whose estimated bytes fit the budget."""
     budget = plan.settings.budget or 0
-    fits, fails = 0, len(plan.candidates) + 1
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
-        if plan.resized(middle).estimated_bytes <= budget:
-            fits = middle
-        else:
-            fails = middle
+    fits = most_within(budget, len(plan.candidates), lambda count: plan.resized(count).estimated_bytes)
     if fits == 0:
         raise too_small(plan, plan.resized(1).estimated_bytes)
     return fits

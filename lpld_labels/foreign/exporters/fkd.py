@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.codecs.label_meaning import softmax
-from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.exporters.base import Amount, ExportFormat
 from lpld_labels.foreign.exporters.batch_list import batch_items
@@ -76,8 +75,8 @@ class FkdExport(ExportFormat):
             )
 
     def _kept(self) -> int:
-        codec, wish = self.pool.codec, self.options.top_k
-        if self.pool.header.label_kind == "probabilities" and isinstance(codec, TopKCodec):
+        codec, wish = self.pool.codec.top_k, self.options.top_k
+        if self.pool.header.label_kind == "probabilities" and codec is not None:
             if wish not in (None, codec.k):
                 raise LabelSourceError("labels are top-k already", expected=f"--top-k {codec.k}", got=wish)
             return codec.k
@@ -127,8 +126,8 @@ class FkdExport(ExportFormat):
 
     def _labels(self, key: BatchKey) -> tuple[LabelArray, IntArray]:
         """Return probabilities [B, k] and their classes, largest first."""
-        codec = self.pool.codec
-        if self.pool.header.label_kind == "probabilities" and isinstance(codec, TopKCodec):
+        codec = self.pool.codec.top_k
+        if self.pool.header.label_kind == "probabilities" and codec is not None:
             stored = self.pool.read_encoded(key)
             sparse = codec.sparse(stored.payload, rows=stored.views.rows, classes=self.pool.classes)
             return sparse.values, sparse.indices

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.exporters.base import BatchExport, ExportFile
 from lpld_labels.foreign.exporters.batch_list import batch_items
@@ -58,7 +57,7 @@ class LpqldExport(BatchExport):
 
     @property
     def _sparse(self) -> bool:
-        return isinstance(self.pool.codec, TopKCodec) or self.options.top_k is not None
+        return self.pool.codec.top_k is not None or self.options.top_k is not None
 
     def content(self, key: BatchKey) -> list[Any]:
         """Return seven items, or six with whole rows."""
@@ -79,8 +78,8 @@ class LpqldExport(BatchExport):
 
     def _top(self, key: BatchKey) -> list[Any]:
         """Return values float16 [B, k] and classes int16 [B, k], largest first."""
-        codec, k = self.pool.codec, self.options.top_k
-        if isinstance(codec, TopKCodec) and k in (None, codec.k):
+        codec, k = self.pool.codec.top_k, self.options.top_k
+        if codec is not None and k in (None, codec.k):
             stored = self.pool.read_encoded(key)
             values, classes, _ = codec.sparse(
                 stored.payload, rows=stored.views.rows, classes=self.pool.classes
@@ -121,13 +120,13 @@ class LpqldExport(BatchExport):
 
     @property
     def _k(self) -> int:
-        codec = self.pool.codec
-        return self.options.top_k or (codec.k if isinstance(codec, TopKCodec) else self.pool.classes)
+        codec = self.pool.codec.top_k
+        return self.options.top_k or (self.pool.classes if codec is None else codec.k)
 
     def _drops_tail(self) -> bool:
         """Whether classes that are left out have a level of their own in the pool."""
-        codec = self.pool.codec
-        if not isinstance(codec, TopKCodec) or self._k < codec.k:
+        codec = self.pool.codec.top_k
+        if codec is None or self._k < codec.k:
             return self._k < self.pool.classes
         stored = self.pool.read_encoded(self.pool.keys[0])
         sparse = codec.sparse(stored.payload, rows=stored.views.rows, classes=self.pool.classes)

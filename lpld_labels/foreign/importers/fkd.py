@@ -110,8 +110,8 @@ class Fkd(LabelFormat):
 
 
 def _encode(values: LabelArray, indices: IntArray, target: ImportTarget) -> EncodedLabels:
-    codec = target.codec
-    if not isinstance(codec, TopKCodec):
+    codec = target.codec.top_k
+    if codec is None:
         raise TypeError("FKD labels are stored as top-k")
     classes = target.header.classes
     # Probabilities add up to one, so the mass of the classes that were left out is known.
@@ -184,8 +184,8 @@ def _target(sample: ImageCrops, images: ImageTable, options: ImportOptions, note
 def _checked(path: Path, target: ImportTarget, *, crops: int) -> ImageCrops:
     """Read a file and refuse it if it differs from the others."""
     found = read_image_crops(path)
-    codec = target.codec
-    if isinstance(codec, TopKCodec):
+    codec = target.codec.top_k
+    if codec is not None:
         expected = f"{crops} crops, top {codec.k} in {codec.value_dtype}"
         got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
         if expected != got:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.authors.epochs import CropEpochs
 from lpld_labels.loader.authors.script_batches import Replayed
@@ -83,8 +82,7 @@ def fkd_loader(
             got=header.augmentation.mix,
         )
     groups = batch_size // header.batch_size
-    codec = reader.codec
-    sparse = isinstance(codec, TopKCodec) and header.label_kind == "probabilities"
+    codec = reader.codec.top_k if header.label_kind == "probabilities" else None
     loader = FkdLoader(
         reader,
         images_dir,
@@ -93,7 +91,7 @@ def fkd_loader(
         batches_per_epoch=-(-len(np.unique(reader.index.batches)) // groups),
         together=groups * num_crops,
         short_anywhere=True,
-        decoder=TopLabels(codec, reader.classes) if sparse else None,
+        decoder=None if codec is None else TopLabels(codec, reader.classes),
         **options,
     )
     loader.crops = num_crops

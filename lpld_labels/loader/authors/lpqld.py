@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.authors.epochs import complete_per_epoch, complete_places, policy_epochs
 from lpld_labels.loader.authors.lpld import lpld_seen
@@ -62,8 +61,7 @@ def lpqld_loader(
     reader = open_reader(pool)
     check_arguments(reader, batch_size=batch_size, mix_type=mix_type)
     top_k = _kept(label_quantization, reader)
-    codec = reader.codec
-    sparse = top_k is not None and isinstance(codec, TopKCodec)
+    codec = None if top_k is None else reader.codec.top_k
     numbered = complete_places(reader)
     loader = LpqldLoader(
         reader,
@@ -71,7 +69,7 @@ def lpqld_loader(
         policy_epochs(reader, "stored", seed=0, batches_per_epoch=None),
         numbered=numbered,
         batches_per_epoch=min(complete_per_epoch(reader), len(numbered)),
-        decoder=TopLabels(codec, reader.classes) if sparse else None,
+        decoder=None if codec is None else TopLabels(codec, reader.classes),
         **options,
     )
     loader.top_k = top_k
@@ -83,8 +81,8 @@ def _kept(label_quantization: str | None, pool: PoolReader) -> int | None:
     if not label_quantization:
         return None
     method, _, number = label_quantization.partition("-")
-    codec = pool.codec
-    most = codec.k if isinstance(codec, TopKCodec) else pool.classes
+    codec = pool.codec.top_k
+    most = pool.classes if codec is None else codec.k
     if method != "MR" or not number.isdigit() or not 1 <= int(number) <= most:
         raise InvalidArgumentError(
             "the pool cannot give labels for this --label_quantization",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lpld_labels.codecs import Codec, Payload
+from lpld_labels.codecs import Payload
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.loader.decoders import Parts
 
@@ -13,9 +13,7 @@ from lpld_labels.loader.decoders import Parts
 class TopLabels:
     """A decoder whose parts are values float32 [B, k] and classes int64 [B, k], in stored order."""
 
-    def __init__(self, codec: Codec, classes: int) -> None:
-        if not isinstance(codec, TopKCodec):
-            raise TypeError(f"expected a TopKCodec, got {type(codec).__name__}")
+    def __init__(self, codec: TopKCodec, classes: int) -> None:
         self._codec = codec
         self._classes = classes
 
