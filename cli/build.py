@@ -11,7 +11,8 @@ import click
 
 from lpld_core.training.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
+from .progress import progress_bar
 from .teacher_options import (
     check_device,
     image_cache_option,

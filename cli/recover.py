@@ -20,8 +20,9 @@ from lpld_core.recover.settings import (
     fitting_group,
 )
 
-from .console import Progress, print_json, progress_bar
+from .console import print_json
 from .method_options import NetworkOptions, network_options
+from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.recover.run import RunSummary

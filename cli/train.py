@@ -19,7 +19,8 @@ from lpld_core.training.presets import (
     preset_named,
 )
 
-from .console import output, print_json, progress_bar
+from .console import output, print_json
+from .progress import progress_bar
 from .teacher_options import check_device, image_cache_option, machine_options
 
 if TYPE_CHECKING:
