@@ -17,8 +17,9 @@ from lpld_core.training.presets import (
     preset_named,
 )
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
 from .parameters import parse_part
+from .progress import progress_bar
 from .teacher_options import (
     check_device,
     image_cache_option,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import output, progress_bar, talk
+from .console import output, talk
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.images.digits import DigitFolders

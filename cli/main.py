@@ -44,7 +44,9 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option(
     "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
 )
-def group() -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more on stderr: what the library logs.")
+def group(quiet: bool, verbose: bool) -> None:
     """Soft labels for large-scale dataset distillation.
 
     \b
@@ -58,6 +60,11 @@ def group() -> None:
     \b
     Each command explains itself with examples: lpld-labels COMMAND --help
     """
+    del quiet  # asked for where something would be said
+    if verbose:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 def main() -> None:

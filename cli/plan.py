@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar, talk
+from .console import human_bytes, output, print_json, talk
 from .parameters import ByteSize
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader

@@ -22,9 +22,10 @@ from lpld_core.recover.settings import (
     method_settings,
 )
 
-from .console import Progress, print_json, progress_bar
+from .console import print_json
 from .method_options import NetworkOptions, network_options
 from .parameters import parse_part
+from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.part import Part

@@ -10,8 +10,9 @@ import click
 
 from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
 
-from .console import human_bytes, print_json, progress_bar
+from .console import human_bytes, print_json
 from .method_options import NetworkOptions, network_options
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.class_statistics.statistics import ClassStatistics

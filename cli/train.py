@@ -11,7 +11,8 @@ import click
 
 from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS, preset_named
 
-from .console import output, print_json, progress_bar
+from .console import output, print_json
+from .progress import progress_bar
 from .teacher_options import check_device
 from .train_options import settings_options
 

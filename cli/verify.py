@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
+from .progress import progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
 if TYPE_CHECKING:
