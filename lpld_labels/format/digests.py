@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lpld_labels.codecs.base import CanonicalBytes
 from lpld_labels.format.records import ViewBatch
@@ -30,7 +29,7 @@ def file_digest(path: Path) -> str:
     return state.hexdigest()
 
 
-def bytes_digest(data: bytes | pa.Buffer) -> str:
+def bytes_digest(data: bytes) -> str:
     """Return the hex SHA-256 of some bytes."""
     return hashlib.sha256(data).hexdigest()
 

@@ -38,13 +38,12 @@ from lpld_labels.format.schema import (
     VIEWS_DIRECTORY,
 )
 from lpld_labels.pool.locks import Hold, in_use, locked
-from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, shard_files
+from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.storage import (
     TEMPORARY,
     fsync,
     move,
     write_atomically,
-    write_durably,
     write_errors,
 )
 
@@ -146,10 +145,8 @@ class StagingArea:
         self, batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
     ) -> SealedShard:
         """Write batches as one sealed shard."""
-        shard, files = shard_files(batches, codec, classes, replaces=replaces)
         with write_errors(self.directory), self._workplace() as workplace:
-            for file, data in files.items():
-                write_durably(workplace / file, data)
+            shard = write_shard(workplace, batches, codec, classes, replaces=replaces)
             fsync(workplace)
             workplace.rename(self.directory / shard.name)
             fsync(self.directory)
