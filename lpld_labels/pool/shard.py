@@ -34,6 +34,7 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     arrow_schema,
 )
+from lpld_labels.pool.storage import DigestingFile, write_durably
 
 VIEWS = "views.parquet"
 LABELS = "labels.parquet"
@@ -96,30 +97,38 @@ def label_schema(codec: Codec, classes: int) -> pa.Schema:
     return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
-def shard_files(
-    batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
-) -> tuple[SealedShard, dict[str, pa.Buffer | bytes]]:
-    """Return a shard of these batches and the files of its directory; the seal comes last."""
+def write_shard(
+    directory: Path,
+    batches: Sequence[EncodedBatch],
+    codec: Codec,
+    classes: int,
+    *,
+    replaces: Sequence[str] = (),
+) -> SealedShard:
+    """Write a shard of these batches into a directory, durably, and return what its seal says."""
     ordered = sorted(batches, key=lambda batch: batch.key)
-    views = _views_file(ordered)
-    label_rows, labels = labels_file(ordered, codec, classes)
+    with DigestingFile(directory / VIEWS) as views:
+        _write_views(views, ordered)
+    with DigestingFile(directory / LABELS) as labels:
+        label_rows = write_labels(labels, ordered, codec, classes)
     first = ordered[0].key
     content = bytes_digest(b"".join(batch.digest for batch in ordered))
     shard = SealedShard(
         name=f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}",
         rows=sum(batch.views.rows for batch in ordered),
         label_rows=label_rows,
-        views_bytes=len(views),
-        views_digest=bytes_digest(views),
-        labels_bytes=len(labels),
-        labels_digest=bytes_digest(labels),
+        views_bytes=views.size,
+        views_digest=views.digest,
+        labels_bytes=labels.size,
+        labels_digest=labels.digest,
         replaces=tuple(replaces),
         batches=_index_slice(ordered),
     )
-    index = pa.BufferOutputStream()
-    pq.write_table(shard.batches, index, write_page_checksum=True)
+    with DigestingFile(directory / BATCHES) as index:
+        pq.write_table(shard.batches, index, write_page_checksum=True)
     seal = {field.name: getattr(shard, field.name) for field in fields(shard) if field.name != "batches"}
-    return shard, {VIEWS: views, LABELS: labels, BATCHES: index.getvalue(), SEAL: to_json(seal)}
+    write_durably(directory / SEAL, to_json(seal))
+    return shard
 
 
 def load_sealed(directory: Path) -> SealedShard:
@@ -164,8 +173,7 @@ def _index_slice(batches: Sequence[EncodedBatch]) -> pa.Table:
     return pa.table(columns, schema=BATCH_SCHEMA)
 
 
-def _views_file(batches: Sequence[EncodedBatch]) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
+def _write_views(sink: DigestingFile, batches: Sequence[EncodedBatch]) -> None:
     with pq.ParquetWriter(
         sink,
         VIEW_SCHEMA,
@@ -178,13 +186,13 @@ def _views_file(batches: Sequence[EncodedBatch]) -> pa.Buffer:
         for group in _groups(batches, [batch.views.rows for batch in batches], VIEW_ROWS_PER_GROUP):
             table = view_rows.to_table([batch.views for batch in group])
             writer.write_table(table, row_group_size=table.num_rows)
-    return sink.getvalue()
 
 
-def labels_file(batches: Sequence[EncodedBatch], codec: Codec, classes: int) -> tuple[int, pa.Buffer]:
-    """Return how many rows a labels file of batches in key order has, and the file."""
+def write_labels(
+    sink: DigestingFile | pa.NativeFile, batches: Sequence[EncodedBatch], codec: Codec, classes: int
+) -> int:
+    """Write a labels file of batches in key order; return how many rows it has."""
     schema = label_schema(codec, classes)
-    sink = pa.BufferOutputStream()
     written = 0
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with pq.ParquetWriter(
@@ -206,7 +214,7 @@ def labels_file(batches: Sequence[EncodedBatch], codec: Codec, classes: int) -> 
             table = pa.concat_tables(list(alike))
             writer.write_table(table, row_group_size=rows)
             written += table.num_rows
-    return written, sink.getvalue()
+    return written
 
 
 def _label_rows(batch: EncodedBatch, schema: pa.Schema) -> pa.Table:

@@ -38,13 +38,12 @@ from lpld_labels.format.schema import (
     VIEWS_DIRECTORY,
 )
 from lpld_labels.pool.locks import Hold, in_use, locked
-from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, shard_files
+from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.storage import (
     TEMPORARY,
     fsync,
     move,
     write_atomically,
-    write_durably,
     write_errors,
 )
 
@@ -54,6 +53,7 @@ COMMIT_LOCK = "commit.lock"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 PURPOSE = "purpose"
 """Field of the plan on which writers may differ."""
+Stamps = tuple[tuple[int, ...] | None, ...]
 _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
@@ -65,6 +65,7 @@ class StagingArea:
         self.directory = pool / STAGING_DIRECTORY
         self._plan: dict[str, Any] = {}
         self._tables: dict[str, bytes] = {}
+        self._written: dict[str, Stamps] = {}
 
     # What is staged
 
@@ -144,13 +145,12 @@ class StagingArea:
         self, batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
     ) -> SealedShard:
         """Write batches as one sealed shard."""
-        shard, files = shard_files(batches, codec, classes, replaces=replaces)
         with write_errors(self.directory), self._workplace() as workplace:
-            for file, data in files.items():
-                write_durably(workplace / file, data)
+            shard = write_shard(workplace, batches, codec, classes, replaces=replaces)
             fsync(workplace)
             workplace.rename(self.directory / shard.name)
             fsync(self.directory)
+            self._written[shard.name] = self._stamps(shard)
         return shard
 
     @contextlib.contextmanager
@@ -173,12 +173,12 @@ class StagingArea:
     def check(self, shard: SealedShard) -> None:
         """Read a shard's files, wherever an interrupted commit has left them, and compare their digests.
 
-        A damaged shard is forgotten, so that its batches are done again.
+        Those that were written here, and that nobody has touched since, need not be read again. A damaged
+        shard is forgotten, so that its batches are done again.
         """
-        for (file, folder), digest in zip(_PLACES, (shard.views_digest, shard.labels_digest), strict=True):
-            path = self.directory / shard.name / file
-            if not path.exists():
-                path = self.pool / folder / f"{shard.name}.parquet"
+        if self._written.get(shard.name) == (stamps := self._stamps(shard)) and None not in stamps:
+            return
+        for path, digest in zip(self._files(shard), (shard.views_digest, shard.labels_digest), strict=True):
             if not path.exists() or file_digest(path) != digest:
                 self.discard(shard.name, moved=True)
                 raise PoolCorruptError(
@@ -186,6 +186,17 @@ class StagingArea:
                     where=path,
                     hint="run the same command again to redo its batches",
                 )
+
+    def _files(self, shard: SealedShard) -> Iterator[Path]:
+        """Yield where a shard's views and labels are, in the area or already in the pool."""
+        for file, folder in _PLACES:
+            staged = self.directory / shard.name / file
+            yield staged if staged.exists() else self.pool / folder / f"{shard.name}.parquet"
+
+    def _stamps(self, shard: SealedShard) -> Stamps:
+        """Return what changes whenever the bytes of a shard's files are changed, by whatever means."""
+        stats = [path.stat() if path.exists() else None for path in self._files(shard)]
+        return tuple(s and (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats)
 
     def publish(self, shard: SealedShard) -> None:
         """Move a sealed shard's files to their place in the pool. Doing it twice does no harm."""

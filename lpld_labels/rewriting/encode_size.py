@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from lpld_labels.codecs import Codec
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch, labels_file
+from lpld_labels.pool.shard import EncodedBatch, write_labels
 from lpld_labels.pool.sizes import PoolSize, encoded_fixed_bytes
 
 WEIGHED_BATCHES = 16
@@ -43,4 +45,6 @@ def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
         EncodedBatch.make(replace(batch, key=BatchKey(0, number)), codec.encode(batch.labels))
         for number, batch in enumerate(batches)
     ]
-    return len(labels_file(encoded, codec, batches[0].classes)[1])
+    sink = pa.MockOutputStream()
+    write_labels(sink, encoded, codec, batches[0].classes)
+    return int(sink.size())
