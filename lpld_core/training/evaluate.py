@@ -15,7 +15,8 @@ from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.replay import normalise
-from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
+from lpld_labels.replay.decoding import decode_image
+from lpld_labels.replay.image_folder import class_names, list_images, read_file
 
 Progress = Callable[[int, int], None]
 BATCH = 128
