@@ -30,15 +30,15 @@ def unfinished_beside(out: Path) -> Path:
 
 
 @contextlib.contextmanager
-def workplace(directory: Path) -> Iterator[Path]:
+def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
     """Work in a directory that no other process works in; it is deleted if the block ends well.
 
-    Raises PoolConflictError if another process is at work there.
+    wait: until others are done; otherwise PoolConflictError is raised if another process is at work there.
     """
     with contextlib.ExitStack() as stack:
         try:
             with write_errors(directory):
-                stack.enter_context(locked(directory / LOCK, wait=False))
+                stack.enter_context(locked(directory / LOCK, wait=wait))
                 sweep(directory)
         except PoolWriteError as error:
             if isinstance(error.__cause__, BlockingIOError):

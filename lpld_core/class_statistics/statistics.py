@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lpld_core.class_statistics.class_moments import BatchRows, ClassMoments, ExactMoments, RunningMoments
 from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
+from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher
@@ -71,8 +72,8 @@ class ClassStatistics:
                 state.update(tensor.contiguous().numpy().data)
         return state.hexdigest()
 
-    def save(self, path: str | Path) -> None:
-        """Write everything as one safetensors file, atomically."""
+    def save(self, path: str | Path, *, within: Path | None = None) -> None:
+        """Write everything as one safetensors file, atomically; within: see `write_atomically`."""
         tensors = {"counts": self.counts}
         for layer in self.layers:
             tensors[f"{layer.name}.mean"] = layer.mean
@@ -93,7 +94,7 @@ class ClassStatistics:
             "views": self.views,
             "passes": self.passes,
         }
-        save_weights(path, tensors, about)
+        save_weights(path, tensors, about, within=within)
 
     @staticmethod
     def load(path: str | Path) -> ClassStatistics:
@@ -130,11 +131,13 @@ def collect_statistics(
     update: Update = "exact",
     momentum: float = 0.1,
     progress: Callable[[int], None] | None = None,
+    unfinished: UnfinishedMoments | None = None,
 ) -> ClassStatistics:
     """Run the batches through the teacher once and return the statistics of every class.
 
     update: "exact", the moments over all batches; or "ema", the paper's moving average (which depends
     on the order of the batches). progress: called with the number of images done after each batch.
+    unfinished: where moments are kept on their way; `batches` are those it does not have yet.
     """
     SqueezeSettings(update=update, momentum=momentum)  # refuses what neither is
     if len(class_names) != teacher.classes:
@@ -151,12 +154,16 @@ def collect_statistics(
         moments = ExactMoments(teacher.classes, rows.shift)
     else:
         moments = RunningMoments(teacher.classes, rows.shift, momentum)
-    done = 0
+    if unfinished is not None:
+        rows.reached |= unfinished.restore(moments)
+    done = int(moments.counts.sum())
     with watched_inputs(layers, rows.watch), torch.inference_mode():
         for images, labels in batches:
             teacher.model(images.to(rows.shift.device))
             moments.add(labels.to(rows.shift.device), *rows.take(len(labels)))
             done += len(labels)
+            if unfinished is not None:
+                unfinished.passed_batch(moments, rows.reached)
             if progress is not None:
                 progress(done)
     counts = moments.counts.cpu()

@@ -6,6 +6,7 @@ needed first.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,13 @@ class RealFolder:
     def rows_of(self, label: int) -> npt.NDArray[np.int64]:
         """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
+
+    def listing_digest(self) -> str:
+        """Return the hex SHA-256 over path and size of every image; none is opened."""
+        state = hashlib.sha256()
+        for path in self.paths:
+            state.update(f"{path}:{(self.root / path).stat().st_size}\n".encode())
+        return state.hexdigest()
 
     def decode(self, row: int) -> Pixels:
         """Return one image as uint8 [H, W, 3]."""
