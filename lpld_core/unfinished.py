@@ -31,7 +31,7 @@ def unfinished_beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Work in a directory that no other process works in; it is deleted if the block ends well.
+    """Work in a directory that no other process works in; it goes if the block ends well or left nothing.
 
     wait: until others are done; otherwise PoolConflictError is raised if another process is at work there.
     """
@@ -48,7 +48,13 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
                     hint="wait until it is done, or choose another output",
                 ) from None
             raise
-        yield directory
+        try:
+            yield directory
+        except BaseException:
+            sweep(directory)
+            if [path.name for path in directory.iterdir()] == [LOCK]:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
         with write_errors(directory):
             shutil.rmtree(directory)
 

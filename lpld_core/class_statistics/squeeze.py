@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from lpld_core.images.centre import centre_view
 from lpld_core.images.random_view import random_view
 from lpld_core.images.real_images import Pixels, RealFolder, labelled_batches, shuffled_rows
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_labels.errors import LabelPoolError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 
@@ -34,9 +36,8 @@ def squeeze_folder(
     progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
-    kept = None
-    if unfinished is not None:
-        kept = UnfinishedMoments(unfinished, squeeze_job(teacher, folder, settings))
+    job = squeeze_job(teacher, folder, settings)
+    kept = None if unfinished is None else UnfinishedMoments(unfinished, job)
 
     def report(done: int) -> None:
         if progress is not None:
@@ -51,17 +52,35 @@ def squeeze_folder(
         progress=report,
         unfinished=kept,
     )
-    return replace(statistics, views=settings.views, passes=settings.passes)
+    return replace(statistics, views=settings.views, passes=settings.passes, job=job)
 
 
 def squeeze_job(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> dict[str, Any]:
     """Return what decides the statistics, as JSON values; images count by path and size."""
-    return {
-        **asdict(settings),
-        "teacher": asdict(teacher.description),
-        "size": list(teacher.input_size),
-        "images": folder.listing_digest(),
-    }
+    job: dict[str, Any] = json.loads(
+        json.dumps(
+            {
+                **asdict(settings),
+                "teacher": asdict(teacher.description),
+                "size": teacher.input_size,
+                "images": folder.listing_digest(),
+            }
+        )
+    )
+    return job
+
+
+def finished_squeeze(
+    path: Path, teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
+) -> ClassStatistics | None:
+    """Return the statistics of a file if they are what this very squeeze makes, else None."""
+    if not path.is_file():
+        return None
+    try:
+        found = ClassStatistics.load(path)
+    except LabelPoolError:
+        return None
+    return found if found.job == squeeze_job(teacher, folder, settings) else None
 
 
 def _batches(

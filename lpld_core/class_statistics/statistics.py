@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -22,8 +22,9 @@ from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.manifest import Teacher
 
 KIND = "class-statistics"
-VERSION = 2
-"""Version 2 says views and passes; what version 1 describes are centre views of one pass."""
+VERSION = 3
+"""Version 2 says views and passes; what version 1 describes are centre views of one pass. Version 3 says
+what decided the statistics, so that the same squeeze knows them again."""
 LabelledImages = Iterable[tuple[Tensor, Tensor]]
 """Batches of normalised images float [B, 3, H, W] and labels int64 [B]."""
 
@@ -43,6 +44,7 @@ class ClassStatistics:
 
     teacher: whose layers. class_names: folder names in class order. counts: int64 [classes], views seen.
     update, views, passes: see SqueezeSettings. momentum: of ema, else None.
+    job: what decided them (see `squeeze_job`), as JSON values; None where that is not known.
     """
 
     teacher: Teacher
@@ -53,6 +55,7 @@ class ClassStatistics:
     momentum: float | None
     views: Views = "centre"
     passes: int = 1
+    job: dict[str, Any] | None = None
 
     @property
     def classes(self) -> int:
@@ -93,6 +96,7 @@ class ClassStatistics:
             "momentum": self.momentum,
             "views": self.views,
             "passes": self.passes,
+            "job": self.job,
         }
         save_weights(path, tensors, about, within=within)
 
@@ -238,6 +242,7 @@ def _parse(file: WeightsFile) -> ClassStatistics:
         momentum=reader.optional("momentum", reader.number),
         views="centre" if version == 1 else cast("Views", reader.text("views", choices=get_args(Views))),
         passes=1 if version == 1 else reader.integer("passes", minimum=1),
+        job=None if version < 3 else reader.optional("job", reader.mapping),
     )
     reader.finish()
     return statistics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ class UnfinishedMoments:
 
     def __init__(self, path: Path, job: dict[str, Any]) -> None:
         self._path = path
-        self._job: dict[str, Any] = json.loads(json.dumps(job))
+        self._job = job
         self._pace = Pace()
         self._tensors: Tensors = {}
         self._reached: list[int] = []

@@ -50,7 +50,7 @@ def read_weights(path: str | Path) -> WeightsFile:
         raise InvalidArgumentError(
             "no such weights file", where=path, hint="give a safetensors file or a torch checkpoint"
         )
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" or _begins_as_safetensors(path):
         return _read_safetensors(path)
     try:
         with warnings.catch_warnings():
@@ -70,6 +70,12 @@ def _why_unreadable(error: Exception) -> str:
     if "weights_only" in str(error) or "Weights only" in str(error):
         return "it is damaged, or holds more than tensors; nothing of it was run"
     return first_line(error)
+
+
+def _begins_as_safetensors(path: Path) -> bool:
+    """Whether a file, whatever its name, has the beginning of one: a length, then a JSON object."""
+    with path.open("rb") as stream:
+        return stream.read(9)[8:] == b"{"
 
 
 def _read_safetensors(path: Path) -> WeightsFile:

@@ -18,6 +18,7 @@ from lpld_core.training.settings import TrainSettings
 from lpld_core.training.trainer import EpochFacts, EpochSoFar, Trainer
 from lpld_labels.codecs.label_meaning import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.images import ImageTable
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import check_images
@@ -207,9 +208,19 @@ def epoch_steps(settings: TrainSettings, pool: PoolReader) -> int:
     return -(-images // rows)
 
 
+def image_class_names(images: ImageTable, classes: int) -> list[str] | None:
+    """Return the names of the class folders, or None where they do not stand for the labels' classes."""
+    names: dict[int, str] = {}
+    for path, label in zip(images.paths, images.classes.tolist(), strict=True):
+        folder, slash, _ = path.partition("/")
+        if not slash or names.setdefault(label, folder) != folder:
+            return None
+    return [names[label] for label in range(classes)] if len(names) == classes else None
+
+
 def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet | None) -> None:
     if validation is not None:
-        validation.require_classes(pool.classes)
+        validation.require_classes(pool.classes, image_class_names(pool.images, pool.classes))
     if settings.loss == "mse+gt" and int(pool.images.classes.max()) + 1 != pool.classes:
         raise InvalidArgumentError(
             "this loss needs the true classes, and the image folder has not as many as the labels",

@@ -14,19 +14,21 @@ from typing import Any
 import torch
 
 from lpld_core.images.rendering import rendered
+from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.networks.weights import load_into, read_weights, save_weights
+from lpld_core.teachers.teacher import output_classes
 from lpld_core.training.evaluate import Accuracy, ValidationSet
 from lpld_core.training.losses import LossOf, mixed_cross_entropy, true_classes
 from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.run_directory import TrainingRun
 from lpld_core.training.settings import TrainSettings
 from lpld_core.training.trainer import EpochSoFar, Trainer
-from lpld_core.unfinished import unfinished_beside, workplace
+from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
-from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.image_folder import class_names, scan_image_folder
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -84,7 +86,7 @@ def train_teacher(
     table = images if images is not None else scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:
-        validation.require_classes(classes)
+        validation.require_classes(classes, class_names(images_dir))
     with seeded(job.seed):
         model = network_source(job.network).build(classes).module
     settings = replace(
@@ -94,19 +96,28 @@ def train_teacher(
     store = ImageStore(images_dir, table)
     about = _about(job, settings, table, classes)
     with workplace(unfinished_beside(job.out)) as directory:
-        if trained_by(job.out) != about["training"]:
+        found = trained_by(job.out)
+        if found is None:
             run = TrainingRun(directory, about["training"])
             _train(job, trainer, store, run, workers=workers, progress=progress)
             save_weights(job.out, model.state_dict(), about, within=directory)
         else:
+            require_same_job(found, about["training"], what="another teacher", where=job.out)
             load_into(model, read_weights(job.out))
     return None if validation is None else validation.accuracy(model, job.mean, job.std)
+
+
+def check_network(job: TeacherJob, classes: int) -> None:
+    """Refuse, before anything else, a network that cannot be squeezed or does not take images of this size."""
+    module = network_source(job.network).build(classes).module.eval()
+    output_classes(module, job.size, job.network)
+    batchnorm_layers(module, name=f"teacher {job.network}")
 
 
 def trained_by(weights: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what decided the training of a teacher, or None where the file was not made here."""
     path = Path(weights)
-    if not path.exists() or path.suffix != ".safetensors":
+    if not path.exists():
         return None
     found: dict[str, Any] | None = read_weights(path).about.get("training")
     return found

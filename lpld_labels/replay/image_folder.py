@@ -174,6 +174,15 @@ def passed_over(root: str | os.PathLike[str]) -> list[str]:
     ]
 
 
+def try_each_kind(root: str | os.PathLike[str], paths: Iterable[str]) -> None:
+    """Decode the first image of each kind (ending of its name), to know early of a kind that cannot be."""
+    first: dict[str, str] = {}
+    for path in paths:
+        first.setdefault(Path(path).suffix.lower(), path)
+    for path in first.values():
+        decode_image(read_file(Path(root) / path), where=Path(root) / path)
+
+
 def _file_paths(folder: Path, class_name: str) -> list[str]:
     """Return the relative POSIX paths of a class's files, in ImageFolder order."""
     paths = []
