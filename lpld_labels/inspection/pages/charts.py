@@ -17,7 +17,8 @@ from lpld_labels.inspection.pages.numbers import short_number
 WIDTH = 400
 COLOURS = 6
 _LEFT, _RIGHT, _TOP, _HEIGHT = 46, 12, 10, 150
-_LABEL_LETTERS = 46
+_LETTERS = 62
+"""How many fit in a line."""
 Format = Callable[[float], str]
 
 
@@ -56,26 +57,36 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One horizontal bar. colour: 0 to 5. text: the value as people read it. more: a word after the label."""
+    """One horizontal bar.
+
+    text: the value as people read it. colour: 0 to 5. spread: half the length of a whisker.
+    more: further cells of its row in the table.
+    """
 
     label: str
     value: float
     text: str
     colour: int = 0
     spread: float = 0.0
+    more: tuple[str, ...] = ()
 
 
 def bars(
-    title: str, says: str, items: Sequence[Bar], *, value_name: str = "value", logarithmic: bool = False
+    title: str,
+    says: str,
+    items: Sequence[Bar],
+    *,
+    headers: tuple[str, ...] = ("value",),
+    logarithmic: bool = False,
 ) -> Chart:
-    """Return horizontal bars, each below its label; `spread` draws a whisker to both sides."""
+    """Return horizontal bars, each below its label. headers: of the table, from the value on."""
     reach = [item.value + item.spread for item in items]
     across = scale(reach, 0, WIDTH - 4, logarithmic=logarithmic, from_zero=not logarithmic)
     parts: list[str] = []
     for number, item in enumerate(items):
         top = number * 36
         end = across(item.value) if item.value > 0 or not logarithmic else 0.0
-        parts.append(_text(0, top + 13, shortened(item.label, _LABEL_LETTERS), "label"))
+        parts.append(_text(0, top + 13, shortened(item.label, max(_LETTERS - len(item.text), 8)), "label"))
         parts.append(_text(WIDTH, top + 13, item.text, "label end"))
         shape = {"x": 0, "y": top + 18, "width": max(end, 1.0), "height": 12}
         parts.append(_mark("rect", f"{item.label}: {item.text}", item.colour, **shape))
@@ -88,8 +99,8 @@ def bars(
         body=_together(parts),
         height=max(len(items) * 36, 40),
         marks=len(items),
-        headers=("", value_name),
-        rows=tuple((shortened(item.label), item.text) for item in items),
+        headers=("", *headers),
+        rows=tuple((shortened(item.label), item.text, *item.more) for item in items),
     )
 
 
@@ -101,15 +112,20 @@ def histogram(
     *,
     unit: str,
     counted: str,
-    form: Format = short_number,
+    whole: bool = False,
 ) -> Chart:
-    """Return columns over a value: counts [n] between edges [n + 1]."""
+    """Return columns over a value: counts [n] between edges [n + 1].
+
+    whole: values are whole numbers, edges too; a column from a to b then holds a to b - 1.
+    """
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale([0, *counts], _TOP + _HEIGHT, _TOP, from_zero=True)
-    parts: list[str] = [*_frame(across, up, unit, counted, form, short_number)]
+    ticks = _whole_ticks(edges) if whole else None
+    parts: list[str] = [*_frame(across, up, unit, counted, short_number, short_number, ticks)]
     rows = []
     for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
-        name = f"{form(low)} to {form(high)}" if high - low != 1 or form is not short_number else form(low)
+        end = high - 1 if whole else high
+        name = short_number(low) if end == low else f"{short_number(low)} to {short_number(end)}"
         rows.append((name, f"{count:,}"))
         if count:
             left, right, top = across(low), across(high), up(count)
@@ -241,16 +257,31 @@ def _text(x: float, y: float, text: str, kind: str) -> Markup:
     return tag("text", text, x=float(x), y=float(y), class_=kind)
 
 
-def _frame(across: Scale, up: Scale, x: str, y: str, x_form: Format, y_form: Format) -> list[Markup]:
-    """Return axes, ticks and names."""
+def _whole_ticks(edges: Sequence[float]) -> list[tuple[float, float]]:
+    """Return (place, value) for a few columns of whole numbers, in the middle of those of one number."""
+    every = -(-(len(edges) - 1) // 5)
+    middle = 0.5 if edges[1] - edges[0] == 1 else 0.0
+    return [(edge + middle, edge) for edge in edges[:-1:every]]
+
+
+def _frame(
+    across: Scale,
+    up: Scale,
+    x: str,
+    y: str,
+    x_form: Format,
+    y_form: Format,
+    ticks: Sequence[tuple[float, float]] | None = None,
+) -> list[Markup]:
+    """Return axes, ticks and names. ticks: (place, value) of the x axis where round values will not do."""
     floor = _TOP + _HEIGHT
     parts = []
     for value in up.ticks(4):
         at = up(value)
         parts.append(tag("path", d=f"M{_LEFT} {at:.1f}H{WIDTH - _RIGHT}", class_="grid"))
         parts.append(_text(_LEFT - 4, at + 4, y_form(value), "tick end"))
-    for value in across.ticks(4):
-        at = across(value)
+    for place, value in ticks or [(value, value) for value in across.ticks(4)]:
+        at = across(place)
         parts.append(tag("path", d=f"M{at:.1f} {floor}v4", class_="axis"))
         parts.append(_text(at, floor + 16, x_form(value), "tick middle"))
     parts.append(tag("path", d=f"M{_LEFT} {floor}H{WIDTH - _RIGHT}", class_="axis"))

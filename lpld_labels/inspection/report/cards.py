@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.inspection.pages.charts import WIDTH
 from lpld_labels.inspection.pages.markup import Markup, folded, joined, shortened, table, tag
 from lpld_labels.inspection.report.facts import PoolFacts
 from lpld_labels.inspection.report.sample import Sample
@@ -16,6 +15,8 @@ from lpld_labels.inspection.report.views import ShownView
 
 _COARSE_BELOW = 160
 _BAR_ROW = 38
+WIDTH = 260
+"""Of the bars, in their own units: as wide as they are on most screens, so that letters keep their size."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,14 +134,12 @@ class Sheet:
             share, value = float(rows.shares[row, place]), float(rows.values[row, place])
             before = float(rows.original[row, place])
             name = self.facts.names[label]
-            mark = (
-                " \u2713 own class" if label == own else " \u2713 partner's class" if label == other else ""
-            )
+            mark = " \u2713 own" if label == own else " \u2713 partner's" if label == other else ""
             colour = 0 if label == own else 1 if label == other else 2
             text = "not finite" if np.isnan(share) else f"{share:.4f}"
             was = "" if np.isnan(before) else f", was {before:.4f}"
             top = place * _BAR_ROW
-            parts.append(tag("text", shortened(name, 34), tag("tspan", mark), x=0, y=top + 13))
+            parts.append(tag("text", shortened(name, 20), tag("tspan", mark), x=0, y=top + 13))
             parts.append(tag("text", text + was, x=WIDTH, y=top + 13, class_="end"))
             parts.append(tag("rect", x=0, y=top + 18, width=WIDTH, height=13, class_="track"))
             parts.append(
@@ -161,7 +160,7 @@ class Sheet:
                 end = WIDTH * before
                 parts.append(tag("path", d=f"M0 {top + 17}H{end:.1f}V{top + 32}H0z", class_="original"))
             numbers.append((shortened(name) + mark, text, f"{value:.5g}", f"{before:.4f}" if was else ""))
-        says = "five strongest labels, as probabilities" + (
+        says = "strongest labels as probabilities; \u2713 true classes" + (
             "; outlined: the original" if self.against else ""
         )
         height = rows.top.shape[1] * _BAR_ROW

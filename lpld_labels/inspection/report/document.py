@@ -174,11 +174,11 @@ def _kept(report: Report) -> list[Markup]:
         "Information kept",
         "1 - KL(original, decoded) / KL(original, uniform) at temperatures 1, 4 and 20; 100 % is everything.",
         items,
-        value_name="kept",
+        headers=("kept",),
     )
     same = Bar(label="same strongest class", value=fidelity.top1, text=percent(fidelity.top1), colour=3)
     lost = Bar(label="another one", value=1 - fidelity.top1, text=percent(1 - fidelity.top1), colour=4)
     agree = bars(
-        "Top-1 agreement", "Rows whose strongest class the codec kept.", [same, lost], value_name="rows"
+        "Top-1 agreement", "Rows whose strongest class the codec kept.", [same, lost], headers=("rows",)
     )
     return [tag("p", says), charts_in_grid([kept_chart, agree])]

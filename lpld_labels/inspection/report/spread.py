@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -84,7 +82,7 @@ def _agreement(sample: Sample, over: str) -> Chart:
         items.append(Bar(label=name, value=share, text=f"{percent(share)} ({count:,})", colour=colour))
     says = f"Whose class the label puts first, {over}."
     title = "Agreement with the true class"
-    return bars(title, says, items if len(agreement) else [], value_name="share of labels")
+    return bars(title, says, items if len(agreement) else [], headers=("share of labels",))
 
 
 def _epochs(facts: PoolFacts) -> Chart:
@@ -100,6 +98,7 @@ def _epochs(facts: PoolFacts) -> Chart:
         counts.astype(int).tolist(),
         unit="epoch",
         counted="batches",
+        whole=True,
     )
 
 
@@ -118,16 +117,15 @@ def _of(
         # A confidence of 1 + rounding belongs to the last column.
         finite = np.clip(finite, *within)
     counts, _ = np.histogram(finite, edges)
-    return histogram(title, says, edges.tolist(), _whole(counts), unit=unit, counted=counted)
+    whole = within is None
+    return histogram(title, says, edges.tolist(), counts.tolist(), unit=unit, counted=counted, whole=whole)
 
 
 def _edges(values: Numbers) -> npt.NDArray[np.float64]:
     """Return edges for whole numbers: a column for each, or for equally many of them."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     width = -(-(high - low + 1) // BINS)
-    columns = -(-(high - low + 1) // width)
+    # A few empty columns beside: a single one would fill the chart and look like nothing.
+    low = max(low - 2, 0) if high - low < 4 else low
+    columns = max(-(-(high - low + 1) // width), 5)
     return low + width * np.arange(columns + 1, dtype=np.float64)
-
-
-def _whole(counts: npt.NDArray[np.int64]) -> Sequence[int]:
-    return [int(count) for count in counts]

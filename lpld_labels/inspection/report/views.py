@@ -31,7 +31,7 @@ EXTREMES = 12
 PICTURE_BYTES = 3_600_000
 """Bytes of all pictures as text; the page may have 5 MB."""
 SOURCE_SIDE = 192
-QUALITY = 92
+QUALITY, SOURCE_QUALITY = 92, 80
 _STREAM = 19
 
 
@@ -121,7 +121,7 @@ class _Renderer:
     def _source(self, index: int) -> str:
         picture = Image.fromarray(self._store[index])
         picture.thumbnail((SOURCE_SIDE, SOURCE_SIDE))
-        return _jpeg(picture)
+        return _jpeg(picture, SOURCE_QUALITY)
 
 
 def with_partner(views: ViewBatch, slot: int) -> ViewBatch:
@@ -138,7 +138,7 @@ def with_partner(views: ViewBatch, slot: int) -> ViewBatch:
     )
 
 
-def _jpeg(picture: Image.Image) -> str:
+def _jpeg(picture: Image.Image, quality: int = QUALITY) -> str:
     stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
+    picture.save(stream, "JPEG", quality=quality, subsampling=0, optimize=True)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lpld_labels.format.schema import COMPONENTS, Component
 from lpld_labels.inspection.pages.charts import Bar, Chart, Series, bars, plot
 from lpld_labels.inspection.pages.numbers import human_bytes
-from lpld_labels.inspection.report.published import published_for
+from lpld_labels.inspection.report.published import Published, published_for
 from lpld_labels.inspection.report.runs import Run
 from lpld_labels.inspection.summary import PICKLE_BATCH_OVERHEAD, PICKLE_ROW_BYTES, PoolSummary
 
@@ -52,15 +52,17 @@ def _totals(summary: PoolSummary) -> Chart:
         Bar(
             label=name,
             value=size,
-            text=f"{human_bytes(size)}; {size / rows:,.1f} B/row, {human_bytes(size / images)}/image",
+            text=human_bytes(size),
             colour=number,
+            more=(f"{size / rows:,.1f}", human_bytes(size / images)),
         )
         for number, (name, size) in enumerate(sizes.items())
     ]
-    says = f"{summary.ratio_to_pickle_layout:.2f} times less than the original layout of the same rows."
-    if summary.ratio_to_pickle_layout < 1:
-        says = "More than the original layout takes for the same rows."
-    return bars("Bytes in all", says, items, value_name="bytes")
+    ratio = summary.ratio_to_pickle_layout
+    than = "more than" if ratio < 1 else f"{ratio:.2f} times less than"
+    each = f"{summary.bytes.total / rows:,.1f} bytes per row, {human_bytes(summary.bytes.total / images)} per image"
+    says = f"{each}; {than} the original layout."
+    return bars("Bytes in all", says, items, headers=("in all", "bytes per row", "per image"))
 
 
 def _components(summary: PoolSummary) -> Chart:
@@ -72,39 +74,48 @@ def _components(summary: PoolSummary) -> Chart:
             (("this pool", summary.bytes.components[name]), ("original", before[name]))
         ):
             if size or before[name] or summary.bytes.components[name]:
-                text = f"{human_bytes(size)}; {size / rows:.2f} B/row"
-                items.append(Bar(label=f"{label}: {whose}", value=size, text=text, colour=2 * colour))
+                text, more = human_bytes(size), (f"{size / rows:.2f}",)
+                items.append(Bar(label=f"{label}: {whose}", value=size, text=text, colour=colour, more=more))
     says = "Each part of the pool beside the original layout's; bars grow with the logarithm of the bytes."
-    return bars("Bytes by component", says, items, value_name="bytes", logarithmic=True)
+    return bars("Bytes by component", says, items, headers=("bytes", "per row"), logarithmic=True)
 
 
 def standing(summary: PoolSummary, runs: Sequence[Run] = ()) -> Chart:
-    """Return accuracy over label bytes per image of published pools, and this pool's place among them."""
+    """Return accuracy over label bytes of published pools, and this pool's place among them."""
     dataset, rows = published_for(summary.classes)
-    systems = dict.fromkeys(row.system for row in rows)
-    series = [
-        Series(
-            name=f"{system} (published)",
-            points=[(row.bytes_per_image, row.top1) for row in rows if row.system == system],
-            labels=[row.name for row in rows if row.system == system],
-        )
-        for system in systems
-    ]
-    per_image = summary.bytes.total / max(summary.images, 1)
-    reached = [(per_image, 100 * run.top1) for run in runs if run.top1 is not None]
+    series = published_series(rows)
+    reached = [(float(summary.bytes.total), 100 * run.top1) for run in runs if run.top1 is not None]
     if reached:
         names = [run.name for run in runs if run.top1 is not None]
         series.append(Series(name="students of this pool", points=reached, labels=names, joined=False))
-    says = f"Label bytes per image and top-1 of ResNet-18 on {dataset} as published; the line is this pool."
-    if summary.classes != rows[0].classes:
-        says += f" It has {summary.classes:,} classes, {dataset} {rows[0].classes:,}: a row weighs otherwise."
+    per_image = human_bytes(summary.bytes.total / max(summary.images, 1))
+    says = (
+        f"Label bytes and top-1 of ResNet-18 on {dataset} as published; the line is this pool, "
+        f"{summary.images:,} images of {summary.classes:,} classes, {per_image} per image."
+    )
     return plot(
         "Among published pools",
         says,
         series,
-        x="label bytes per image",
+        x="label bytes",
         y="top-1, %",
         logarithmic_x=True,
         x_form=human_bytes,
-        line=(per_image, "this pool") if per_image else None,
+        line=(float(summary.bytes.total), "this pool"),
     )
+
+
+def published_series(rows: Sequence[Published]) -> list[Series]:
+    """Return a series for each published system."""
+    return [
+        Series(
+            name=f"{system} (published)",
+            points=[(row.label_bytes, row.top1) for row in rows if row.system == system],
+            labels=[
+                f"{row.name}, {human_bytes(row.bytes_per_image)} per image"
+                for row in rows
+                if row.system == system
+            ],
+        )
+        for system in dict.fromkeys(row.system for row in rows)
+    ]
