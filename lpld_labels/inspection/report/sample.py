@@ -106,7 +106,7 @@ def take_sample(
             continue
         original = None
         if against is not None and key in against:
-            original = _matching_labels(against, views)
+            original = matching_labels(against, views)
             meter.add(original, labels)
             shared += 1
         for start in range(0, views.rows, ROWS_AT_ONCE):
@@ -160,7 +160,7 @@ def choose_batches(pool: PoolReader, against: PoolReader | None = None) -> list[
     return sorted(chosen)
 
 
-def _matching_labels(against: PoolReader, views: ViewBatch) -> LabelArray:
+def matching_labels(against: PoolReader, views: ViewBatch) -> LabelArray:
     """Return the other pool's labels of the same views."""
     other = against.read_views(views.key)
     same = np.array_equal(other.images, views.images) and np.array_equal(other.crops, views.crops)

@@ -60,7 +60,8 @@ def _totals(summary: PoolSummary) -> Chart:
     ]
     ratio = summary.ratio_to_pickle_layout
     than = "more than" if ratio < 1 else f"{ratio:.2f} times less than"
-    each = f"{summary.bytes.total / rows:,.1f} bytes per row, {human_bytes(summary.bytes.total / images)} per image"
+    total = summary.bytes.total
+    each = f"{total / rows:,.1f} bytes per row, {human_bytes(total / images)} per image"
     says = f"{each}; {than} the original layout."
     return bars("Bytes in all", says, items, headers=("in all", "bytes per row", "per image"))
 
