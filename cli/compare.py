@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import human_bytes, output, print_json, progress_bar
-from .page_options import GreedyCommand, runs_option
+from .page_options import GreedyCommand, runs_option, save_html
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,6 @@ def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as
     """
     from lpld_labels.inspection.comparison.compare import compare_pools
     from lpld_labels.inspection.comparison.document import comparison_page
-    from lpld_labels.inspection.pages.page import save_page
     from lpld_labels.inspection.report.runs import read_runs
     from lpld_labels.pool.reader import PoolReader
 
@@ -48,8 +47,7 @@ def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as
         comparison = compare_pools(readers, runs=read_runs(runs), progress=progress)
     if out is not None:
         words = click.get_current_context().obj["words"]
-        save_page(out, comparison_page(comparison, shlex.join(["lpld-labels", "compare", *words])))
-        click.echo(f"page saved as {out}", err=True)
+        save_html(out, comparison_page(comparison, shlex.join(["lpld-labels", "compare", *words])))
     if as_json:
         print_json(comparison.as_json())
         return

@@ -44,6 +44,14 @@ def runs_option(function: F) -> F:
     )(function)
 
 
+def save_html(path: Path, data: bytes) -> None:
+    """Write a page and say where it is."""
+    from lpld_labels.inspection.pages.page import save_page
+
+    save_page(path, data)
+    click.echo(f"page saved as {path}", err=True)
+
+
 def read_class_names(path: Path) -> list[str]:
     """Return the lines of a file."""
     from lpld_labels.errors import InvalidArgumentError

@@ -22,6 +22,7 @@ from lpld_core.recover.settings import (
 
 from .console import Progress, print_json, progress_bar
 from .method_options import NetworkOptions, network_options
+from .page_options import save_html
 
 if TYPE_CHECKING:
     from lpld_core.recover.run import RunSummary
@@ -66,6 +67,7 @@ class Options(NetworkOptions):
     image_format: str
     quality: int
     part: Part
+    html: Path | None
     as_json: bool
 
 
@@ -137,6 +139,11 @@ class Options(NetworkOptions):
 @click.option("--format", "image_format", type=click.Choice(IMAGE_FORMATS), default="jpeg", show_default=True)
 @click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG files.")
 @click.option("--part", callback=_part, metavar="I/N", help="Make one share of the groups; see the examples.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also show the images as a page, beside those of --real where given.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(**given: Any) -> None:
     """Make images from what a teacher remembers and save them as the image folder OUT.
@@ -148,7 +155,7 @@ def command(**given: Any) -> None:
     rded   no optimisation: the teacher's favourite crops of real images, stitched 2 x 2
 
     Run the same command again after a crash or Ctrl-C: finished groups are kept. OUT gets
-    recover.json with all settings and contact_sheet.png to look at.
+    recover.json with all settings and contact_sheet.png to look at; --html writes a page.
 
     \b
     Examples:
@@ -176,6 +183,20 @@ def command(**given: Any) -> None:
         )
         raise
     _show(options, summary)
+    if options.html is not None and summary.complete:
+        _write_page(options, options.html)
+
+
+def _write_page(options: Options, path: Path) -> None:
+    from lpld_core.image_pages import recovery_page
+    from lpld_core.images.real_images import RealFolder
+    from lpld_core.recover.folder import RECORD_FILE
+    from lpld_labels.format.manifest import from_json
+
+    record = from_json((options.out / RECORD_FILE).read_bytes(), where=str(options.out / RECORD_FILE))
+    folders = [(options.method, RealFolder.open(options.out))]
+    folders += [] if options.real is None else [("real", RealFolder.open(options.real))]
+    save_html(path, recovery_page(record, folders))
 
 
 def _check(options: Options) -> None:

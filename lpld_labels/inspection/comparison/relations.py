@@ -126,18 +126,15 @@ def _words(step: LineageStep) -> str:
 def _evidence(child: NamedPool, parent: NamedPool, shared: list[BatchKey], identical: int) -> str:
     if not shared:
         return "They have no batch in common."
-    here, there = len(child.pool), len(parent.pool)
-    return f"{len(shared):,} of its {here:,} batches are among the {there:,} there, {_sameness(shared, identical)}."
+    here, there, how = len(child.pool), len(parent.pool), _sameness(shared, identical)
+    return f"{len(shared):,} of its {here:,} batches are among the {there:,} there, {how}."
 
 
 def _sameness(shared: list[BatchKey], identical: int) -> str:
-    if identical == len(shared):
-        return "with the same labels bit for bit"
-    return (
-        f"{identical:,} of them with the same labels bit for bit"
-        if identical
-        else "with labels stored otherwise"
-    )
+    if not identical:
+        return "with labels stored otherwise"
+    some = "" if identical == len(shared) else f"{identical:,} of them "
+    return f"{some}with the same labels bit for bit"
 
 
 def _found(

@@ -7,8 +7,6 @@ made on its own up to its mixing, so the pixels are the same.
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from PIL import Image
 
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import CutOut, Mix, ViewBatch
+from lpld_labels.inspection.pages.pictures import jpeg_uri
 from lpld_labels.inspection.report.sample import Sample
 from lpld_labels.pool.reader import PoolReader
 
@@ -113,7 +112,7 @@ class _Renderer:
         seen = np.rint(pixels.permute(1, 2, 0).numpy()).astype(np.uint8)
         partner = None if views.mix is None else int(views.images[views.mix.partner[slot]])
         return Pictures(
-            view=_jpeg(Image.fromarray(seen)),
+            view=jpeg_uri(Image.fromarray(seen), QUALITY),
             source=self._source(int(views.images[slot])),
             partner=None if partner is None else self._source(partner),
         )
@@ -121,7 +120,7 @@ class _Renderer:
     def _source(self, index: int) -> str:
         picture = Image.fromarray(self._store[index])
         picture.thumbnail((SOURCE_SIDE, SOURCE_SIDE))
-        return _jpeg(picture, SOURCE_QUALITY)
+        return jpeg_uri(picture, SOURCE_QUALITY)
 
 
 def with_partner(views: ViewBatch, slot: int) -> ViewBatch:
@@ -136,9 +135,3 @@ def with_partner(views: ViewBatch, slot: int) -> ViewBatch:
         cutout=None if cutout is None else CutOut(boxes=cutout.boxes[rows], fill=cutout.fill[rows]),
         patch_order=None if views.patch_order is None else views.patch_order[rows],
     )
-
-
-def _jpeg(picture: Image.Image, quality: int = QUALITY) -> str:
-    stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=quality, subsampling=0, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
