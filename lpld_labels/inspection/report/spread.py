@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +13,7 @@ from lpld_labels.inspection.report.facts import PoolFacts
 from lpld_labels.inspection.report.sample import OTHER, OWN, PARTNER, Sample
 
 BINS = 20
-Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
 
 
 def spread_charts(facts: PoolFacts, sample: Sample) -> list[Chart]:
