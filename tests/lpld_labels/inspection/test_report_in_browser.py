@@ -20,7 +20,7 @@ from tests.lpld_labels.inspection.pages import HOSTILE, picture_folder
 
 CLASSES = 6
 EPOCHS = 2
-ODD_NAME = "it's a \"class\" & <b>more"
+ODD_NAME = 'it\'s a "class" & <b>more'
 SHOWN = "document.querySelector('.view:not([hidden])')"
 
 
@@ -89,7 +89,7 @@ def test_the_page_loads_from_disk_without_a_request_or_a_message(opened: Browser
 
 def test_every_chart_has_its_marks_its_words_and_its_table(opened: Browser) -> None:
     charts = opened.evaluate(
-        """[...document.querySelectorAll('svg[data-marks]')].filter((s) => !s.closest('[hidden]')).map((svg) => ({
+        """[...document.querySelectorAll('svg[data-marks]')].filter((s) => s.checkVisibility()).map((svg) => ({
             marks: Number(svg.dataset.marks),
             drawn: [...svg.querySelectorAll('.mark')].filter((mark) => {
                 const box = mark.getBoundingClientRect();
@@ -142,7 +142,9 @@ def test_views_are_picked_by_class_image_batch_and_confidence(opened: Browser) -
         assert opened.evaluate(shown) == f"1 of {expected}"
         assert opened.evaluate(f"{SHOWN}.dataset.{name}") == value
         choose(f"#pick-{name}", "")
-    every = opened.evaluate("[...document.querySelectorAll('.view')].map((v) => Number(v.dataset.confidence))")
+    every = opened.evaluate(
+        "[...document.querySelectorAll('.view')].map((v) => Number(v.dataset.confidence))"
+    )
     for order, best in (("most", max(every)), ("least", min(every))):
         choose("#view-order", order)
         assert opened.evaluate(f"Number({SHOWN}.dataset.confidence)") == best
@@ -202,7 +204,9 @@ def test_views_are_the_loaders_pixels(opened: Browser, case: Case) -> None:
 
 def test_names_from_outside_show_as_text(opened: Browser, case: Case) -> None:
     text = opened.evaluate("document.body.textContent")
-    options = opened.evaluate("[...document.querySelectorAll('#pick-class option')].map((o) => o.textContent)")
+    options = opened.evaluate(
+        "[...document.querySelectorAll('#pick-class option')].map((o) => o.textContent)"
+    )
     assert HOSTILE in options
     assert HOSTILE in text
     assert ODD_NAME in text
@@ -242,7 +246,7 @@ def test_light_dark_phone_and_paper(opened: Browser) -> None:
     opened.resize(400, 800)
     assert opened.evaluate("document.documentElement.scrollWidth") <= 400
     sizes = opened.evaluate(
-        """[...document.querySelectorAll('svg.chart text')].filter((t) => !t.closest('[hidden]')).map((text) =>
+        """[...document.querySelectorAll('svg.chart text')].filter((t) => t.checkVisibility()).map((text) =>
             parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"""
     )
     assert min(sizes) >= 9
