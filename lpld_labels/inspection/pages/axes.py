@@ -33,12 +33,13 @@ class Scale:
 def scale(
     values: Iterable[float], start: float, end: float, *, logarithmic: bool = False, from_zero: bool = False
 ) -> Scale:
-    """Return a scale that holds all finite values; a logarithmic one ends at whole thirds of decades."""
+    """Return a scale that holds all finite values; a logarithmic one spans a decade at least."""
     usable = [float(v) for v in values if math.isfinite(v) and (v > 0 or not logarithmic)]
     low, high = (min(usable), max(usable)) if usable else (0.0 if not logarithmic else 1.0, 1.0)
     if logarithmic:
         low, high = 10 ** (math.floor(3 * math.log10(low)) / 3), 10 ** (math.ceil(3 * math.log10(high)) / 3)
-        high = high if high > low else low * 10
+        if high < 10 * low:
+            low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high * 1.0001))
         return Scale(low=low, high=high, start=start, end=end, logarithmic=True)
     low = min(0.0, low) if from_zero else low
     if high <= low:

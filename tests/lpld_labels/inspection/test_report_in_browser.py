@@ -89,16 +89,16 @@ def test_the_page_loads_from_disk_without_a_request_or_a_message(opened: Browser
 
 def test_every_chart_has_its_marks_its_words_and_its_table(opened: Browser) -> None:
     charts = opened.evaluate(
-        """[...document.querySelectorAll('svg[data-marks]')].filter((s) => s.checkVisibility()).map((svg) => ({
-            marks: Number(svg.dataset.marks),
-            drawn: [...svg.querySelectorAll('.mark')].filter((mark) => {
+        """[...document.querySelectorAll('svg[data-marks]')].filter((s) => s.checkVisibility()).map((s) => ({
+            marks: Number(s.dataset.marks),
+            drawn: [...s.querySelectorAll('.mark')].filter((mark) => {
                 const box = mark.getBoundingClientRect();
                 return Math.max(box.width, box.height) > 0;
             }).length,
-            title: svg.querySelector('title').textContent,
-            letters: [...svg.querySelectorAll('text')].map((text) => text.textContent).join('').length,
-            rows: svg.closest('figure')?.querySelectorAll('tbody tr').length ?? -1,
-            kind: svg.getAttribute('class'),
+            title: s.querySelector('title').textContent,
+            letters: [...s.querySelectorAll('text')].map((text) => text.textContent).join('').length,
+            rows: s.closest('figure')?.querySelectorAll('tbody tr').length ?? -1,
+            kind: s.getAttribute('class'),
         }))"""
     )
     assert len(charts) == 1 + 3 + 1 + 8  # lineage, weight, one card, spread
