@@ -35,8 +35,8 @@ def command(
     """Show what POOL is, weighs and holds, and what is odd about it, as one HTML file.
 
     The file needs no network and no server; open it from disk. A pool of any size takes seconds: labels are
-    looked at in a random sample, and the page says over how many rows each chart was taken. With --images
-    (needs torch) it shows views as the student sees them.
+    looked at in a random sample, and the page says over how many rows each chart was taken. With --images it
+    shows views as the student sees them; torch is not needed.
 
     \b
     Examples:

@@ -51,7 +51,7 @@ def make_report(
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:
-    """Look at a pool. images: its image folder, for the pictures; needs torch. names: of the classes.
+    """Look at a pool. images: its image folder, for the pictures. names: of the classes.
 
     against: the pool whose labels this one's came from. Reads footers, which image each view shows, and a
     sample of label batches: a few seconds, whatever the pool weighs.

@@ -1,28 +1,23 @@
-"""Which views the sheet shows, and their pictures.
-
-A view's pixels come from the code that made them for the teacher and makes them for the student
-(lpld_labels.replay). Only the chosen views and their partners are made, not their whole batch: each view is
-made on its own up to its mixing, so the pixels are the same.
-"""
+"""Which views the sheet shows, and their pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from lpld_labels.format.random_streams import keyed_generator
-from lpld_labels.format.records import CutOut, Mix, ViewBatch
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.inspection.pages.pictures import jpeg_uri
 from lpld_labels.inspection.report.sample import Sample
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.picture import view_picture
+from lpld_labels.replay.store import ImageStore
 
 Progress = Callable[[int, int], None]
-Pixels = npt.NDArray[np.uint8]
 
 VIEWS = 96
 EXTREMES = 12
@@ -98,18 +93,12 @@ class _Renderer:
     """Makes pictures of views from the image folder."""
 
     def __init__(self, pool: PoolReader, images: Path) -> None:
-        from lpld_labels.replay import ImageStore
-
         self._augmentation = pool.header.augmentation
         # Sources are seldom seen twice; most are decoded once and let go.
         self._store = ImageStore(images, pool.images, memory_bytes=64 * 1024 * 1024)
 
     def __call__(self, views: ViewBatch, slot: int) -> Pictures:
-        from lpld_labels.replay import apply_views
-
-        pair = with_partner(views, slot)
-        pixels = apply_views(pair, self._store, self._augmentation)[0]
-        seen = np.rint(pixels.permute(1, 2, 0).numpy()).astype(np.uint8)
+        seen = view_picture(views, slot, self._store, self._augmentation)
         partner = None if views.mix is None else int(views.images[views.mix.partner[slot]])
         return Pictures(
             view=jpeg_uri(Image.fromarray(seen), QUALITY),
@@ -121,17 +110,3 @@ class _Renderer:
         picture = Image.fromarray(self._store[index])
         picture.thumbnail((SOURCE_SIDE, SOURCE_SIDE))
         return jpeg_uri(picture, SOURCE_QUALITY)
-
-
-def with_partner(views: ViewBatch, slot: int) -> ViewBatch:
-    """Return a batch of one view and its mixing partner: row 0 has the pixels it has in the whole batch."""
-    rows = np.array([slot] if views.mix is None else [slot, int(views.mix.partner[slot])])
-    cutout = views.cutout
-    return replace(
-        ViewBatch(key=views.key, images=views.images[rows], crops=views.crops[rows], flips=views.flips[rows]),
-        mix=None
-        if views.mix is None
-        else Mix(partner=np.array([1, 1], np.int32), strength=views.mix.strength, box=views.mix.box),
-        cutout=None if cutout is None else CutOut(boxes=cutout.boxes[rows], fill=cutout.fill[rows]),
-        patch_order=None if views.patch_order is None else views.patch_order[rows],
-    )

@@ -37,8 +37,9 @@ class Shape:
 
     def header(self) -> Any:
         header = make_header(self.classes, self.rows, self.mix, label_kind=self.kind)
-        fields = {"cutout_fraction": 0.3 if self.cutout else None, "patch_grid": self.patches}
-        return replace(header, augmentation=replace(header.augmentation, **fields))
+        cutout = 0.3 if self.cutout else None
+        how = replace(header.augmentation, cutout_fraction=cutout, patch_grid=self.patches)
+        return replace(header, augmentation=how)
 
     def made(self, images: ImageTable) -> list[LabelBatch]:
         batches = make_batches(

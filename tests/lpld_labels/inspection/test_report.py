@@ -18,11 +18,10 @@ from lpld_labels.inspection.report.lineage import commands
 from lpld_labels.inspection.report.meaning import entropy, probabilities
 from lpld_labels.inspection.report.published import PUBLISHED, published_for
 from lpld_labels.inspection.report.sample import MOST_ROWS, take_sample
-from lpld_labels.inspection.report.views import with_partner
 from lpld_labels.inspection.report.weight import original_layout
 from lpld_labels.inspection.summary import summarise
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
-from tests.lpld_labels.inspection.pages import HOSTILE, picture_folder, read_page
+from tests.lpld_labels.inspection.pages import HOSTILE, read_page
 
 
 class CountingReader(PoolReader):
@@ -190,20 +189,6 @@ def test_pools_of_other_labels_are_refused(tmp_path: Path) -> None:
     other = [replace(batch, flips=~batch.flips) for batch in make_batches(1, 2)]
     with pytest.raises(InvalidArgumentError, match="other views"):
         take_sample(pool, against=write_pool(tmp_path / "d", other))
-
-
-def test_one_view_with_its_partner_has_the_pixels_of_the_whole_batch(tmp_path: Path) -> None:
-    from lpld_labels.replay import ImageStore, apply_views
-
-    table = picture_folder(tmp_path / "images", ["a", "b"], each=4)
-    store = ImageStore(tmp_path / "images", table)
-    for mix in ("none", "cutmix", "mixup"):
-        header = make_header(10, 8, mix)
-        views = make_batch(0, 0, images=table, mix=mix, cutout=True, patches=2)
-        whole = apply_views(views, store, header.augmentation)
-        for slot in range(views.rows):
-            alone = apply_views(with_partner(views, slot), store, header.augmentation)
-            assert bool((alone[0] == whole[slot]).all()), (mix, slot)
 
 
 def test_names_come_from_directories_or_as_given(tmp_path: Path) -> None:
