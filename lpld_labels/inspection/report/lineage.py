@@ -40,7 +40,7 @@ def commands(summary: PoolSummary) -> list[str]:
     for number, step in enumerate(summary.lineage):
         make = _COMMANDS.get(step.operation)
         if make is None:
-            lines.append(f"# {shortened(step.operation)}: not a step of this program")
+            lines.append(f"# {shortened(step.operation)}: how to repeat this step is not known")
             continue
         source, target = f"POOL{number}", f"POOL{number + 1}"
         words = make(step.parameters, summary, source, target)

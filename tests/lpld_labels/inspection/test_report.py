@@ -234,7 +234,7 @@ def test_commands_repeat_the_lineage(tmp_path: Path) -> None:
     assert prune == "lpld-labels prune POOL1 POOL2 --ratio 10 --level batch"
     assert encode == "lpld-labels encode POOL2 POOL3 --codec klt --bytes-per-row 3 --fidelity 0.9"
     assert imported == "lpld-labels import 'a b' POOL4 --images IMAGES --format lpld"
-    assert unknown == "# dreamt: not a step of this program"
+    assert unknown == "# dreamt: how to repeat this step is not known"
 
 
 def test_the_original_layouts_parts_add_up(tmp_path: Path) -> None:
