@@ -102,6 +102,19 @@ def test_runs_are_drawn_in_one_chart(cli: Cli, pool: Path, tmp_path: Path) -> No
         assert chromium.complaints() == []
 
 
+def test_students_of_other_pools_are_not_put_with_this_one(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    pruned = tmp_path / "pruned"
+    assert cli("prune", pool, pruned, "--ratio", 4).exit_code == 0
+    runs = [train_log(tmp_path / "own", pool, [1.0], 0.5), train_log(tmp_path / "other", pruned, [1.0], 0.6)]
+    result = cli("report", pool, "--out", tmp_path / "r.html", "--runs", *runs)
+    assert result.exit_code == 0, result.output
+    assert "odd: Run other learned from another pool" in result.stderr
+    page = read_page((tmp_path / "r.html").read_bytes())
+    students = [text for text in page.texts if text.startswith(("own: ", "other: "))]
+    assert any("50" in text for text in students)
+    assert not any(text.endswith(", 60") for text in students)
+
+
 def test_options_after_runs_are_options_again(cli: Cli, pool: Path, tmp_path: Path) -> None:
     run = train_log(tmp_path / "run", pool, [1.0], 0.5)
     result = cli("report", pool, "--runs", run, run, "--out", tmp_path / "r.html", "--json")

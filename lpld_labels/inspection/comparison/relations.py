@@ -147,16 +147,18 @@ def _found(
 ) -> Relation:
     """Return what the batches alone tell, where no lineage links the two."""
     parent, child = (first, second) if len(one) >= len(other) else (second, first)
-    if shared and identical == len(child.pool):
+    within = bool(shared) and identical == len(child.pool)
+    ancestors = _ancestors(first) & _ancestors(second)
+    if ancestors:
+        text = f"{first.name} and {second.name} both came from pool {max(ancestors)[:12]}."
+        text += f" They share {len(shared):,} batches, {_sameness(shared, identical)}." if shared else ""
+        text += f" All of {child.name} is inside {parent.name}: prunings nest." if within else ""
+        return _of(first, second, "siblings", shared, identical, True, text)
+    if within:
         text = f"{child.name} looks like a pruning of {parent.name}, though no lineage says so. "
         text += _evidence(child, parent, shared, identical)
         return _of(parent, child, "pruned", shared, identical, False, text)
-    ancestors = _ancestors(first) & _ancestors(second)
     views = _same_views(first.pool, second.pool, shared)
-    if ancestors:
-        text = f"{first.name} and {second.name} both came from pool {max(ancestors)[:12]}. "
-        text += f"They share {len(shared):,} batches, {_sameness(shared, identical)}." if shared else ""
-        return _of(first, second, "siblings", shared, identical, True, text.strip())
     if shared and views:
         what = "the same labels" if identical == len(shared) else "other labels or another codec"
         text = (

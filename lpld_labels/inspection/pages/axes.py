@@ -43,7 +43,8 @@ def scale(
         return Scale(low=low, high=high, start=start, end=end, logarithmic=True)
     low = min(0.0, low) if from_zero else low
     if high <= low:
-        low, high = low - (0 if from_zero else 0.5), high + 0.5
+        around = max(abs(low) / 4, 1e-9) if low else 0.5
+        low, high = low - (0 if from_zero else around), high + around
     return Scale(low=low, high=high, start=start, end=end)
 
 

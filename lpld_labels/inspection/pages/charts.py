@@ -174,8 +174,9 @@ def plot(
     """
     usable = [_usable(one, logarithmic_x) for one in series]
     xs = [at[0] for one in usable for at in one.points] + ([line[0]] if line else [])
-    across = scale(xs, _LEFT, WIDTH - _RIGHT, logarithmic=logarithmic_x)
-    up = scale([at[1] for one in usable for at in one.points], _TOP + _HEIGHT, _TOP)
+    across = scale(xs, _LEFT + 6, WIDTH - _RIGHT - 6, logarithmic=logarithmic_x)
+    # Not quite to the edges, where half of a point would lie outside.
+    up = scale([at[1] for one in usable for at in one.points], _TOP + _HEIGHT - 6, _TOP + 6)
     parts: list[str] = [*_frame(across, up, x, y, x_form, y_form)]
     if line is not None:
         parts.append(

@@ -15,7 +15,7 @@ from lpld_labels.inspection.report.cards import Sheet
 from lpld_labels.inspection.report.facts import PoolFacts, gather_facts
 from lpld_labels.inspection.report.lineage import commands, lineage_steps
 from lpld_labels.inspection.report.odd import oddities
-from lpld_labels.inspection.report.runs import Run, run_charts
+from lpld_labels.inspection.report.runs import Run, run_charts, run_oddities
 from lpld_labels.inspection.report.sample import Sample, take_sample
 from lpld_labels.inspection.report.settings import settings_of
 from lpld_labels.inspection.report.spread import spread_charts
@@ -67,7 +67,7 @@ def make_report(
         ],
         against=None if against is None else str(against.location),
         runs=runs,
-        odd=[*oddities(facts, sample), *(run.odd for run in runs if run.odd is not None)],
+        odd=[*oddities(facts, sample), *run_oddities(runs, facts.summary.content_digest)],
         command=command,
     )
 

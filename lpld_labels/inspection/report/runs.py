@@ -80,24 +80,34 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
     ]
 
 
+def run_oddities(runs: Sequence[Run], digest: str) -> list[str]:
+    """Return what is odd about the runs of a report on the pool of this content digest."""
+    strange = [
+        f"Run {shortened(run.name)} learned from another pool, {shortened((run.pool or '')[:12])}."
+        for run in runs
+        if run.pool not in (None, digest)
+    ]
+    return [*(run.odd for run in runs if run.odd is not None), *strange]
+
+
 def run_charts(runs: Sequence[Run]) -> list[Chart]:
     """Return the curves of all runs."""
     if not runs:
         return []
     whats = (
-        ("loss", "Loss", "Mean training loss of each epoch.", "loss"),
-        ("learning_rate", "Learning rate", "Learning rate at the end of each epoch.", "rate"),
-        ("top1", "Accuracy", "Top-1 on the validation images, where it was measured.", "top-1"),
+        ("loss", 1, "Loss", "Mean training loss of each epoch.", "loss"),
+        ("learning_rate", 1, "Learning rate", "Learning rate at the end of each epoch.", "rate"),
+        ("top1", 100, "Accuracy", "Top-1 on the validation images, where it was measured.", "top-1, %"),
     )
     return [
         plot(
             title,
             says,
-            [Series(name=run.name, points=run.curve(field)) for run in runs],
+            [Series(name=run.name, points=[(x, unit * y) for x, y in run.curve(field)]) for run in runs],
             x="steps",
             y=name,
         )
-        for field, title, says, name in whats
+        for field, unit, title, says, name in whats
     ]
 
 

@@ -85,10 +85,11 @@ def standing(summary: PoolSummary, runs: Sequence[Run] = ()) -> Chart:
     """Return accuracy over label bytes of published pools, and this pool's place among them."""
     dataset, rows = published_for(summary.classes)
     series = published_series(rows)
-    reached = [(float(summary.bytes.total), 100 * run.top1) for run in runs if run.top1 is not None]
+    own = [run for run in runs if run.pool in (None, summary.content_digest)]
+    reached = {run.name: run.top1 for run in own if run.top1 is not None}
     if reached:
-        names = [run.name for run in runs if run.top1 is not None]
-        series.append(Series(name="students of this pool", points=reached, labels=names, joined=False))
+        points = [(float(summary.bytes.total), 100 * top1) for top1 in reached.values()]
+        series.append(Series(name="students of this pool", points=points, labels=list(reached), joined=False))
     per_image = human_bytes(summary.bytes.total / max(summary.images, 1))
     says = (
         f"Label bytes and top-1 of ResNet-18 on {dataset} as published; the line is this pool, "

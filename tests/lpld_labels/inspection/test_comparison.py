@@ -78,6 +78,20 @@ def test_lineage_is_followed_over_several_steps(tmp_path: Path) -> None:
     assert parent_of("first", relations) is None
 
 
+def test_prunings_of_the_same_pool_are_siblings_that_nest(tmp_path: Path) -> None:
+    batches = make_batches(2, 2)
+    whole = with_lineage(tmp_path / "whole", batches)
+    prune = LineageStep(operation="prune", parent_digest=whole.manifest.content_digest)
+    more = with_lineage(tmp_path / "more", batches[:2], prune)
+    less = with_lineage(tmp_path / "less", batches[:1], prune)
+    relations = compare_pools([whole, more, less]).relations
+    assert [r.kind for r in relations] == ["pruned", "pruned", "siblings"]
+    assert "All of less is inside more: prunings nest." in relations[2].text
+    parent = parent_of("less", relations)
+    assert parent is not None
+    assert parent.first == "whole"
+
+
 def test_pools_of_the_same_names_and_other_views_are_unrelated(tmp_path: Path) -> None:
     one = write_pool(tmp_path / "one", make_batches(1, 2))
     moved = [replace(batch, flips=~batch.flips) for batch in make_batches(1, 2)]
