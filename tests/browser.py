@@ -56,11 +56,12 @@ class Browser:
     """One page in one browser. events: everything the page reported, oldest first."""
 
     def __init__(self, profile: Path) -> None:
+        program = find_chromium()
         to_read, self._out = os.pipe()
         self._in, to_write = os.pipe()
         # The pipe's ends have to be descriptors 3 and 4 there, which only a shell can arrange safely.
         line = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
-        words = ["bash", "-c", line, find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        words = ["bash", "-c", line, program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
             words,
             pass_fds=(to_read, to_write),
