@@ -185,6 +185,8 @@ def command(**given: Any) -> None:
     _show(options, summary)
     if options.html is not None and summary.complete:
         _write_page(options, options.html)
+    elif options.html is not None:
+        click.echo("no page yet: it comes with the last of the groups", err=True)
 
 
 def _write_page(options: Options, path: Path) -> None:

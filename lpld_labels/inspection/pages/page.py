@@ -79,7 +79,7 @@ def save_page(path: Path, data: bytes) -> None:
 
 
 def _asset(name: str) -> str:
-    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+    return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
