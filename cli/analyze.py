@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import output, print_json, progress_bar
+from .console import output, print_json
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.analysis import Analysis

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
 from .page_options import GreedyCommand, runs_option, save_html
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table

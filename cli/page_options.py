@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from .console import quiet
+
 F = TypeVar("F", bound=Callable[..., Any])
 _GREEDY = "--runs"
 
@@ -49,7 +51,8 @@ def save_html(path: Path, data: bytes) -> None:
     from lpld_labels.inspection.pages.page import save_page
 
     save_page(path, data)
-    click.echo(f"page saved as {path}", err=True)
+    if not quiet():
+        click.echo(f"page saved as {path}", err=True)
 
 
 def read_class_names(path: Path) -> list[str]:

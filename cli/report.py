@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from .console import human_bytes, print_json, progress_bar
+from .console import human_bytes, print_json, quiet
 from .page_options import GreedyCommand, read_class_names, runs_option
+from .progress import progress_bar
 
 
 @click.command("report", cls=GreedyCommand)
@@ -70,6 +71,6 @@ def command(
         fidelity = report.sample.fidelity
         print_json(found | {"fidelity": None if fidelity is None else fidelity.as_json()})
         return
-    for text in report.odd:
+    for text in () if quiet() else report.odd:
         click.echo(f"odd: {text}", err=True)
     click.echo(f"{out}: {human_bytes(len(data))}, {len(report.shown)} views shown")

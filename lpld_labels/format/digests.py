@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.base import CanonicalBytes
 from lpld_labels.format.records import ViewBatch
 
+CanonicalBytes = Sequence[bytes | memoryview]
+"""A batch's stored label values in the one form that digests are taken over, piece by piece."""
 SHORT = 16
 _CHUNK = 1 << 20
 

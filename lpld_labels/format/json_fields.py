@@ -45,12 +45,6 @@ class FieldReader:
             raise self.error(name, "a number", repr(value))
         return float(value)
 
-    def boolean(self, name: str) -> bool:
-        value = self._take(name)
-        if not isinstance(value, bool):
-            raise self.error(name, "true or false", repr(value))
-        return value
-
     def text(self, name: str, *, choices: tuple[str, ...] | None = None) -> str:
         value = self._take(name)
         if not isinstance(value, str) or (choices is not None and value not in choices):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -101,10 +101,13 @@ class BatchIndex:
             int(self.rows[number]),
         )
 
-    @property
-    def places(self) -> npt.NDArray[np.int64]:
-        """Shard and first view row of each batch, int64 [N, 2]; sorted by these, reads go front to back."""
-        return np.stack([self._shard.astype(np.int64), self._view_row], axis=1)
+    def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
+        """Return keys of the pool in the order in which reads go front to back."""
+        numbers = np.searchsorted(
+            self._order, np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
+        )
+        order = np.lexsort((self._view_row[numbers], self._shard[numbers]))
+        return [self.key(number) for number in numbers[order].tolist()]
 
     def rows_of(self, key: BatchKey) -> int:
         """Return the number of rows of a batch that is in the pool."""
@@ -117,6 +120,10 @@ class BatchIndex:
         """Return the batches of one shard in file order."""
         numbers = np.flatnonzero(self._shard == shard)
         return [self.key(int(n)) for n in numbers[np.argsort(self._position[numbers])]]
+
+    def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
+        """Return the digests of batches that are in the pool, in the order given."""
+        return [self.digest(number) for number in map(self.find, keys) if number is not None]
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""

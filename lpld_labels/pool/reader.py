@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import BatchNotFoundError, NotAPoolError, PoolCorruptError
-from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.digests import bytes_digest, content_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import FileEntry, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
@@ -144,11 +144,15 @@ class PoolReader:
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
         """Return one batch as stored, to copy it into another pool of the same codec."""
-        name, number = self._find(key)
+        return self.read_encoded_at(self._find(key)[1])
+
+    def read_encoded_at(self, number: int) -> EncodedBatch:
+        """Return the batch at a place in the index as stored."""
         shard, view_row, position, rows = self._locate(number)
         block, part = shard.view_slice(view_row, rows)
         payload = shard.payload(view_row, position, rows)
-        return EncodedBatch(views=block.batch(name, part), payload=payload, digest=self._index.digest(number))
+        views = block.batch(self._index.key(number), part)
+        return EncodedBatch(views=views, payload=payload, digest=self._index.digest(number))
 
     def iterate(
         self, keys: Iterable[tuple[int, int]] | None = None, *, dtype: npt.DTypeLike | None = None
@@ -173,6 +177,16 @@ class PoolReader:
         """Return the Parquet metadata of a shard's views and labels files."""
         shard = self._shard(number)
         return shard.view_file.metadata, shard.label_file.metadata
+
+    def digest_of(self, batch_digests: list[bytes]) -> str:
+        """Return the content digest of a pool like this one of other batches, given theirs in key order."""
+        return content_digest(
+            classes=self.classes,
+            label_kind=self.header.label_kind,
+            codec_identity=self.codec.identity(),
+            images_digest=self.images.digest(),
+            batch_digests=batch_digests,
+        )
 
     @property
     def manifest_bytes(self) -> int:
@@ -314,8 +328,3 @@ def read_manifest(system: fs.FileSystem, path: str, location: str) -> Manifest:
     except OSError as error:
         raise NotAPoolError(f"cannot read pool.json: {error}", where=location) from None
     return Manifest.parse(text, where=where)
-
-
-def open_pool(location: str | os.PathLike[str], *, preload: bool = False) -> PoolReader:
-    """Open a pool for reading by path or URI."""
-    return PoolReader(location, preload=preload)

@@ -1,7 +1,7 @@
 """Shards: a bounded number of label batches as one views file and one labels file.
 
 A shard is gathered in memory (at most a few tens of MB, already encoded), sorted by key and written
-at once into a temporary directory. Renaming that directory *seals* the shard: it then holds
+at once into a temporary directory (staging.py). Renaming that directory *seals* the shard: it then holds
 
     views.parquet     rows of its batches in key order
     labels.parquet    payload of the same batches in the same order
@@ -11,10 +11,8 @@ at once into a temporary directory. Renaming that directory *seals* the shard: i
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 
@@ -24,7 +22,7 @@ import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
 from lpld_labels.format import views as view_rows
-from lpld_labels.format.digests import batch_digest, bytes_digest, file_digest
+from lpld_labels.format.digests import batch_digest, bytes_digest
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.manifest import from_json, to_json
 from lpld_labels.format.records import BatchKey, ViewBatch
@@ -36,7 +34,7 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     arrow_schema,
 )
-from lpld_labels.pool.storage import fsync, write_atomically, write_errors
+from lpld_labels.pool.storage import DigestingFile, write_durably
 
 VIEWS = "views.parquet"
 LABELS = "labels.parquet"
@@ -99,45 +97,38 @@ def label_schema(codec: Codec, classes: int) -> pa.Schema:
     return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
-def seal_shard(
-    staging: Path,
+def write_shard(
+    directory: Path,
     batches: Sequence[EncodedBatch],
     codec: Codec,
     classes: int,
     *,
     replaces: Sequence[str] = (),
-) -> str:
-    """Write the batches as one sealed shard below `staging` and return its name."""
+) -> SealedShard:
+    """Write a shard of these batches into a directory, durably, and return what its seal says."""
     ordered = sorted(batches, key=lambda batch: batch.key)
-    workplace = staging / f".tmp-{uuid.uuid4().hex}"
-    with write_errors(staging):
-        try:
-            workplace.mkdir()
-            _write_views(workplace / VIEWS, ordered)
-            label_rows = _write_labels(workplace / LABELS, ordered, codec, classes)
-            index = _index_slice(ordered)
-            pq.write_table(index, workplace / BATCHES, write_page_checksum=True)
-            first = ordered[0].key
-            content = bytes_digest(b"".join(batch.digest for batch in ordered))
-            name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}"
-            document = {
-                "name": name,
-                "rows": sum(batch.views.rows for batch in ordered),
-                "label_rows": label_rows,
-                "replaces": list(replaces),
-            }
-            for role, file in (("views", VIEWS), ("labels", LABELS)):
-                document[f"{role}_bytes"] = (workplace / file).stat().st_size
-                document[f"{role}_digest"] = file_digest(workplace / file)
-            for file in (VIEWS, LABELS, BATCHES):
-                fsync(workplace / file)
-            write_atomically(workplace / SEAL, to_json(document))
-            workplace.rename(staging / name)
-            fsync(staging)
-        except BaseException:
-            shutil.rmtree(workplace, ignore_errors=True)
-            raise
-    return name
+    with DigestingFile(directory / VIEWS) as views:
+        _write_views(views, ordered)
+    with DigestingFile(directory / LABELS) as labels:
+        label_rows = write_labels(labels, ordered, codec, classes)
+    first = ordered[0].key
+    content = bytes_digest(b"".join(batch.digest for batch in ordered))
+    shard = SealedShard(
+        name=f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}",
+        rows=sum(batch.views.rows for batch in ordered),
+        label_rows=label_rows,
+        views_bytes=views.size,
+        views_digest=views.digest,
+        labels_bytes=labels.size,
+        labels_digest=labels.digest,
+        replaces=tuple(replaces),
+        batches=_index_slice(ordered),
+    )
+    with DigestingFile(directory / BATCHES) as index:
+        pq.write_table(shard.batches, index, write_page_checksum=True)
+    seal = {field.name: getattr(shard, field.name) for field in fields(shard) if field.name != "batches"}
+    write_durably(directory / SEAL, to_json(seal))
+    return shard
 
 
 def load_sealed(directory: Path) -> SealedShard:
@@ -182,9 +173,9 @@ def _index_slice(batches: Sequence[EncodedBatch]) -> pa.Table:
     return pa.table(columns, schema=BATCH_SCHEMA)
 
 
-def _write_views(path: Path, batches: Sequence[EncodedBatch]) -> None:
+def _write_views(sink: DigestingFile, batches: Sequence[EncodedBatch]) -> None:
     with pq.ParquetWriter(
-        path,
+        sink,
         VIEW_SCHEMA,
         compression="zstd",
         use_dictionary=[name for name in VIEW_SCHEMA.names if name != "slot"],
@@ -197,12 +188,15 @@ def _write_views(path: Path, batches: Sequence[EncodedBatch]) -> None:
             writer.write_table(table, row_group_size=table.num_rows)
 
 
-def _write_labels(path: Path, batches: Sequence[EncodedBatch], codec: Codec, classes: int) -> int:
+def write_labels(
+    sink: DigestingFile | pa.NativeFile, batches: Sequence[EncodedBatch], codec: Codec, classes: int
+) -> int:
+    """Write a labels file of batches in key order; return how many rows it has."""
     schema = label_schema(codec, classes)
     written = 0
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with pq.ParquetWriter(
-        path,
+        sink,
         schema,
         compression="none",
         use_dictionary=["epoch", "batch"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.format.records import LabelArray
 
 Doubles = npt.NDArray[np.float64]
@@ -15,14 +16,11 @@ def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Do
 
     A probability of 0 stays 0 at every temperature. Rows that are not finite give rows of NaN.
     """
-    values = np.asarray(labels, np.float64)
+    values = np.asarray(labels, np.float32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        logits = np.log(values) if kind == "probabilities" else values
-        scaled = logits / temperature
-        weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
+        weights = softened(values, kind, temperature).astype(np.float64)
     weights[~np.isfinite(values).all(axis=1)] = np.nan
-    return np.asarray(weights)
+    return weights
 
 
 def entropy(shares: Doubles) -> Doubles:
