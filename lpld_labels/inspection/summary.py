@@ -84,7 +84,7 @@ def summarise(pool: PoolReader, *, progress: Progress | None = None) -> PoolSumm
     """Return the summary of an open pool. Reads footers and the image column; no label bytes."""
     manifest, header = pool.manifest, pool.header
     sizes = _weigh(pool, progress)
-    views = views_by_image(pool)
+    views = _views_by_image(pool)
     covered = np.unique(pool.images.classes[views > 0])
     counts = manifest.counts
     return PoolSummary(
@@ -156,7 +156,7 @@ def pickle_layout_bytes(rows: npt.NDArray[np.int32], classes: int, *, mixed: boo
     return int(rows.sum()) * per_row + len(rows) * PICKLE_BATCH_OVERHEAD
 
 
-def views_by_image(pool: PoolReader) -> npt.NDArray[np.int64]:
+def _views_by_image(pool: PoolReader) -> npt.NDArray[np.int64]:
     """Return how many views each image has: int64 [images]."""
     views = np.zeros(pool.manifest.counts.images, np.int64)
     for table in pool.view_tables(["image"]):

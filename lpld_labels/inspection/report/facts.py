@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.format.images import ImageTable
-from lpld_labels.inspection.summary import PoolSummary, summarise, views_by_image
+from lpld_labels.inspection.summary import PoolSummary, summarise
 from lpld_labels.pool.reader import PoolReader
 
 Progress = Callable[[int, int], None]
@@ -48,7 +48,7 @@ def gather_facts(
     width = max(pool.classes, int(images.classes.max(initial=-1)) + 1)
     epochs, batches = np.unique(pool.index.epochs, return_counts=True)
     return PoolFacts(
-        summary=summarise(pool, progress=progress),
+        summary=summary_of(pool, progress=progress),
         names=class_labels(images, width, names),
         images=images,
         image_views=views,
@@ -57,6 +57,19 @@ def gather_facts(
         epochs=epochs.astype(np.int64),
         epoch_batches=batches.astype(np.int64),
     )
+
+
+def summary_of(pool: PoolReader, *, progress: Progress | None = None) -> PoolSummary:
+    """Return what `inspect` says of an open pool."""
+    return summarise(pool, progress=progress)
+
+
+def views_by_image(pool: PoolReader) -> Counts:
+    """Return how many views each image has as itself: int64 [images]. Reads one column of the views."""
+    views = np.zeros(pool.manifest.counts.images, np.int64)
+    for table in pool.view_tables(["image"]):
+        views += np.bincount(table["image"].to_numpy(), minlength=len(views))
+    return views
 
 
 def class_labels(images: ImageTable, classes: int, given: Sequence[str] | None = None) -> list[str]:
