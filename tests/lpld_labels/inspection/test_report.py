@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from lpld_labels.inspection.report.published import PUBLISHED, published_for
 from lpld_labels.inspection.report.sample import MOST_ROWS, take_sample
 from lpld_labels.inspection.report.weight import original_layout
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
-from tests.lpld_labels.inspection.pages import HOSTILE, read_page
+from tests.lpld_labels.inspection.pages import HOSTILE, picture_folder, read_page
 
 
 class CountingReader(PoolReader):
@@ -69,6 +71,30 @@ def test_only_a_sample_is_read(tmp_path: Path) -> None:
     assert f"random sample of {MOST_ROWS:,} rows" in read_page(report_page(report)).text
     spread = {key.epoch for key in pool.labels_read}
     assert len(spread) > 30, "the sample is not spread over the pool"
+
+
+@pytest.mark.timing
+def test_a_large_pool_takes_little_memory(tmp_path: Path) -> None:
+    """The peak of a whole report, pictures included, is that of its sample: not torch's, not the pool's."""
+    table = picture_folder(tmp_path / "images", ["a", "b"], size=64)
+    batches = [make_batch(0, n, rows=1024, classes=1000, images=table) for n in range(24)]
+    header = make_header(1000, 1024)
+    write_pool(tmp_path / "pool", batches, codec="f16:plain", header=header, images=table).close()
+    code = f"""
+import resource, sys
+from pathlib import Path
+from lpld_labels import PoolReader
+from lpld_labels.inspection.report.document import make_report, report_page
+with PoolReader({str(tmp_path / "pool")!r}) as pool:
+    report = make_report(pool, images=Path({str(tmp_path / "images")!r}))
+report_page(report)
+assert "torch" not in sys.modules
+print(len(report.sample.keys), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    looked_at, megabytes = map(int, ended.stdout.split())
+    assert looked_at == 8
+    assert megabytes < 400
 
 
 def test_measures_are_those_of_the_labels(tmp_path: Path) -> None:
