@@ -15,7 +15,7 @@ from lpld_labels.pool.reader import PoolReader
 
 Kind = Literal["same", "pruned", "encoded", "derived", "siblings", "overlapping", "unrelated"]
 _VIEWS_COMPARED = 4
-_STREAM = 20
+_SEED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def _same_views(one: PoolReader, other: PoolReader, shared: list[BatchKey]) -> b
     """Return whether some of the shared batches show the same crops of the same images."""
     if not shared:
         return False
-    order = keyed_generator(_STREAM, len(shared)).permutation(len(shared))[:_VIEWS_COMPARED]
+    order = keyed_generator(_SEED, len(shared)).permutation(len(shared))[:_VIEWS_COMPARED]
     for place in order.tolist():
         a, b = one.read_views(shared[place]), other.read_views(shared[place])
         if not (np.array_equal(a.images, b.images) and np.array_equal(a.crops, b.crops)):

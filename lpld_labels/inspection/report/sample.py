@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 128
 LEAST_BATCHES = 4
 STRONGEST = 5
 OWN, PARTNER, OTHER = 0, 1, 2
-_STREAM = 18
+_SEED = 18
 Integers = npt.NDArray[np.int64]
 
 
@@ -149,7 +149,7 @@ def choose_batches(pool: PoolReader, against: PoolReader | None = None) -> list[
                 hint="give the pool that this one was encoded or pruned from",
             )
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
-    order = keyed_generator(_STREAM, len(keys)).permutation(len(keys))
+    order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
     chosen: list[BatchKey] = []
     rows = 0
     for place in order.tolist():

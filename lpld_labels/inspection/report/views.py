@@ -26,7 +26,7 @@ PICTURE_BYTES = 3_600_000
 """Bytes of all pictures as text; the page may have 5 MB."""
 SOURCE_SIDE = 192
 QUALITY, SOURCE_QUALITY = 92, 80
-_STREAM = 19
+_SEED = 19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def choose_rows(sample: Sample, most: int = VIEWS) -> list[int]:
     chosen = dict.fromkeys([*ranked[-EXTREMES:].tolist(), *ranked[:EXTREMES].tolist()])
     # Labels that are not finite are shown first of all: they are what one came to see.
     broken = np.flatnonzero(np.isnan(rows.confidence))[:EXTREMES].tolist()
-    order = keyed_generator(_STREAM, len(rows)).permutation(len(rows))
+    order = keyed_generator(_SEED, len(rows)).permutation(len(rows))
     everything = dict.fromkeys([*broken, *chosen, *order.tolist()])
     return sorted(list(everything)[:most])
 
