@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"images"},
         {"class_statistics"},
         {"recover", "relabel", "analysis"},
+        {"image_pages"},
         {"training"},
     ),
 }
