@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format import exact_math
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
@@ -107,8 +108,8 @@ def draw_crops(
     ratio = _range("crop_ratio", augmentation.crop_ratio or DEFAULT_CROP_RATIO, upper=math.inf)
     rows = len(heights)
     areas = scale[0] + rng.random((rows, CROP_TRIES)) * (scale[1] - scale[0])
-    logs = np.log(ratio)
-    ratios = np.exp(logs[0] + rng.random((rows, CROP_TRIES)) * (logs[1] - logs[0]))
+    low, high = exact_math.log(ratio[0]), exact_math.log(ratio[1])
+    ratios = exact_math.exp(low + rng.random((rows, CROP_TRIES)) * (high - low))
     places = rng.random((rows, 2))
 
     pixels = areas * (heights * widths)[:, None]
