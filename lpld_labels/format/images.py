@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.schema import IMAGE_SCHEMA
+from lpld_labels.format.digests import text_bytes
+from lpld_labels.format.paths import image_paths_problem
+from lpld_labels.format.schema import IMAGE_SCHEMA, MAX_CLASSES, MAX_SIDE
 
 IntArray = npt.NDArray[np.int32]
 
@@ -41,19 +44,40 @@ class ImageTable:
         lengths = {len(self.paths), len(self.classes), len(self.widths), len(self.heights), len(self.digests)}
         if len(lengths) != 1:
             raise InvalidArgumentError("image table columns differ in length", got=sorted(lengths))
-        if len(self) and (self.classes.min() < 0 or self.widths.min() < 1 or self.heights.min() < 1):
-            raise InvalidArgumentError("image table has a negative class or an empty image")
+        for field, values, low in (
+            ("class", self.classes, 0),
+            ("width", self.widths, 1),
+            ("height", self.heights, 1),
+        ):
+            high = MAX_CLASSES - 1 if field == "class" else MAX_SIDE
+            wrong = np.flatnonzero((values < low) | (values > high))
+            if len(wrong):
+                row = int(wrong[0])
+                raise InvalidArgumentError(
+                    f"image {row} has a {field} out of range",
+                    expected=f"{low} to {high}",
+                    got=int(values[row]),
+                )
+        problem = image_paths_problem(self.paths)
+        if problem is not None:
+            row, expected = problem
+            raise InvalidArgumentError(
+                f"image {row} has a path that pools do not hold",
+                expected=expected,
+                got=repr(self.paths[row][:200]),
+                hint="rename this file",
+            )
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def digest(self) -> str:
-        """Return the hex digest of classes and image contents (paths only where contents are unknown)."""
-        lines = (
-            b"%d:%s\n" % (label, digest if digest is not None else b"path:" + path.encode())
-            for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True)
-        )
-        return hashlib.sha256(b"".join(lines)).hexdigest()
+    def digest(self) -> bytes:
+        """Return the 32-byte digest of classes and image contents (paths only where contents are unknown)."""
+        parts = [text_bytes("lpld-image-table"), struct.pack("<Q", len(self))]
+        for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
+            known = text_bytes(path) if digest is None else digest
+            parts.append(struct.pack("<IB", label, digest is not None) + known)
+        return hashlib.sha256(b"".join(parts)).digest()
 
     def to_table(self) -> pa.Table:
         columns = [
