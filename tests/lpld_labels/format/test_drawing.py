@@ -17,8 +17,8 @@ from lpld_labels import Augmentation, ImageTable, ViewBatch
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.replay import batches_per_epoch, draw_views
+from tests.lpld_labels.format.slow_draw import slow_draw
 from tests.lpld_labels.replay.pictures import FEATURES, augmentation
-from tests.lpld_labels.replay.slow_draw import slow_draw
 
 
 def table_of(sizes: list[tuple[int, int]]) -> ImageTable:
