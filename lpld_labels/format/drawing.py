@@ -51,11 +51,20 @@ def batches_per_epoch(n_images: int, batch_size: int) -> int:
 
 
 def draw_views(
-    augmentation: Augmentation, images: ImageTable, *, seed: int, epoch: int, batch: int, batch_size: int
+    augmentation: Augmentation,
+    images: ImageTable,
+    *,
+    seed: int,
+    epoch: int,
+    batch: int,
+    batch_size: int,
+    strength: float | None = None,
 ) -> ViewBatch:
     """Draw the views of one batch. A pure function: same arguments, same views, always.
 
     images: gives the number of images and their sizes, which may differ.
+    strength: the mix strength, where it was drawn before; else it is made of two draws, with functions
+        whose last bits depend on the machine.
     """
     batches = batches_per_epoch(len(images), batch_size)
     if not 0 <= batch < batches:
@@ -75,14 +84,18 @@ def draw_views(
         crops=crops,
         flips=flips,
         cutout=_draw_cutout(rng, rows, augmentation),
-        mix=_draw_mix(rng, rows, augmentation),
+        mix=_draw_mix(rng, rows, augmentation, strength),
         patch_order=patch_order,
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=512)
 def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
-    """Return the permutation of the images for an epoch: int32 [N], read-only because it is shared."""
+    """Return the permutation of the images for an epoch: int32 [N], read-only because it is shared.
+
+    Loaders jump between epochs, and shuffling all images for a batch would cost more than the batch: for
+    ten thousand images this many epochs take 20 MB.
+    """
     draws = keyed_generator(seed, epoch).random(n_images)
     order = np.argsort(draws, kind="stable").astype(np.int32)
     order.setflags(write=False)
@@ -166,7 +179,9 @@ def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation
     return CutOut(boxes=corners.astype(np.int32), fill=fill)
 
 
-def _draw_mix(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> Mix | None:
+def _draw_mix(
+    rng: np.random.Generator, rows: int, augmentation: Augmentation, strength: float | None
+) -> Mix | None:
     if augmentation.mix == "none":
         return None
     if augmentation.mix not in {"cutmix", "mixup"}:
@@ -175,7 +190,8 @@ def _draw_mix(rng: np.random.Generator, rows: int, augmentation: Augmentation) -
     if alpha is None or not 0 < alpha < math.inf:
         raise InvalidArgumentError("mix_alpha is out of range", expected="a number above 0", got=alpha)
     first, second = rng.random(2).tolist()
-    strength = _symmetric_beta(alpha, first, second)
+    if strength is None:
+        strength = _symmetric_beta(alpha, first, second)
     partner = np.argsort(rng.random(rows), kind="stable").astype(np.int32)
     box = _draw_mix_box(rng, strength, augmentation) if augmentation.mix == "cutmix" else None
     return Mix(partner=partner, strength=strength, box=box)

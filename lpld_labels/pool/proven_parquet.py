@@ -221,19 +221,23 @@ def _prove_chunk(data: pa.Buffer, chunk: pq.ColumnChunkMetaData, where: str) -> 
 def _page_problem(header: PageHeader, chunk: pq.ColumnChunkMetaData, *, first: bool) -> str | None:
     """Return what a page header says that its column chunk does not allow."""
     dictionary = header.kind == DICTIONARY_PAGE
-    known = ENCODINGS.get(header.encoding)
-    if header.kind not in (DATA_PAGE, DICTIONARY_PAGE) or dictionary != (first and chunk.has_dictionary_page):
-        return "page is of another kind than the footer says"
-    if header.crc is None:
-        return "page has no checksum"
-    if known is None or known not in chunk.encodings:
-        return "page has an encoding that the footer does not list"
-    if header.levels not in (None, (RLE, RLE)):
-        return "page has another encoding of levels than RLE"
-    if not (
-        0 <= header.plain <= MAX_PAGE_BYTES and 0 <= header.values <= chunk.num_values and header.stored >= 0
-    ):
-        return "page claims more than its chunk can hold"
-    if chunk.compression == "UNCOMPRESSED" and header.plain != header.stored:
-        return "page has another decompressed size"
-    return None
+    bounded = 0 <= header.plain <= MAX_PAGE_BYTES and 0 <= header.values <= chunk.num_values
+    rules = (
+        (
+            header.kind in (DATA_PAGE, DICTIONARY_PAGE)
+            and dictionary == (first and chunk.has_dictionary_page),
+            "page is of another kind than the footer says",
+        ),
+        (header.crc is not None, "page has no checksum"),
+        (
+            ENCODINGS.get(header.encoding) in chunk.encodings,
+            "page has an encoding that the footer does not list",
+        ),
+        (header.levels in (None, (RLE, RLE)), "page has another encoding of levels than RLE"),
+        (bounded and header.stored >= 0, "page claims more than its chunk can hold"),
+        (
+            chunk.compression != "UNCOMPRESSED" or header.plain == header.stored,
+            "page has another decompressed size",
+        ),
+    )
+    return next((problem for kept, problem in rules if not kept), None)
