@@ -97,7 +97,17 @@ class ImageTable:
         return sink.getvalue()
 
     @staticmethod
-    def from_table(table: pa.Table) -> ImageTable:
+    def from_table(table: pa.Table, *, classes: int) -> ImageTable:
+        """Read the table of a pool of so many classes; InvalidArgumentError for what it must not hold."""
+        numbers = table["image"].to_numpy()
+        if not np.array_equal(numbers, np.arange(len(numbers))):
+            raise InvalidArgumentError("column 'image' does not count 0, 1, 2, ...")
+        if len(numbers) and int(table["class"].to_numpy().max()) >= classes:
+            raise InvalidArgumentError(
+                "column 'class' is out of range",
+                expected=f"0 to {classes - 1}",
+                got=int(table["class"].to_numpy().max()),
+            )
         return ImageTable(
             paths=table["path"].to_pylist(),
             classes=table["class"].to_numpy(),

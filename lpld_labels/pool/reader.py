@@ -8,23 +8,34 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from lpld_labels.codecs import Codec, restore_codec
-from lpld_labels.errors import BatchNotFoundError, NotAPoolError, PoolCorruptError
+from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, NotAPoolError, PoolCorruptError
 from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import FileEntry, Manifest, PoolHeader
+from lpld_labels.format.manifest import Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
-from lpld_labels.format.schema import IMAGE_SCHEMA, MANIFEST_FILE, STAGING_DIRECTORY
+from lpld_labels.format.schema import (
+    BATCH_SCHEMA,
+    IMAGE_SCHEMA,
+    MANIFEST_FILE,
+    STAGING_DIRECTORY,
+    VIEW_SCHEMA,
+)
+from lpld_labels.format.views import labelled
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
+from lpld_labels.pool.label_pages import LabelPages, payload_blocks
+from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.shard_reader import ParquetRows, ShardCaches, ShardReader
 from lpld_labels.pool.storage import resolve
+from lpld_labels.pool.view_checks import ViewChecker
+from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -41,8 +52,8 @@ class PoolReader:
     open_shards: how many shards to keep open; memory-mapped, their pages count as this process's memory
         until others need it. Two are enough to read from front to back.
 
-    Opening reads the manifest and the batch index only. Readers can be pickled and survive fork,
-    so PyTorch workers can use them; threads may share one.
+    Opening reads the manifest, the batch index and codec tables only, and proves them. Readers can be
+    pickled and survive fork, so PyTorch workers can use them; threads may share one.
     """
 
     def __init__(
@@ -66,16 +77,21 @@ class PoolReader:
         self.header: PoolHeader = self.manifest.header
         if check_sizes:
             self._check_sizes()
-        self._index = BatchIndex.load(self._parquet(self.manifest.files_of("batches")), self.manifest)
+        entry = self.manifest.files_of("batches")[0]
+        self._index = BatchIndex.load(
+            self._proven_table(entry, BATCH_SCHEMA), self.manifest, self._at(entry.path)
+        )
         self.codec: Codec = restore_codec(
-            self.manifest.codec, self._codec_tables(), where=self._at(MANIFEST_FILE)
+            self.manifest.codec,
+            self._codec_tables(),
+            classes=self.header.classes,
+            label_kind=self.header.label_kind,
+            where=self._at(MANIFEST_FILE),
         )
         self._images: ImageTable | None = None
-        self._caches = ShardCaches(
-            view_bytes=None if preload else view_cache_bytes,
-            label_bytes=None if preload else LABEL_CACHE_BYTES,
-        )
-        self._shards: BlockCache[ShardReader] = BlockCache(open_shards, lambda shard: 1)
+        self._views = self._view_source(None if preload else view_cache_bytes)
+        self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
+        self._labels: BlockCache[LabelPages] = BlockCache(open_shards, lambda pages: 1)
         self._process = os.getpid()
         if preload:
             self._load_everything()
@@ -101,15 +117,27 @@ class PoolReader:
     def images(self) -> ImageTable:
         """The images the views refer to."""
         if self._images is None:
-            rows = self._parquet(self.manifest.files_of("images"), IMAGE_SCHEMA)
-            self._images = ImageTable.from_table(rows.read_all())
-            if len(self._images) != self.manifest.counts.images:
+            entry = self.manifest.files_of("images")[0]
+            where = self._at(entry.path)
+            table = self._proven_table(entry, IMAGE_SCHEMA)
+            try:
+                images = ImageTable.from_table(table, classes=self.classes)
+            except InvalidArgumentError as error:
+                raise PoolCorruptError(
+                    error.problem,
+                    where=where,
+                    expected=error.expected,
+                    got=error.got,
+                    hint="restore this file",
+                ) from None
+            if len(images) != self.manifest.counts.images:
                 raise PoolCorruptError(
                     "image table disagrees with the manifest",
-                    where=rows.where,
+                    where=where,
                     expected=f"{self.manifest.counts.images} rows",
-                    got=len(self._images),
+                    got=len(images),
                 )
+            self._images = images
         return self._images
 
     def __len__(self) -> int:
@@ -126,29 +154,20 @@ class PoolReader:
 
         Arrays may be read-only views of the file; copy before changing them.
         """
-        name, number = self._find(key)
-        shard, view_row, _, rows = self._locate(number)
-        block, part = shard.view_slice(view_row, rows)
-        return block.labelled(name, part, self._labels(number, dtype))
+        number = self.find(key)
+        return labelled(self.views_at(number), self.labels_at(number, dtype))
 
     def read_views(self, key: tuple[int, int]) -> ViewBatch:
         """Return one batch without its labels; no label byte is touched."""
-        name, number = self._find(key)
-        shard, view_row, _, rows = self._locate(number)
-        block, part = shard.view_slice(view_row, rows)
-        return block.batch(name, part)
+        return self.views_at(self.find(key))
 
     def read_labels(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelArray:
         """Return one batch's labels [B, C]; no view is touched."""
-        return self._labels(self._find(key)[1], dtype)
+        return self.labels_at(self.find(key), dtype)
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
         """Return one batch as stored, to copy it into another pool of the same codec."""
-        name, number = self._find(key)
-        shard, view_row, position, rows = self._locate(number)
-        block, part = shard.view_slice(view_row, rows)
-        payload = shard.payload(view_row, position, rows)
-        return EncodedBatch(views=block.batch(name, part), payload=payload, digest=self._index.digest(number))
+        return self.encoded_at(self.find(key))
 
     def iterate(
         self, keys: Iterable[tuple[int, int]] | None = None, *, dtype: npt.DTypeLike | None = None
@@ -160,126 +179,164 @@ class PoolReader:
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    def view_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield some view columns shard by shard, in file order; other columns are not read."""
-        for number in range(self._index.shards):
-            yield self._shard(number).view_file.read_all(columns)
+    # The same by the number of a batch in the index, for those who have it
 
-    def shard_views(self, number: int) -> pa.Table:
-        """Return all view columns of one shard."""
-        return self._shard(number).view_file.read_all()
+    def find(self, key: tuple[int, int]) -> int:
+        """Return the number of a batch in the index."""
+        name = BatchKey(*key)
+        number = self._index.find(name)
+        if number is None:
+            raise BatchNotFoundError(f"no {name} in this pool", where=self.location)
+        return number
 
-    def footers(self, number: int) -> tuple[pq.FileMetaData, pq.FileMetaData]:
-        """Return the Parquet metadata of a shard's views and labels files."""
-        shard = self._shard(number)
-        return shard.view_file.metadata, shard.label_file.metadata
+    def views_at(self, number: int) -> ViewBatch:
+        """Return the views of batch `number`."""
+        self._after_fork()
+        return self._views.views(number)
+
+    def images_at(self, number: int) -> npt.NDArray[np.int32]:
+        """Return which images batch `number` shows: int32 [B]."""
+        self._after_fork()
+        return self._views.images(number)
+
+    def encoded_at(self, number: int) -> EncodedBatch:
+        """Return batch `number` as stored."""
+        return EncodedBatch(
+            views=self.views_at(number),
+            payload=self._payload(number),
+            views_digest=self._index.views_digest(number),
+            digest=self._index.digest(number),
+        )
+
+    def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:
+        """Return the labels of batch `number`: [B, C]."""
+        payload = self._payload(number)
+        try:
+            labels = self.codec.decode(
+                payload,
+                rows=int(self._index.rows[number]),
+                classes=self.classes,
+                dtype=dtype or self.codec.native_dtype,
+            )
+            self.codec.check_decoded(labels, self.header.label_kind)
+        except PoolCorruptError as error:
+            where = f"{self._at_labels(number)}, {self._index.key(number)}"
+            raise PoolCorruptError(
+                error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
+            ) from None
+        return labels
 
     @property
     def manifest_bytes(self) -> int:
         """Size of pool.json on disk."""
         return int(self._system.get_file_info(self._at(MANIFEST_FILE)).size)
 
+    def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> ProvenParquet:
+        """Open a Parquet file of the pool, its footer proven."""
+        where = self._at(entry.path)
+        return ProvenParquet(open_file(self._system, where), entry, schema, where=where)
+
     # Inside
 
-    def _find(self, key: tuple[int, int]) -> tuple[BatchKey, int]:
-        name = BatchKey(*key)
-        number = self._index.find(name)
-        if number is None:
-            raise BatchNotFoundError(f"no {name} in this pool", where=self.location)
-        return name, number
-
-    def _locate(self, number: int) -> tuple[ShardReader, int, int, int]:
-        shard, view_row, position, rows = self._index.locate(number)
-        return self._shard(shard), view_row, position, rows
-
-    def _labels(self, number: int, dtype: npt.DTypeLike | None) -> LabelArray:
-        shard, view_row, position, rows = self._locate(number)
-        payload = shard.payload(view_row, position, rows)
-        try:
-            return self.codec.decode(
-                payload, rows=rows, classes=self.classes, dtype=dtype or self.codec.native_dtype
-            )
-        except PoolCorruptError as error:
-            where = f"{shard.label_file.where}, {self._index.key(number)}"
-            raise PoolCorruptError(
-                error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
-            ) from None
-
-    def _shard(self, number: int) -> ShardReader:
-        if self._process != os.getpid():
-            # File handles and connections do not survive fork; decoded blocks do.
-            self._system, self._path = resolve(self.location)
-            self._shards = BlockCache(self._settings["open_shards"], lambda shard: 1)
-            self._process = os.getpid()
-        return self._shards.get(number, lambda: self._open_shard(number))
-
-    def _open_shard(self, number: int) -> ShardReader:
-        views = self.manifest.files_of("views")[number]
-        labels = self.manifest.files_of("labels")[number]
-        return ShardReader(
-            self._system,
-            self._at(views.path),
-            self._at(labels.path),
-            codec=self.codec,
-            classes=self.classes,
-            caches=self._caches,
+    def _view_source(self, cache_bytes: int | None) -> ViewSource:
+        if self.manifest.views == "drawn":
+            return DrawnViews(self._index, self.header, lambda: self.images, self.location)
+        return StoredViews(
+            self._index,
+            lambda: ViewChecker(images=self.images, augmentation=self.header.augmentation),
+            lambda shard: self.open_parquet(self.manifest.files_of("views")[shard], VIEW_SCHEMA),
+            cache_bytes=cache_bytes,
+            open_files=self._settings["open_shards"],
         )
 
+    def _payload(self, number: int) -> dict[str, pa.Array]:
+        self._after_fork()
+        index = self._index
+        shard = int(index.shard[number])
+        pages = self._labels.get(shard, lambda: self._open_labels(shard))
+        return pages.payload(
+            index.group(number), index.position(number), index.first_row(number), int(index.rows[number])
+        )
+
+    def _open_labels(self, shard: int) -> LabelPages:
+        where = self._at(self.manifest.files_of("labels")[shard].path)
+        return LabelPages(
+            open_file(self._system, where), self.codec, self.classes, where=where, blocks=self._payloads
+        )
+
+    def _at_labels(self, number: int) -> str:
+        return self._at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
+
+    def _after_fork(self) -> None:
+        """Let go of files that a parent process opened: handles do not survive fork, decoded blocks do."""
+        if self._process != os.getpid():
+            self._system, self._path = resolve(self.location)
+            self._labels = BlockCache(self._settings["open_shards"], lambda pages: 1)
+            self._views.reopen()
+            self._process = os.getpid()
+
     def _load_everything(self) -> None:
-        for number in range(self._index.shards):
-            shard = self._shard(number)
-            for group in range(shard.view_file.metadata.num_row_groups):
-                shard.view_block(group)
-            for group in range(shard.label_file.metadata.num_row_groups):
-                shard.label_block(group)
+        for number in range(len(self)):
+            self.encoded_at(number)
 
     def _at(self, path: str) -> str:
         return f"{self._path}/{path}"
 
     def _check_sizes(self) -> None:
-        """Refuse missing and truncated files before anything is read from them."""
+        """Refuse missing and truncated files, and links out of the pool, before anything is read from them."""
         files = self.manifest.files
-        for entry, info in zip(
-            files, self._system.get_file_info([self._at(e.path) for e in files]), strict=True
-        ):
+        infos = self._system.get_file_info([self._at(entry.path) for entry in files])
+        for entry, info in zip(files, infos, strict=True):
+            where = self._at(entry.path)
             if info.type != fs.FileType.File:
-                raise PoolCorruptError(
-                    "file is missing", where=self._at(entry.path), hint="restore this file"
-                )
+                raise PoolCorruptError("file is missing", where=where, hint="restore this file")
             if info.size != entry.bytes:
                 raise PoolCorruptError(
                     "file has the wrong size",
-                    where=self._at(entry.path),
+                    where=where,
                     expected=f"{entry.bytes} bytes",
                     got=info.size,
                     hint="restore this file",
                 )
+        if isinstance(self._system, fs.LocalFileSystem):
+            refuse_links_out(self._path, [entry.path for entry in files])
 
-    def _parquet(self, entries: Sequence[FileEntry], schema: pa.Schema | None = None) -> ParquetRows:
-        return ParquetRows(self._system, self._at(entries[0].path), schema)
+    def _proven_bytes(self, entry: FileEntry) -> bytes:
+        """Return a whole file, known to be the one the manifest names."""
+        where = self._at(entry.path)
+        with open_file(self._system, where) as stream:
+            if stream.size() != entry.bytes:
+                raise PoolCorruptError(
+                    "file has the wrong size", where=where, expected=f"{entry.bytes} bytes", got=stream.size()
+                )
+            data: bytes = stream.read()
+        if bytes_digest(data) != entry.digest:
+            raise PoolCorruptError(
+                "file is not the one this pool was written with",
+                where=where,
+                expected=f"SHA-256 {entry.digest[:12]}...",
+                got=f"{bytes_digest(data)[:12]}...",
+                hint="restore this file",
+            )
+        return data
+
+    def _proven_table(self, entry: FileEntry, schema: pa.Schema) -> pa.Table:
+        """Return a whole Parquet file, known to be the one the manifest names."""
+        data = pa.BufferReader(self._proven_bytes(entry))
+        return ProvenParquet(data, entry, schema, where=self._at(entry.path)).read_all()
 
     def _codec_tables(self) -> dict[str, bytes]:
-        tables = {}
-        for entry in self.manifest.files_of("codec"):
-            with self._system.open_input_stream(self._at(entry.path)) as stream:
-                table = stream.read()
-            # Labels decoded with another pool's table would be wrong without a sign of it.
-            if bytes_digest(table) != entry.digest:
-                raise PoolCorruptError(
-                    "codec table is not the one this pool was written with",
-                    where=self._at(entry.path),
-                    expected=f"SHA-256 {entry.digest[:12]}...",
-                    got=f"{bytes_digest(table)[:12]}...",
-                    hint="restore this file",
-                )
-            tables[PurePosixPath(entry.path).name] = table
-        return tables
+        role: FileRole = "codec"
+        return {
+            PurePosixPath(entry.path).name: self._proven_bytes(entry)
+            for entry in self.manifest.files_of(role)
+        }
 
     def close(self) -> None:
         """Let go of files and caches."""
-        self._shards.clear()
-        self._caches.views.clear()
-        self._caches.labels.clear()
+        self._views.clear()
+        self._labels.clear()
+        self._payloads.clear()
 
     def __enter__(self) -> PoolReader:
         return self

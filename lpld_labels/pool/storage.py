@@ -78,3 +78,17 @@ def resolve(location: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
     except (pa.ArrowInvalid, OSError) as error:
         raise NotAPoolError(f"cannot open: {error}", where=text) from None
     return filesystem, path.rstrip("/")
+
+
+def refuse_links_out(root: str, paths: Sequence[str]) -> None:
+    """Refuse files that are symbolic links, or lie behind one, out of a directory."""
+    # One look at each folder: pools have few of them and many files.
+    top = os.path.realpath(root)
+    for path in paths:
+        place = os.path.join(root, path)
+        if os.path.realpath(place) != os.path.join(top, path):
+            raise PoolCorruptError(
+                "file of the pool is a link to somewhere else",
+                where=place,
+                hint="replace the link by the file itself",
+            )

@@ -35,6 +35,10 @@ class ViewSource(Protocol):
         """Let go of files and of what was kept of them."""
         ...
 
+    def reopen(self) -> None:
+        """Forget open files, which do not survive fork."""
+        ...
+
 
 class StoredViews:
     """Views out of files, row group by row group, every value checked before it is used.
@@ -73,7 +77,7 @@ class StoredViews:
         self._blocks.clear()
 
     def reopen(self) -> None:
-        """Forget open files, which do not survive fork; decoded row groups do."""
+        """Forget open files; decoded row groups stay."""
         self._files.clear()
 
     def _block(self, number: int) -> tuple[DecodedViews, slice]:
@@ -131,6 +135,9 @@ class DrawnViews:
 
     def clear(self) -> None:
         """Nothing is kept."""
+
+    def reopen(self) -> None:
+        """Nothing is open."""
 
     def _wrong(self, key: BatchKey, problem: str) -> PoolCorruptError:
         return PoolCorruptError(
