@@ -23,8 +23,8 @@ STAGING_DIRECTORY = "staging"
 
 MAX_CLASSES = 1 << 24
 MAX_BATCH_SIZE = 1 << 20
-MAX_BATCH_VALUES = 1 << 28
-"""Classes times batch size: a batch decodes to at most a gigabyte of float32."""
+MAX_BATCH_VALUES = 1 << 27
+"""Classes times batch size: a batch decodes to at most half a gigabyte of float32."""
 MAX_SIDE = (1 << 16) - 1
 """Pixels on a side of an image or a view."""
 MAX_IMAGES = (1 << 31) - 1
