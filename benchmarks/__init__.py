@@ -1,1 +1,1 @@
-"""One script per claim; each writes JSON and, where it helps, a picture."""
+"""One folder per claim; each writes JSON and, where it helps, a picture."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import output, print_json, progress_bar
+from .console import output, print_json
 from .method_options import NetworkOptions, network_options
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.analysis import Analysis

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.training.presets import DEFAULT_PRESET, MIX_ALPHAS, PRESETS, LabelRecipe, preset_named
+from lpld_core.training.presets import (
+    DEFAULT_PRESET,
+    EXPERIMENT_PRESETS,
+    MIX_ALPHAS,
+    LabelRecipe,
+    preset_named,
+)
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
+from .parameters import parse_part
+from .progress import progress_bar
 from .teacher_options import (
     check_device,
     image_cache_option,
@@ -21,19 +29,10 @@ from .teacher_options import (
 )
 
 if TYPE_CHECKING:
+    from lpld_core.part import Part
     from lpld_core.relabel.build import BuildResult
+    from lpld_core.relabel.replayable import Replayer
     from lpld_core.teachers.ensemble import TeacherChoice
-
-
-def _part(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Parse ``2/3``, the second of three shares, to (number from 0, of how many)."""
-    del ctx, param
-    if value is None:
-        return None
-    number, _, parts = value.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
-    return int(number) - 1, int(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,7 @@ class Options:
     cutout: float | None
     patches: int | None
     resize: str | None
+    replayable_by: Replayer | None
     codec: str
     fewer_classes: bool
     device: str
@@ -65,7 +65,7 @@ class Options:
     threads: int | None
     workers: int | None
     jobs: int
-    part: tuple[int, int] | None
+    part: Part | None
     seal_seconds: float
     image_cache: Path | None
     as_json: bool
@@ -77,7 +77,7 @@ class Options:
 @teacher_options
 @click.option(
     "--preset",
-    type=click.Choice(list(PRESETS)),
+    type=click.Choice(list(EXPERIMENT_PRESETS)),
     default=DEFAULT_PRESET,
     show_default=True,
     help="Settings of a published experiment; the options below replace parts of it.",
@@ -105,6 +105,12 @@ class Options:
 @click.option("--patches", type=click.IntRange(1, 15), metavar="N", help="Shuffle N x N patches (RDED).")
 @click.option("--resize", type=click.Choice(["torch", "pil"]), help="Resize code [default: torch].")
 @click.option(
+    "--replayable-by",
+    type=click.Choice(["sre2l", "lpld"]),
+    help="Take images in the order that program's trainer draws, and resize with Pillow as it does: "
+    "it then replays the exported pool exactly.",
+)
+@click.option(
     "--codec",
     default="f16",
     show_default=True,
@@ -126,7 +132,7 @@ class Options:
     help="Processes that label together; with --device cuda, spread over the GPUs.",
 )
 @click.option(
-    "--part", callback=_part, metavar="I/N", help="Label one share and do not publish; see the examples."
+    "--part", callback=parse_part, metavar="I/N", help="Label one share and do not publish; see the examples."
 )
 @click.option(
     "--seal-seconds",
@@ -150,6 +156,7 @@ def command(**given: Any) -> None:
           --teacher-weights tiny_resnet18.safetensors
       lpld-labels build syn/in1k_ipc10 pools/plus --preset imagenet1k-plus
       lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --device cuda --jobs 8
+      lpld-labels build syn/in1k_ipc10 pools/old --teacher resnet18 --replayable-by lpld
 
     \b
     On three machines that share a disk, then once more without --part to publish:
@@ -189,6 +196,8 @@ def _recipe(options: Options) -> LabelRecipe:
     }
     recipe = preset_named(options.preset).label
     recipe = replace(recipe, **{name: value for name, value in wishes.items() if value is not None})
+    if options.replayable_by is not None and options.resize is None:
+        recipe = replace(recipe, resize="pil")
     if options.flip is not None:
         recipe = replace(recipe, flip_probability=0.5 if options.flip else None)
     return recipe
@@ -226,6 +235,7 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
         codec=options.codec,
         seal_seconds=options.seal_seconds,
         image_cache=options.image_cache,
+        replayable_by=options.replayable_by,
     )
     with progress_bar("labelling batches") as progress:
         if options.jobs > 1:
@@ -242,7 +252,7 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
             job,
             ensemble,
             table,
-            part=options.part or (0, 1),
+            part=options.part,
             publish=options.part is None,
             workers=machine.workers,
             progress=progress,

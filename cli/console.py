@@ -1,20 +1,15 @@
-"""What all commands share: two consoles, number formats, progress bars, and the one error handler."""
+"""What all commands share: two consoles, number formats, and the one error handler."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Progress = Callable[[int, int], None]
-"""Called with (done, total) whenever some work is finished."""
 
 
 def output() -> Console:
@@ -48,26 +43,10 @@ def human_bytes(count: float) -> str:
     return f"{digits} {unit}"
 
 
-@contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Progress]:
-    """Show a bar with the time left on stderr; silent when stderr is not a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    console = talk()
-    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
-
-        def update(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
-        yield update
+def quiet() -> bool:
+    """Whether the command was asked to say nothing but results and errors (``-q``)."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
 
 
 class LazyGroup(click.Group):
@@ -80,6 +59,18 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return command names in the order of a typical session."""
         return list(self._lazy)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a name that is nearly one is answered with it."""
+        if args and args[0] not in self._lazy and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self._lazy, n=2)
+            hint = f" Did you mean {' or '.join(near)}?" if near else f" See {ctx.command_path} --help."
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import output, progress_bar, talk
+from .console import output, talk
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.images.digits import DigitFolders
-    from lpld_core.training.presets import LabelRecipe, TrainRecipe
+    from lpld_core.training.presets import LabelRecipe
+    from lpld_core.training.settings import TrainSettings
 
 NETWORK = "small-resnet10:width=16,stem_stride=2"
 VIEW = 16
@@ -113,16 +115,16 @@ def _teacher(out: Path, folders: DigitFolders, epochs: int) -> float:
 
 def _hard_labels(out: Path, folders: DigitFolders, epochs: int) -> float:
     """Train on as many images, views and steps as the students, but on the true classes of real images."""
-    from lpld_core.training.presets import PRESETS, LabelRecipe
+    from lpld_core.training.presets import LabelRecipe, preset_named
 
     views = LabelRecipe(batch_size=BATCH_SIZE, crop_scale=CROPS, flip_probability=None, mix="cutmix")
-    recipe = replace(PRESETS["imagenet1k"].train, epochs=epochs, learning_rate=LEARNING_RATE)
+    recipe = replace(preset_named("imagenet1k").train, epochs=epochs, learning_rate=LEARNING_RATE)
     weights = out / "hard_labels.safetensors"
     return _train_on_truth("student of true classes", weights, folders.distilled, folders, views, recipe)
 
 
 def _train_on_truth(
-    what: str, weights: Path, images: Path, folders: DigitFolders, views: LabelRecipe, recipe: TrainRecipe
+    what: str, weights: Path, images: Path, folders: DigitFolders, views: LabelRecipe, recipe: TrainSettings
 ) -> float:
     from lpld_core.training.evaluate import ValidationSet
     from lpld_core.training.train_teacher import TeacherJob, train_teacher

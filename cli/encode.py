@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar, talk
+from .console import human_bytes, output, print_json, talk
 from .parameters import ByteSize
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_labels.rewriting.encode import EncodeResult
@@ -46,6 +47,8 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
       klt       157   .991  .960   principal directions, quantised and entropy coded; argmax kept
       topk:50   109   .959  .410   the 50 largest of each row and the mass of the rest
 
+    f16, int8 and klt serve training at every temperature, also one that changes; topk only low ones.
+
     \b
     Examples:
       lpld-labels encode pool small --codec klt
@@ -57,15 +60,16 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
     flags = [f"--{name.replace('_', '-')}" for name in demands]
     if len(demands) > 1:
         raise click.UsageError(f"give only one of {' and '.join(flags)}")
-    if codec != "klt" and (flags or options["temperature"] is not None):
-        raise click.UsageError(f"{(flags or ['--temperature'])[0]} goes with --codec klt")
     if options["temperature"] is not None and demands == ["step"]:
         raise click.UsageError("--temperature makes no difference to --step")
 
+    from lpld_labels.codecs import codec_kind
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.rewriting.codec_request import CodecRequest
     from lpld_labels.rewriting.encode import encode_pool
 
+    if (flags or options["temperature"] is not None) and not codec_kind(codec).demands:
+        raise click.UsageError(f"{(flags or ['--temperature'])[0]} goes with --codec klt")
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
@@ -77,7 +81,7 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
     if as_json:
         print_json(facts)
     else:
-        _show(facts)
+        _show(facts, result.codec.describe())
     if result.better is not None:
         talk().print(
             f"note: codec '{result.better}' keeps no less of these labels in no more bytes; "
@@ -106,7 +110,7 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
     }
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _show(facts: dict[str, Any], codec: str) -> None:
     from rich.table import Table
 
     sizes, fidelity = facts["bytes"], facts["fidelity"]
@@ -114,7 +118,7 @@ def _show(facts: dict[str, Any]) -> None:
     table = Table(title=f"Encode {facts['pool']}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("codec", _codec_line(facts))
+    table.add_row("codec", codec)
     table.add_row(
         "bytes",
         f"{human_bytes(sizes['before'])} -> {human_bytes(sizes['after'])}, {sizes['smaller']:.3g}x; "
@@ -125,11 +129,3 @@ def _show(facts: dict[str, Any]) -> None:
     table.add_row("written", facts["out"])
     table.add_row("content", facts["content_digest"])
     output().print(table)
-
-
-def _codec_line(facts: dict[str, Any]) -> str:
-    parameters = facts["parameters"]
-    if facts["codec"] == "klt":
-        return f"klt, step {parameters['step']:.4g}, {parameters['edges'][-1]} coefficients per row"
-    settings = ", ".join(f"{name} {value}" for name, value in parameters.items())
-    return f"{facts['codec']}, {settings}" if settings else str(facts["codec"])

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
+from .progress import progress_bar
 from .teacher_options import channels
 
 if TYPE_CHECKING:
@@ -66,11 +67,32 @@ SHOWN_HOLES = 5
 @click.option(
     "--batch-size", type=click.IntRange(1), default=128, show_default=True, help="FKD: images in a batch."
 )
-@click.option("--teacher", default="unknown", help="Name of the teacher, for the pool's record.")
 @click.option(
-    "--mean", callback=channels, metavar="R,G,B", help="Normalisation [default: the programs' own]."
+    "--teacher",
+    "teachers",
+    multiple=True,
+    metavar="NAME",
+    help="Who labelled, for the pool's record; G-VBSM: give all of them, in order.",
 )
-@click.option("--std", callback=channels, metavar="R,G,B", help="Normalisation [default: the programs' own].")
+@click.option(
+    "--mean",
+    callback=channels,
+    metavar="R,G,B",
+    help="Normalisation [default: the published program's, where the folder is of one].",
+)
+@click.option("--std", callback=channels, metavar="R,G,B", help="Normalisation, as --mean.")
+@click.option(
+    "--ensemble",
+    type=click.Choice(["average", "norm-scaled"]),
+    help="G-VBSM: how several teachers' logits became one [default: the published branch's, if known].",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="FKD: of the softmax that gave the stored probabilities (its --temp).",
+)
 @click.option(
     "--allow-extra-images",
     is_flag=True,
@@ -99,14 +121,15 @@ def command(
       sre2l    epoch_E/batch_B.tar, no image ids (SRe2L, CDA, CV-DD, FADRM)
       lpld     the same with sampler_indices_epoch.json; lpld21k: with cut-outs
       lpqld    batch_N.tar with sampler_indices_batch.json, top-k labels
-      gvbsm    epoch_E/batch_B.tar with image ids in each batch
-      fkd      CLASS/IMAGE.tar, many crops of each image
+      gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers
+      fkd      [[NAME/]train/]CLASS/IMAGE.tar, many crops of each image
 
     \b
     Examples:
       lpld-labels import FKD_cutmix_fp16 pool --images syn_data -j 8
       lpld-labels import old_labels pool --images syn_data --format sre2l --torch-era old
       lpld-labels import lpqld pool --images syn_data --classes 1000 --json > report.json
+      lpld-labels import gvbsm pool --images syn --mean .5,.5,.5 --std .2,.2,.2 --ensemble average
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
     from lpld_labels.foreign.importers import ImportOptions, detect_format, import_labels

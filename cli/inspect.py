@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,6 +16,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "build": (".build", "Label an image folder with a teacher: images -> pool."),
     "prune": (".prune", "Keep a part of the label batches: pool -> smaller pool."),
     "encode": (".encode", "Store labels in fewer bytes: pool -> pool of another codec."),
+    "merge": (".merge", "Put pools of the same images and teacher together: pools -> pool."),
     "plan": (".plan", "Find the ratio and codec that fit a byte budget."),
     "train": (".train", "Train a student from a pool."),
     "inspect": (".inspect", "Say what a pool is and what it weighs."),
@@ -43,7 +44,9 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option(
     "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
 )
-def group() -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more on stderr: what the library logs.")
+def group(quiet: bool, verbose: bool) -> None:
     """Soft labels for large-scale dataset distillation.
 
     \b
@@ -57,6 +60,11 @@ def group() -> None:
     \b
     Each command explains itself with examples: lpld-labels COMMAND --help
     """
+    del quiet  # asked for where something would be said
+    if verbose:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 def main() -> None:

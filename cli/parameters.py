@@ -1,10 +1,12 @@
-"""Option types that more than one command uses: sizes in bytes and shares in per cent."""
+"""Option types that more than one command uses: sizes in bytes, shares in per cent, parts of a job."""
 
 from __future__ import annotations
 
 import re
 
 import click
+
+from lpld_core.part import Part
 
 UNITS = {
     "": 1,
@@ -53,3 +55,14 @@ class Share(click.ParamType[float]):
         if share >= 1:
             self.fail(f"{value!r} is not below 100%", param, ctx)
         return share
+
+
+def parse_part(ctx: click.Context, param: click.Parameter, value: str | None) -> Part | None:
+    """Parse ``2/3``, the second of three shares; a callback for --part."""
+    del ctx, param
+    if value is None:
+        return None
+    number, _, parts = value.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
+    return Part(number=int(number), of=int(parts))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar, talk
+from .console import human_bytes, output, print_json, talk
 from .parameters import ByteSize
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
@@ -70,7 +71,9 @@ def command(
 
     For every codec setting the table has the smallest prune ratio that fits, whole pool counted:
     labels, views, codec tables, image table. The recommended row has the most views per image among
-    those that keep enough of each label; --apply prunes and encodes accordingly.
+    those that keep enough of each label; --apply prunes and encodes accordingly. A training temperature
+    that falls over the epochs (train --temperature-schedule) needs labels kept at all of them: look at
+    every "kept" column. Full logits and klt serve every temperature, top-k only low ones.
 
     \b
     Examples:
@@ -87,19 +90,19 @@ def command(
         raise click.BadParameter("expected a number between 0 and 1", param_hint="--min-fidelity")
 
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.rewriting.plan import SIMPLE_CODECS, image_bytes, plan_budget
-    from lpld_labels.rewriting.prune import require_free
+    from lpld_labels.rewriting.engine import require_possible
+    from lpld_labels.rewriting.plan import image_bytes, plan_budget
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
         if out is not None:
-            require_free(out)
+            require_possible(out, reader)
         image_size = None if images is None else image_bytes(images, reader.images)
         limit = int(budget[0] * (image_size or 0) if budget[1] == "images" else budget[0])
         with progress_bar("trying codecs") as progress:
             plan = plan_budget(
                 reader,
                 limit,
-                codecs=options["codecs"] or (*SIMPLE_CODECS, "klt"),
+                codecs=options["codecs"],
                 minimum=options["min_fidelity"],
                 temperature=options["temperature"],
                 seed=options["seed"],

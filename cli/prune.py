@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
 from .parameters import ByteSize, Share
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
@@ -21,6 +22,13 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 @click.argument("pool")
 @click.argument("out", type=click.Path())
 @click.option("--ratio", type=float, help="Keep floor(n / RATIO) of the n complete batches.")
+@click.option(
+    "--count",
+    type=click.Choice(["exact", "paper"]),
+    default="exact",
+    show_default=True,
+    help="With --ratio: as said, or as LPLD's programs reckon; with --level epoch, whole epochs only.",
+)
 @click.option("--budget", type=ByteSize(), help="Keep as many batches as fit, e.g. 300MB (to within 0.1 %).")
 @click.option(
     "--level",
@@ -82,12 +90,13 @@ def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -
 
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, require_free, write_pruned
+    from lpld_labels.rewriting.engine import require_possible
+    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, write_pruned
     from lpld_labels.rewriting.prune_plan import Coverage
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
-        require_free(out)
+        require_possible(out, reader)
         with progress_bar("scoring batches") as progress:
             plan = plan_prune(reader, PruneSettings(**options), progress=progress)
         before = pool_bytes(reader.manifest)

@@ -4,82 +4,63 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from lpld_core.recover.plan import Part
 from lpld_core.recover.settings import (
-    IMAGE_FORMATS,
-    METHODS,
-    PRESETS,
-    STATISTICS_KINDS,
-    Preset,
+    RECOVERY_PRESETS,
+    ImageFiles,
+    ImageFormat,
+    Method,
+    PresetName,
     RdedSettings,
     RecoverSettings,
-    fitting_group,
+    RollDirection,
+    Scoring,
+    StatisticsKind,
+    method_settings,
 )
 
-from .console import Progress, print_json, progress_bar
+from .console import print_json
 from .method_options import NetworkOptions, network_options
+from .parameters import parse_part
+from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
+    from lpld_core.part import Part
     from lpld_core.recover.run import RunSummary
     from lpld_core.teachers.teacher import LoadedTeacher
-
-_SMALL_SIDE = 64
-
-
-def _part(ctx: click.Context, param: click.Parameter, value: str | None) -> Part:
-    """Parse ``2/3``, the second of three shares."""
-    del ctx, param
-    if value is None:
-        return Part()
-    number, _, parts = value.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
-    return Part(number=int(number), of=int(parts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(NetworkOptions):
-    """What the command line said; None where preset or method decide."""
+    """What the command line said.
+
+    settings: options that are named as the method's settings are; None where the method decides.
+    """
 
     out: Path
-    ipc: int
-    method: str
+    method: Method
     statistics: Path | None
-    statistics_kind: str | None
     real: Path | None
-    preset: str | None
-    iterations: int | None
-    lr: float | None
-    alpha: float | None
-    roll: int | None
-    smallest_crop: float
-    first_layer_weight: float
-    class_group: int | None
-    batch_size: int
-    crops: int
-    candidates: int
-    seed: int
-    image_format: str
-    quality: int
-    part: Part
+    preset: PresetName | None
+    part: Part | None
     as_json: bool
+    settings: dict[str, Any]
 
 
 @click.command("recover")
 @click.argument("out", type=click.Path(path_type=Path))
 @network_options("teacher")
 @click.option("--ipc", type=click.IntRange(1), required=True, help="Images per class.")
-@click.option("--method", type=click.Choice(METHODS), default="lpld", show_default=True)
+@click.option("--method", type=click.Choice(get_args(Method)), default="lpld", show_default=True)
 @click.option(
     "--statistics", type=click.Path(path_type=Path), help="Class statistics from squeeze (lpld needs them)."
 )
 @click.option(
     "--statistics-kind",
-    type=click.Choice(STATISTICS_KINDS),
+    type=click.Choice(get_args(StatisticsKind)),
     help="What lpld matches [default: class]; global is the paper's '+C' ablation.",
 )
 @click.option(
@@ -87,26 +68,35 @@ class Options(NetworkOptions):
 )
 @click.option(
     "--preset",
-    type=click.Choice(list(PRESETS)),
-    help="Iterations, lr, alpha and roll of the paper [default: tiny up to 64 px, imagenet1k above].",
+    type=click.Choice(list(RECOVERY_PRESETS)),
+    help="Iterations, lr, alpha and roll of the paper's programs "
+    "[default: tiny up to 64 px, imagenet1k above].",
 )
 @click.option("--iterations", type=click.IntRange(1), help="Steps of the optimiser per image.")
-@click.option("--lr", type=click.FloatRange(0, min_open=True), help="Learning rate; falls to 0 by a cosine.")
+@click.option(
+    "--lr",
+    "learning_rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Learning rate; falls to 0 by a cosine.",
+)
 @click.option("--alpha", type=click.FloatRange(0), help="Weight of the BatchNorm loss.")
 @click.option("--roll", type=click.IntRange(0), help="Greatest random shift in pixels.")
 @click.option(
+    "--roll-direction",
+    type=click.Choice(get_args(RollDirection)),
+    help="Shifts of either sign, or down and right only [default: the preset's; cda: forward].",
+)
+@click.option(
     "--smallest-crop",
     type=click.FloatRange(0, 1, min_open=True),
-    default=0.08,
-    show_default=True,
-    help="Least area share of a random crop; cda starts at 1 and ends here.",
+    help="Least area share of a random crop; cda starts at 1 and ends here "
+    f"[default: {RecoverSettings.smallest_crop}].",
 )
 @click.option(
     "--first-layer-weight",
     type=click.FloatRange(0),
-    default=10.0,
-    show_default=True,
-    help="Weight of the first BatchNorm layer; all others have 1.",
+    help="Weight of the first BatchNorm layer; all others have 1 "
+    f"[default: {RecoverSettings.first_layer_weight}].",
 )
 @click.option(
     "--class-group",
@@ -117,28 +107,46 @@ class Options(NetworkOptions):
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Classes in a sre2l or cda batch.",
+    help=f"Classes in a sre2l or cda batch [default: {RecoverSettings.batch_size}].",
 )
 @click.option(
-    "--crops", type=click.IntRange(1), default=5, show_default=True, help="rded: tried per real image."
+    "--crops",
+    type=click.IntRange(1),
+    help=f"rded: tried per real image [default: {RdedSettings.crops}].",
 )
 @click.option(
     "--candidates",
     type=click.IntRange(1),
-    default=300,
-    show_default=True,
-    help="rded: real images per class.",
+    help=f"rded: real images per class [default: {RdedSettings.candidates}].",
+)
+@click.option(
+    "--scoring",
+    type=click.Choice(get_args(Scoring)),
+    help="rded: the teacher sees a crop as large as its images, or as the tile it will be, padded "
+    "[default: padded, as RDED's program does].",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="All noise and views follow from it."
 )
-@click.option("--format", "image_format", type=click.Choice(IMAGE_FORMATS), default="jpeg", show_default=True)
-@click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG files.")
-@click.option("--part", callback=_part, metavar="I/N", help="Make one share of the groups; see the examples.")
+@click.option(
+    "--format",
+    "image_format",
+    type=click.Choice(get_args(ImageFormat)),
+    default=ImageFiles.format,
+    show_default=True,
+)
+@click.option(
+    "--quality",
+    type=click.IntRange(1, 100),
+    default=ImageFiles.quality,
+    show_default=True,
+    help="Of JPEG files.",
+)
+@click.option(
+    "--part", callback=parse_part, metavar="I/N", help="Make one share of the groups; see the examples."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def command(**given: Any) -> None:
+def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     """Make images from what a teacher remembers and save them as the image folder OUT.
 
     \b
@@ -162,14 +170,14 @@ def command(**given: Any) -> None:
       lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
           --device cuda:0 --part 1/4                                    (cuda:1 2/4 ...)
     """
-    options = Options(**given)
+    files = ImageFiles(format=image_format, quality=quality)
+    options = _options(given, files)
     _check(options)
     options.prepare_machine()
     teacher = options.load()
     try:
         with progress_bar(f"{options.method} images") as progress:
-            make = _stitch if options.method == "rded" else _recover
-            summary = make(options, teacher, progress)
+            summary = _make(options, teacher, progress)
     except KeyboardInterrupt:
         click.echo(
             f"stopped: finished groups are safe in {options.out}; run the same command again", err=True
@@ -178,77 +186,54 @@ def command(**given: Any) -> None:
     _show(options, summary)
 
 
+def _options(given: dict[str, Any], files: ImageFiles) -> Options:
+    """Tell settings of the method from the rest of the command line."""
+    about_run = {name: given.pop(name) for name in Options.__dataclass_fields__ if name in given}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return Options(settings={**settings, "files": files}, **about_run)
+
+
 def _check(options: Options) -> None:
     """Refuse options that contradict each other, before anything is loaded."""
+    kind = options.settings.get("statistics_kind")
     if options.method == "rded" and options.real is None:
         raise click.UsageError("--method rded needs --real, the folder of real images to cut up")
-    if options.method == "lpld" and options.statistics_kind != "global" and options.statistics is None:
+    if options.method == "lpld" and kind != "global" and options.statistics is None:
         raise click.UsageError(
             "--method lpld needs --statistics FILE (see squeeze) or --statistics-kind global"
         )
-    if options.method != "lpld" and options.statistics_kind == "class":
+    if options.method != "lpld" and kind == "class":
         raise click.UsageError(f"--method {options.method} has no class statistics to match")
 
 
-def _settings(options: Options, size: tuple[int, int], classes: int) -> RecoverSettings:
-    """Return the preset with what was given explicitly in its place."""
-    name = options.preset or ("tiny" if max(size) <= _SMALL_SIDE else "imagenet1k")
-    preset: Preset = PRESETS[name]
-    by_class = options.method == "lpld"
-    unit_images = options.ipc if by_class else min(options.batch_size, classes)
-    return RecoverSettings(
-        method=options.method,
-        ipc=options.ipc,
-        iterations=preset.iterations if options.iterations is None else options.iterations,
-        learning_rate=preset.learning_rate if options.lr is None else options.lr,
-        alpha=preset.alpha if options.alpha is None else options.alpha,
-        roll=preset.roll if options.roll is None else options.roll,
-        size=size,
-        statistics_kind=options.statistics_kind or ("class" if by_class else "global"),
-        class_group=options.class_group or fitting_group(unit_images),
-        batch_size=options.batch_size,
-        smallest_crop=options.smallest_crop,
-        first_layer_weight=options.first_layer_weight,
-        seed=options.seed,
-    )
-
-
-def _recover(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
+def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
     from lpld_core.class_statistics.statistics import ClassStatistics
-    from lpld_core.recover.folder import ImageFiles
-    from lpld_core.recover.run import recover_images
+    from lpld_core.images.real_images import RealFolder
+    from lpld_core.recover.run import recover_images, stitch_images
     from lpld_labels.replay.image_folder import class_names
 
+    settings = method_settings(
+        options.method,
+        size=teacher.input_size,
+        classes=teacher.classes,
+        preset=options.preset,
+        **options.settings,
+    )
+    if isinstance(settings, RdedSettings):
+        return stitch_images(
+            teacher,
+            options.out,
+            settings=settings,
+            real=RealFolder.open(options.real or ""),
+            part=options.part,
+            progress=progress,
+        )
     return recover_images(
         teacher,
         options.out,
-        settings=_settings(options, teacher.input_size, teacher.classes),
+        settings=settings,
         statistics=None if options.statistics is None else ClassStatistics.load(options.statistics),
         class_names=None if options.real is None else class_names(options.real),
-        files=ImageFiles(format=options.image_format, quality=options.quality),
-        part=options.part,
-        progress=progress,
-    )
-
-
-def _stitch(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
-    from lpld_core.images.real_images import RealFolder
-    from lpld_core.recover.folder import ImageFiles
-    from lpld_core.recover.run import stitch_images
-
-    return stitch_images(
-        teacher,
-        options.out,
-        settings=RdedSettings(
-            ipc=options.ipc,
-            size=teacher.input_size,
-            candidates=options.candidates,
-            crops=options.crops,
-            smallest_crop=options.smallest_crop,
-            seed=options.seed,
-        ),
-        real=RealFolder.open(options.real or ""),
-        files=ImageFiles(format=options.image_format, quality=options.quality),
         part=options.part,
         progress=progress,
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from .console import human_bytes, print_json, progress_bar
+from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
+
+from .console import human_bytes, print_json
 from .method_options import NetworkOptions, network_options
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.class_statistics.statistics import ClassStatistics
@@ -23,10 +26,7 @@ class Options(NetworkOptions):
 
     data: Path
     out: Path
-    update: str
-    momentum: float
-    batch_size: int
-    seed: int
+    settings: SqueezeSettings
     train_teacher: bool
     epochs: int | None
     val: Path | None
@@ -38,21 +38,37 @@ class Options(NetworkOptions):
 @click.argument("out", type=click.Path(path_type=Path))
 @network_options("teacher")
 @click.option(
-    "--update",
-    type=click.Choice(["exact", "ema"]),
-    default="exact",
+    "--views",
+    type=click.Choice(get_args(Views)),
+    default=SqueezeSettings.views,
     show_default=True,
-    help="Moments over all images, or the paper's moving average over batches.",
+    help="What is shown of an image: its centre, or a random crop and flip as the paper's programs do.",
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(1),
+    default=SqueezeSettings.passes,
+    show_default=True,
+    help="Looks at every image; each has views of its own.",
+)
+@click.option(
+    "--update",
+    type=click.Choice(get_args(Update)),
+    default=SqueezeSettings.update,
+    show_default=True,
+    help="Moments over all views, or the paper's moving average over batches.",
 )
 @click.option(
     "--momentum",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.1,
+    default=SqueezeSettings.momentum,
     show_default=True,
     help="Of the moving average.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Order of the images.")
+@click.option("--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Order and views of the images."
+)
 @click.option(
     "--train-teacher",
     is_flag=True,
@@ -64,37 +80,29 @@ class Options(NetworkOptions):
 def command(**given: Any) -> None:
     """Take class-wise BatchNorm statistics of a teacher on DATA and save them as OUT.
 
-    DATA is an image folder with one directory per class; OUT a safetensors file. One pass serves all
-    classes. The paper's bound says whether one pass would do for a moving average; exact moments
-    need no such thing.
+    DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
+    classes. The paper's bound says how many a moving average needs; exact moments need no such thing.
 
     \b
     Examples:
       lpld-labels squeeze imagenet/train in1k.safetensors --teacher resnet18 --device cuda
-      lpld-labels squeeze imagenet/train in1k.safetensors --teacher resnet18 --update ema
+      lpld-labels squeeze imagenet/train in1k.safetensors --teacher resnet18 --views crop --update ema
       lpld-labels squeeze small/train stats.safetensors --train-teacher --size 32 \\
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
-    options = Options(**given)
+    settings = SqueezeSettings(**{entry.name: given.pop(entry.name) for entry in fields(SqueezeSettings)})
+    options = Options(settings=settings, **given)
     _check(options)
     options.prepare_machine()
     from lpld_core.class_statistics.squeeze import folder_bound, squeeze_folder
     from lpld_core.images.real_images import RealFolder
 
     folder = RealFolder.open(options.data)
-    bound = folder_bound(folder, momentum=options.momentum, batch_size=options.batch_size)
+    bound = folder_bound(folder, settings)
     accuracy = _train(options) if options.train_teacher else None
     teacher = options.load(classes=folder.classes)
     with progress_bar("squeezing images") as progress:
-        statistics = squeeze_folder(
-            teacher,
-            folder,
-            update=options.update,
-            momentum=options.momentum,
-            batch_size=options.batch_size,
-            seed=options.seed,
-            progress=progress,
-        )
+        statistics = squeeze_folder(teacher, folder, settings, progress=progress)
     statistics.save(options.out)
     _show(options, teacher, statistics, bound, accuracy)
 
@@ -127,7 +135,7 @@ def _train(options: Options) -> float | None:
         recipe=replace(TEACHER_RECIPE, epochs=options.epochs or TEACHER_RECIPE.epochs),
         mean=options.mean or IMAGENET_MEAN,
         std=options.std or IMAGENET_STD,
-        seed=options.seed,
+        seed=options.settings.seed,
     )
     validation = None if options.val is None else ValidationSet(options.val, size=job.size)
     with progress_bar("training the teacher") as progress:
@@ -150,6 +158,8 @@ def _show(
         print_json(
             {
                 "statistics": str(options.out),
+                "views": statistics.views,
+                "passes": statistics.passes,
                 "update": statistics.update,
                 "classes": statistics.classes,
                 "images": int(statistics.counts.sum()),
@@ -160,6 +170,7 @@ def _show(
                 "bound": {
                     **asdict(bound),
                     "required": bound.required,
+                    "required_passes": bound.required_passes,
                     "one_pass_suffices": bound.one_pass_suffices,
                 },
             }
@@ -167,18 +178,25 @@ def _show(
         return
     if accuracy is not None:
         click.echo(f"teacher: top-1 {accuracy:.1%} on {options.val}")
+    shown = "images" if statistics.views == "centre" else "random views"
     click.echo(
         f"{options.out}: {statistics.classes} classes x {len(statistics.layers)} BatchNorm layers "
-        f"from {int(statistics.counts.sum()):,} images ({statistics.update})"
+        f"from {int(statistics.counts.sum()):,} {shown} ({statistics.update})"
     )
     click.echo(
         f"size: {human_bytes(statistics.nbytes)} ({statistics.nbytes / 2**20:.2f} MiB) "
         f"next to {human_bytes(model_bytes)} ({model_bytes / 2**20:.2f} MiB) of the model"
     )
-    verdict = "one pass is enough" if bound.one_pass_suffices else "one pass is not enough"
+    verdict = "one pass is enough"
+    if not bound.one_pass_suffices:
+        verdict = f"one pass is not enough, {bound.required_passes} are"
     click.echo(
-        f"bound for a moving average: {bound.required:,} batches of {options.batch_size}, "
+        f"bound for a moving average: {bound.required:,} batches of {options.settings.batch_size}, "
         f"one pass has {bound.available:,}: {verdict}"
     )
-    if statistics.update == "ema" and not bound.one_pass_suffices:
-        click.echo("warning: these averages have not settled; use --update exact", err=True)
+    if statistics.update == "ema" and statistics.passes < bound.required_passes:
+        click.echo(
+            "warning: these averages have not settled; use --update exact "
+            f"or --passes {bound.required_passes}",
+            err=True,
+        )

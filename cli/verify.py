@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, progress_bar
+from .console import human_bytes, output, print_json
+from .progress import progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
-    help="Largest difference of a logit to allow [default: what the codec rounds away].",
+    help="Largest difference of a label to allow [default: what the codec rounds away].",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Which batches are sampled.")
 @machine_options
@@ -40,8 +41,9 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
 
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
     digest of every batch. Names every damaged file. With --images and --teacher it then makes the
-    views of sampled batches again, runs the teacher on them and compares logits; the first row that
-    differs is named. Exit code 0: all is well, 1: not.
+    views of sampled batches again, runs the teacher on them and compares labels as they are stored
+    (logits, or probabilities); the first row that differs is named. A pool of several teachers wants
+    all of them, in order. Exit code 0: all is well, 1: not.
 
     \b
     Examples:

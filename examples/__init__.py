@@ -1,1 +1,1 @@
-"""Runnable examples: pools in plain PyTorch, timm, Lightning, and SRe2L-style scripts."""
+"""Runnable examples: pools in plain PyTorch, Accelerate, Trainer, timm, Lightning, SRe2L-style scripts."""

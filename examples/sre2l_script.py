@@ -1,9 +1,21 @@
-"""The training loop of an SRe2L or LPLD script, reading a pool through an unedited PyTorch.
+"""SRe2L's validate/train_FKD.py on a pool, with an unedited PyTorch.
 
-python examples/sre2l_script.py POOL IMAGES --epochs 2 --mix-type cutmix
+In that script (VILA-Lab/SRe2L, SRe2L/validate/train_FKD.py; validate/train_FKD.py of branch neurips is the
+same) put this in place of lines 104 to 130, `train_dataset = ...` to the end of `train_loader = ...`:
 
-Everything but the line that makes `train_loader` is as such scripts have it: the loader hands over
-images that are not mixed yet, and the script mixes them as the labels' batch says.
+    from lpld_labels.loader import sre2l_loader
+    train_loader = sre2l_loader(
+        args.fkd_path, args.train_dir, num_workers=args.workers,
+        batch_size=args.batch_size, mix_type=args.mix_type)
+
+--fkd-path now names the pool. Epoch e of the script is the stored epoch e, its last batch short as in the
+program's own folder. For a pruned pool add policy="batches": then an epoch is drawn from all complete
+batches. CDA, CV-DD and FADRM train with the same script. validate/train_KD.py asks a teacher while it
+trains and reads no labels.
+
+Below, the script's loop in our words:
+
+python -m examples.sre2l_script POOL IMAGES --batch-size 1024 --mix-type cutmix
 """
 
 from __future__ import annotations
@@ -11,78 +23,58 @@ from __future__ import annotations
 import argparse
 
 import torch
-from torch.nn import functional
 from torchvision.models import resnet18
 
-from lpld_labels.loader import Sre2lLoader, sre2l_loader
+from examples.script_parts import accumulated_step, mix_images, report, softened_loss
+from lpld_labels.loader import sre2l_loader
+from lpld_labels.loader.authors import Sre2lLoader
 
 
-def mix_images(
-    images: torch.Tensor,
-    mix_type: str | None,
-    mix_index: torch.Tensor | None,
-    mix_lam: float | None,
-    mix_bbox: list[int] | None,
-) -> torch.Tensor:
-    """Mix a batch the way relabelling did."""
-    if mix_type == "mixup" and mix_index is not None and mix_lam is not None:
-        return mix_lam * images + (1 - mix_lam) * images[mix_index]
-    if mix_type == "cutmix" and mix_index is not None and mix_bbox is not None:
-        top, left, bottom, right = mix_bbox
-        images = images.clone()
-        images[:, :, top:bottom, left:right] = images[mix_index, :, top:bottom, left:right]
-    return images
-
-
-def train(
-    train_loader: Sre2lLoader,
-    model: torch.nn.Module,
-    *,
-    epochs: int,
-    temperature: float,
-    mix_type: str | None,
-) -> list[float]:
+def train(train_loader: Sre2lLoader, model: torch.nn.Module, args: argparse.Namespace) -> list[float]:
     """Train and return the loss of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
-    loss_function_kl = torch.nn.KLDivLoss(reduction="batchmean")
     losses = []
     model.train()
-    for epoch in range(epochs):
+    for epoch in range(args.epochs):
         train_loader.dataset.set_epoch(epoch)
-        for batch_data in train_loader:
-            images, target, flip_status, coords_status, index = batch_data[0]
+        for batch_idx, batch_data in enumerate(train_loader):
+            images, target, flip_status, coords_status = batch_data[0]
             mix_index, mix_lam, mix_bbox, soft_label = batch_data[1:]
-            del target, flip_status, coords_status, index
-            images = mix_images(images, mix_type, mix_index, mix_lam, mix_bbox)
-            optimizer.zero_grad()
-            output = functional.log_softmax(model(images) / temperature, dim=1)
-            loss = loss_function_kl(output, functional.softmax(soft_label.float() / temperature, dim=1))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+            del flip_status, coords_status
+            images = mix_images(images, args.mix_type, mix_index, mix_lam, mix_bbox)
+            loss = accumulated_step(
+                model,
+                optimizer,
+                softened_loss(args.temperature),
+                (images, soft_label.float(), target),
+                batch_size=args.batch_size,
+                parts=args.gradient_accumulation_steps,
+                last=batch_idx == len(train_loader) - 1,
+            )
+            losses.append(loss)
     return losses
 
 
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("pool")
-    parser.add_argument("images")
+    parser.add_argument("fkd_path", metavar="POOL")
+    parser.add_argument("train_dir", metavar="IMAGES")
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--gradient-accumulation-steps", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--temperature", type=float, default=20.0)
     parser.add_argument("--mix-type", choices=["cutmix", "mixup"])
-    options = parser.parse_args()
-    train_loader = sre2l_loader(options.pool, options.images, num_workers=options.workers)
-    model = resnet18(num_classes=train_loader.classes)
-    losses = train(
-        train_loader,
-        model,
-        epochs=options.epochs,
-        temperature=options.temperature,
-        mix_type=options.mix_type,
+    args = parser.parse_args()
+    train_loader = sre2l_loader(
+        args.fkd_path,
+        args.train_dir,
+        num_workers=args.workers,
+        batch_size=args.batch_size,
+        mix_type=args.mix_type,
     )
-    print(f"{len(losses)} steps, loss {losses[0]:.6f} -> {losses[-1]:.6f}")
+    report(train(train_loader, resnet18(num_classes=train_loader.classes), args))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
-"""Train a timm model from a pool with timm's own optimiser, schedule, loss and weight averaging.
+"""Train a timm model from a pool: timm's optimiser, schedule, loss, weight averaging and its loop's pairs.
 
 python examples/timm_training.py POOL IMAGES --model resnet10t --epochs 2
+
+`batch_format="tuple"` gives pairs (input, target), which is what timm's `train_one_epoch` (in its
+train.py) takes apart; there, replace what makes `loader_train` by `pool_loader(...)`, `train_loss_fn` by
+`SoftTargetLoss(temperature)`, and run with --no-prefetcher. The loop below consumes the loader the same
+way: its length, `sampler.set_epoch`, pairs, gradient accumulation with a shorter last group.
 """
 
 from __future__ import annotations
@@ -17,31 +22,51 @@ from timm.utils import AverageMeter, ModelEmaV3
 from lpld_labels.loader import PoolLoader, pool_loader
 
 
+class SoftTargetLoss(SoftTargetCrossEntropy):  # type: ignore[misc]  # timm comes without types
+    """timm's loss for soft targets on softened outputs: the distillation loss up to a constant."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Compare logits with the loader's softened labels."""
+        loss: torch.Tensor = super().forward(x / self.temperature, target)
+        return loss
+
+
 def train(
-    loader: PoolLoader, model: torch.nn.Module, *, epochs: int, temperature: float
+    loader: PoolLoader, model: torch.nn.Module, *, epochs: int, temperature: float, accumulate: int
 ) -> tuple[torch.nn.Module, list[float]]:
     """Train and return the averaged model and the mean loss of each epoch."""
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.01)
+    per_epoch = -(-len(loader) // accumulate)
     scheduler, _ = create_scheduler_v2(
-        optimizer, sched="cosine", num_epochs=epochs, updates_per_epoch=len(loader), step_on_epochs=False
+        optimizer, sched="cosine", num_epochs=epochs, updates_per_epoch=per_epoch, step_on_epochs=False
     )
     average = ModelEmaV3(model, decay=0.99)
-    # Labels come softened, so timm's loss for soft targets is the distillation loss up to a constant.
-    loss_of = SoftTargetCrossEntropy()
+    loss_of = SoftTargetLoss(temperature)
     means: list[float] = []
     updates = 0
     model.train()
-    for _ in range(epochs):
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]  # as timm's script does
         meter = AverageMeter()
-        for batch in loader:
-            loss = loss_of(model(batch.images) / temperature, batch.labels)
-            optimizer.zero_grad()
-            loss.backward()
+        batches = len(loader)
+        last_group = batches - batches % accumulate
+        optimizer.zero_grad()
+        for number, (images, target) in enumerate(loader):
+            loss = loss_of(model(images), target)
+            group = accumulate if number < last_group else batches % accumulate
+            (loss / group).backward()
+            meter.update(loss.item(), n=images.size(0))
+            if (number + 1) % accumulate and number + 1 < batches:
+                continue
             optimizer.step()
+            optimizer.zero_grad()
             updates += 1
             average.update(model, step=updates)
             scheduler.step_update(num_updates=updates)
-            meter.update(loss.item(), n=len(batch.images))
         means.append(meter.avg)
     return average.module, means
 
@@ -56,6 +81,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--temperature", type=float, default=4.0)
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per step of the optimiser")
     options = parser.parse_args()
     loader = pool_loader(
         options.pool,
@@ -63,9 +89,12 @@ def main() -> None:
         batch_size=options.batch_size,
         num_workers=options.workers,
         temperature=options.temperature,
+        batch_format="tuple",
     )
     model = timm.create_model(options.model, num_classes=loader.classes)
-    _, means = train(loader, model, epochs=options.epochs, temperature=options.temperature)
+    _, means = train(
+        loader, model, epochs=options.epochs, temperature=options.temperature, accumulate=options.accumulate
+    )
     print("mean loss per epoch:", ", ".join(f"{mean:.4f}" for mean in means))
 
 

@@ -14,11 +14,10 @@ from lpld_core.images.real_images import RealFolder, centre_batches
 from lpld_core.teachers.features import extract_features
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 
 _BANDWIDTH_SAMPLE = 2000
 _KERNEL_ROWS = 1024
-_SAMPLE_STREAM = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +173,6 @@ def _sample(folder: RealFolder, per_class: int, seed: int) -> npt.NDArray[np.int
     kept = []
     for label in range(folder.classes):
         rows = folder.rows_of(label)
-        draws = keyed_generator(seed, _SAMPLE_STREAM, label, 0, 0).random(len(rows))
+        draws = keyed_generator(seed, Stream.ANALYSIS_SAMPLE, label, 0, 0).random(len(rows))
         kept.append(rows[np.sort(np.argsort(draws, kind="stable")[:per_class])])
     return np.concatenate(kept)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lpld_labels.format.images import ImageTable
     from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
     from lpld_labels.format.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
-    from lpld_labels.pool.reader import PoolReader, open_pool
+    from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.writer import PoolWriter
     from lpld_labels.version import __version__
 
@@ -38,7 +38,6 @@ _HOMES = {
     "Teacher": "format.manifest",
     "ViewBatch": "format.records",
     "__version__": "version",
-    "open_pool": "pool.reader",
 }
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "Teacher",
     "ViewBatch",
     "__version__",
-    "open_pool",
 ]
 
 

@@ -2,7 +2,7 @@
 
 The standard process pool and queues share locks and pipes among processes: one that is killed while it
 holds a lock, or while others are being started, leaves the rest waiting for ever. Here each process has
-a line of its own to the parent, tasks are handed out one by one, and a line that ends tells of a death.
+a connection of its own to the parent, tasks are handed out one by one, and one that closes tells of a death.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lpld_labels.errors import LabelPoolError, WorkerDiedError
 
 Task = TypeVar("Task")
 
-Tell = Callable[[Any], bool]
+Send = Callable[[Any], bool]
 """Sends news to the parent and returns whether to go on; when not, finish what is in hand and return."""
-Do = Callable[[Task, Tell], None]
+Do = Callable[[Task, Send], None]
 """Does one task. What it raises ends the whole work and is raised in the parent."""
 Start = Callable[[], Do[Task]]
 """Called once in each process, to set up what its tasks share. Pickled, so a module's function."""
@@ -45,7 +45,7 @@ def work_in_processes(
     tasks: Iterable[Task],
     *,
     processes: int,
-    heard: Callable[[Any], None],
+    on_message: Callable[[Any], None],
     where: object,
 ) -> None:
     """Do all tasks in several processes; return when the last is done.
@@ -54,37 +54,37 @@ def work_in_processes(
     what they have in hand and end before the error is raised.
 
     tasks: taken one by one as processes become free, so they can be many.
-    heard: called in this process with what tasks tell.
+    on_message: called in this process with what tasks send.
     where: named in the error if a process dies.
     """
-    crew = _Crew(start, iter(tasks), heard, where)
+    workers = _Workers(start, iter(tasks), on_message, where)
     try:
-        crew.enlist(processes)
-        while crew.members:
-            crew.attend()
+        workers.start(processes)
+        while workers.connected:
+            workers.handle_next()
     finally:
-        crew.dismiss()
+        workers.stop()
 
 
-class _Crew(Generic[Task]):
+class _Workers(Generic[Task]):
     def __init__(
-        self, start: Start[Task], tasks: Iterator[Task], heard: Callable[[Any], None], where: object
+        self, start: Start[Task], tasks: Iterator[Task], on_message: Callable[[Any], None], where: object
     ) -> None:
-        self._start, self._tasks, self._heard, self._where = start, tasks, heard, where
+        self._start, self._tasks, self._on_message, self._where = start, tasks, on_message, where
         self._context = multiprocessing.get_context("spawn")
         # Written here, read there: a byte that needs no lock.
         self._stop = self._context.RawValue("b", False)
-        self.members: dict[Connection, BaseProcess] = {}
+        self.connected: dict[Connection, BaseProcess] = {}
         self._all: list[BaseProcess] = []
 
-    def enlist(self, count: int) -> None:
+    def start(self, count: int) -> None:
         for number in range(count):
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
                 target=_serve, args=(theirs, self._stop), name=f"process {number + 1}"
             )
-            # Known before it runs: wherever Ctrl-C strikes, its line gets closed, which ends it.
-            self.members[ours] = process
+            # Known before it runs: wherever Ctrl-C strikes, its connection gets closed, which ends it.
+            self.connected[ours] = process
             self._all.append(process)
             with _interrupts_held(), theirs:
                 # With the block its end is left to the process alone, so that it closes when it dies.
@@ -92,40 +92,40 @@ class _Crew(Generic[Task]):
             # Not among the arguments: starting a process that dies at once blocks on long ones.
             self._send(ours, self._start)
 
-    def attend(self) -> None:
+    def handle_next(self) -> None:
         """Wait for a message of any process and act on it."""
-        ready = wait(list(self.members))
-        for line in [line for line in self.members if line in ready]:
+        ready = wait(list(self.connected))
+        for connection in [connection for connection in self.connected if connection in ready]:
             try:
-                message = line.recv()
+                message = connection.recv()
             except (EOFError, ConnectionError):
-                self._lost(line)
+                self._died(connection)
                 continue
             if isinstance(message, _Failed):
                 raise message.error
             if not isinstance(message, _Finished):
-                self._heard(message)
+                self._on_message(message)
                 continue
             task = next(self._tasks, None)
             if task is None:
-                self._release(line)
+                self._release(connection)
             else:
-                self._send(line, task)
+                self._send(connection, task)
 
-    def _send(self, line: Connection, what: Any) -> None:
+    def _send(self, connection: Connection, what: Any) -> None:
         try:
-            line.send(what)
+            connection.send(what)
         except ConnectionError:
-            self._lost(line)
+            self._died(connection)
 
-    def _release(self, line: Connection) -> None:
-        """Let a process go home: without a line, it ends."""
-        del self.members[line]
-        line.close()
+    def _release(self, connection: Connection) -> None:
+        """Let a process end: it does when its connection closes."""
+        del self.connected[connection]
+        connection.close()
 
-    def _lost(self, line: Connection) -> None:
-        process = self.members.pop(line)
-        line.close()
+    def _died(self, connection: Connection) -> None:
+        process = self.connected.pop(connection)
+        connection.close()
         process.join()
         raise WorkerDiedError(
             f"{process.name} of {len(self._all)} died (exit code {process.exitcode})",
@@ -133,47 +133,47 @@ class _Crew(Generic[Task]):
             hint="finished work is kept; run the same command again, with fewer processes if memory ran out",
         )
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """End all processes, each with its work in hand."""
         self._stop.value = True
-        for line in list(self.members):
-            self._release(line)
+        for connection in list(self.connected):
+            self._release(connection)
         for process in self._all:
             if process.pid is not None:
                 process.join()
 
 
-def _serve(line: Connection, stop: Any) -> None:
-    """Live as a process of the crew."""
+def _serve(connection: Connection, stop: Any) -> None:
+    """Be one of the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
-    def tell(news: Any) -> bool:
+    def send(news: Any) -> bool:
         with contextlib.suppress(ConnectionError):
-            line.send(news)
+            connection.send(news)
         return not stop.value and os.getppid() == parent
 
     do: Do[Any] | None = None
     try:
-        for received in _received(line):
+        for received in _received(connection):
             if do is None:
                 do = received()
             else:
-                do(received, tell)
-            if not tell(_Finished()):
+                do(received, send)
+            if not send(_Finished()):
                 return
     except Exception as error:
-        tell(_Failed(error))
+        send(_Failed(error))
         # Those are for people; anything else is a defect, and its traceback is of use.
         if not isinstance(error, LabelPoolError):
             raise
 
 
-def _received(line: Connection) -> Iterator[Any]:
-    """Yield what the parent sends, until it closes the line or is gone."""
+def _received(connection: Connection) -> Iterator[Any]:
+    """Yield what the parent sends, until it closes the connection or is gone."""
     while True:
         try:
-            received = line.recv()
+            received = connection.recv()
         except (EOFError, ConnectionError):
             return
         yield received

@@ -18,6 +18,17 @@ MAY_IMPORT = {
     "lpld_core": {"lpld_labels", "lpld_core"},
     "cli": {"lpld_labels", "lpld_core", "lpld_cli"},
 }
+LAYERS: dict[str, tuple[set[str], ...]] = {
+    "lpld_core": (
+        {"part", "networks"},
+        {"teachers"},
+        {"images"},
+        {"class_statistics"},
+        {"recover", "relabel", "analysis"},
+        {"training"},
+    ),
+}
+"""Rooms and single modules of a package, lowest layer first. Those of one layer do not know each other."""
 TORCH_ROOMS = ("lpld_core/", "lpld_labels/replay/", "lpld_labels/loader/")
 FILES = sorted(path for room in ROOMS for path in (PROJECT / room).rglob("*.py"))
 
@@ -46,6 +57,73 @@ def test_imports_go_downward(path: Path) -> None:
         set(ROOMS.values()) | {"cli", "tests", "benchmarks"}
     )
     assert ours <= MAY_IMPORT[room]
+
+
+def _room(package: str, module: str) -> str | None:
+    """Return the room of a module of a package; None for the package itself and for other packages."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == package and len(parts) > 1 else None
+
+
+def _rooms_imported(path: Path, package: str) -> set[str]:
+    """Return the rooms of its own package that a file imports, wherever in the file."""
+    found: set[str | None] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {_room(package, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                place = path.relative_to(PROJECT).with_suffix("").parts[: -node.level]
+                base = ".".join([*place, *filter(None, [node.module])])
+            # `from package import room` names the room only here.
+            found |= {_room(package, base) or _room(package, f"{base}.{alias.name}") for alias in node.names}
+    return {room for room in found if room is not None}
+
+
+def upward_imports(path: Path, package: str) -> set[str]:
+    """Return the rooms a file imports though they are neither its own nor in a lower layer."""
+    height = {room: number for number, layer in enumerate(LAYERS[package]) for room in layer}
+    own = path.relative_to(PROJECT / package).with_suffix("").parts[0]
+    return {room for room in _rooms_imported(path, package) if room != own and height[room] >= height[own]}
+
+
+LAYERED = [path for path in FILES if path.relative_to(PROJECT).parts[0] in LAYERS]
+
+
+@pytest.mark.parametrize("path", LAYERED, ids=lambda p: str(p.relative_to(PROJECT)))
+def test_rooms_import_only_lower_rooms(path: Path) -> None:
+    package, *rest = path.relative_to(PROJECT).parts
+    if rest != ["__init__.py"]:
+        assert not upward_imports(path, package)
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_room_has_its_layer(package: str) -> None:
+    entries = (PROJECT / package).iterdir()
+    rooms = {p.stem for p in entries if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")}
+    layers = LAYERS[package]
+    assert set().union(*layers) == rooms - {"__init__"}
+    assert sum(map(len, layers)) == len(set().union(*layers))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from lpld_core.training.evaluate import ValidationSet",
+        "from lpld_core import training",
+        "from lpld_core.recover.views import show as s",
+        "    import lpld_core.relabel.build",
+        "from ..training import evaluate",
+        "from .. import training",
+    ],
+)
+def test_an_upward_import_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lpld_core" / "images" / "real_images.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"if True:\n    import lpld_core.networks.models\n    {line.strip()}\n")
+    monkeypatch.setitem(globals(), "PROJECT", tmp_path)
+    assert len(upward_imports(path, "lpld_core")) == 1
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PROJECT)))

@@ -2,59 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from torch import Tensor
+
+from lpld_core.class_statistics.settings import SqueezeSettings
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.class_statistics.update_bound import UpdateBound, update_bound
-from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
+from lpld_core.images.centre import centre_view
+from lpld_core.images.random_view import random_view
+from lpld_core.images.real_images import Pixels, RealFolder, labelled_batches, shuffled_rows
 from lpld_core.teachers.teacher import LoadedTeacher
-
-BATCH = 256
-MOMENTUM = 0.1
+from lpld_labels.format.random_streams import Stream, keyed_generator
 
 
 def squeeze_folder(
     teacher: LoadedTeacher,
     folder: RealFolder,
+    settings: SqueezeSettings | None = None,
     *,
-    update: str = "exact",
-    momentum: float = MOMENTUM,
-    batch_size: int = BATCH,
-    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ClassStatistics:
-    """Return the class statistics of all images, looked at once in an order that follows from the seed.
+    """Return the class statistics of all images; order and views follow from the seed alone.
 
-    progress: called with (images done, images in all) after each batch.
+    progress: called with (views done, views in all) after each batch.
     """
-    batches = centre_batches(
-        folder,
-        shuffled_rows(folder, seed),
-        size=teacher.input_size,
-        mean=teacher.mean,
-        std=teacher.std,
-        batch_size=batch_size,
-    )
+    settings = settings or SqueezeSettings()
 
     def report(done: int) -> None:
         if progress is not None:
-            progress(done, len(folder))
+            progress(done, len(folder) * settings.passes)
 
-    return collect_statistics(
+    statistics = collect_statistics(
         teacher,
-        batches,
+        _batches(teacher, folder, settings),
         class_names=folder.class_names,
-        update=update,
-        momentum=momentum,
+        update=settings.update,
+        momentum=settings.momentum,
         progress=report,
     )
+    return replace(statistics, views=settings.views, passes=settings.passes)
 
 
-def folder_bound(folder: RealFolder, *, momentum: float = MOMENTUM, batch_size: int = BATCH) -> UpdateBound:
+def _batches(
+    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the normalised views float32 [B, 3, H, W] and labels int64 [B] of all passes."""
+    for number in range(settings.passes):
+
+        def show(row: int, image: Pixels, number: int = number) -> Tensor:
+            if settings.views == "centre":
+                return centre_view(image, teacher.input_size)
+            # Keyed by pass and image: neither threads nor the order of the images change a view.
+            draws = keyed_generator(settings.seed, Stream.SQUEEZE_VIEWS, number, row, 0)
+            return random_view(image, teacher.input_size, draws)
+
+        yield from labelled_batches(
+            folder,
+            shuffled_rows(folder, settings.seed, number),
+            show,
+            mean=teacher.mean,
+            std=teacher.std,
+            batch_size=settings.batch_size,
+        )
+
+
+def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:
     """Return how many batches a moving average needs on this folder, and how many one pass has."""
     return update_bound(
         smallest_class=int(folder.counts().min()),
         images=len(folder),
-        batch_size=batch_size,
-        momentum=momentum,
+        batch_size=settings.batch_size,
+        momentum=settings.momentum,
     )

@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast, get_args
 
 import torch
 from torch import Tensor
 
 from lpld_core.class_statistics.class_moments import BatchRows, ClassMoments, ExactMoments, RunningMoments
+from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher
@@ -19,8 +21,8 @@ from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.manifest import Teacher
 
 KIND = "class-statistics"
-VERSION = 1
-UPDATES = ("exact", "ema")
+VERSION = 2
+"""Version 2 says views and passes; what version 1 describes are centre views of one pass."""
 LabelledImages = Iterable[tuple[Tensor, Tensor]]
 """Batches of normalised images float [B, 3, H, W] and labels int64 [B]."""
 
@@ -38,16 +40,18 @@ class LayerStatistics:
 class ClassStatistics:
     """What the teacher's BatchNorm layers saw of each class.
 
-    teacher: whose layers. class_names: folder names in class order. counts: int64 [classes], images seen.
-    update: "exact" or "ema". momentum: of ema, else None.
+    teacher: whose layers. class_names: folder names in class order. counts: int64 [classes], views seen.
+    update, views, passes: see SqueezeSettings. momentum: of ema, else None.
     """
 
     teacher: Teacher
     class_names: tuple[str, ...]
     counts: Tensor
     layers: tuple[LayerStatistics, ...]
-    update: str
+    update: Update
     momentum: float | None
+    views: Views = "centre"
+    passes: int = 1
 
     @property
     def classes(self) -> int:
@@ -86,6 +90,8 @@ class ClassStatistics:
             "layers": [layer.name for layer in self.layers],
             "update": self.update,
             "momentum": self.momentum,
+            "views": self.views,
+            "passes": self.passes,
         }
         save_weights(path, tensors, about)
 
@@ -121,17 +127,16 @@ def collect_statistics(
     batches: LabelledImages,
     *,
     class_names: Sequence[str],
-    update: str = "exact",
+    update: Update = "exact",
     momentum: float = 0.1,
     progress: Callable[[int], None] | None = None,
 ) -> ClassStatistics:
-    """Run the images through the teacher once and return the statistics of every class.
+    """Run the batches through the teacher once and return the statistics of every class.
 
-    update: "exact", the moments over all images; or "ema", the paper's moving average (which depends
+    update: "exact", the moments over all batches; or "ema", the paper's moving average (which depends
     on the order of the batches). progress: called with the number of images done after each batch.
     """
-    if update not in UPDATES:
-        raise InvalidArgumentError("'update' is wrong", expected=" or ".join(UPDATES), got=update)
+    SqueezeSettings(update=update, momentum=momentum)  # refuses what neither is
     if len(class_names) != teacher.classes:
         raise InvalidArgumentError(
             "teacher and data differ in their number of classes",
@@ -222,8 +227,10 @@ def _parse(file: WeightsFile) -> ClassStatistics:
             )
             for layer in reader.strings("layers")
         ),
-        update=reader.text("update", choices=UPDATES),
+        update=cast("Update", reader.text("update", choices=get_args(Update))),
         momentum=reader.optional("momentum", reader.number),
+        views="centre" if version == 1 else cast("Views", reader.text("views", choices=get_args(Views))),
+        passes=1 if version == 1 else reader.integer("passes", minimum=1),
     )
     reader.finish()
     return statistics

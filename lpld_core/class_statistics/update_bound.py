@@ -32,6 +32,11 @@ class UpdateBound:
         return math.ceil(max(self.chernoff, self.convergence))
 
     @property
+    def required_passes(self) -> int:
+        """Passes over the data that have the batches required."""
+        return math.ceil(self.required / self.available)
+
+    @property
     def one_pass_suffices(self) -> bool:
         return self.available >= self.required
 

@@ -1,12 +1,13 @@
-"""Real images from a class folder, decoded by threads and shown by their centre.
+"""Real images from a class folder, decoded by threads and shown one way or another.
 
-Squeezing and analysing look at every image once, so nothing is cached and no table is needed first.
+Squeezing and analysing look at every image once or a few times, so nothing is cached and no table is
+needed first.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,17 +17,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
-from lpld_core.training.evaluate import LARGE_IMAGE_SHARE, WHOLE_IMAGE_BELOW, centre_crop
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
-from lpld_labels.replay.resize import resize_torch
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
-_ORDER_STREAM = 6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,20 +72,35 @@ class RealFolder:
         return decode_image(read_file(path), where=path)
 
 
-def centre_view(image: Pixels, size: tuple[int, int]) -> Tensor:
-    """Return the centred part that evaluation shows, resized: uint8 [height, width, 3].
-
-    An image that has the output's size already, such as a recovered one, is shown whole.
-    """
-    height, width = image.shape[:2]
-    whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
-    top, left, rows, columns = centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE)
-    return resize_torch(image[top : top + rows, left : left + columns], *size)
-
-
 def prepared(views: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Return uint8 views [B, H, W, 3] as the teacher takes them: float32 [B, 3, H, W], normalised."""
     return normalise(views.to(torch.float32).permute(0, 3, 1, 2), mean, std)
+
+
+def labelled_batches(
+    folder: RealFolder,
+    rows: npt.NDArray[np.int64],
+    show: Callable[[int, Pixels], Tensor],
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    batch_size: int,
+    threads: int = THREADS,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield normalised views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order.
+
+    show: makes the view uint8 [H, W, 3] of (row, its image); called by several threads.
+    """
+    chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    views = map_ahead(
+        lambda row: show(row, folder.decode(row)),
+        rows.tolist(),
+        workers=threads,
+        ahead=_BATCHES_AHEAD * batch_size,
+    )
+    for chunk in chunks:
+        batch = torch.stack(list(islice(views, len(chunk))))
+        yield prepared(batch, mean, std), torch.from_numpy(folder.labels[chunk])
 
 
 def centre_batches(
@@ -100,19 +114,18 @@ def centre_batches(
     threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
-    chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    views = map_ahead(
-        lambda row: centre_view(folder.decode(row), size),
-        rows.tolist(),
-        workers=threads,
-        ahead=_BATCHES_AHEAD * batch_size,
+    return labelled_batches(
+        folder,
+        rows,
+        lambda row, image: centre_view(image, size),
+        mean=mean,
+        std=std,
+        batch_size=batch_size,
+        threads=threads,
     )
-    for chunk in chunks:
-        batch = torch.stack(list(islice(views, len(chunk))))
-        yield prepared(batch, mean, std), torch.from_numpy(folder.labels[chunk])
 
 
-def shuffled_rows(folder: RealFolder, seed: int) -> npt.NDArray[np.int64]:
-    """Return all rows in a random order that follows from the seed."""
-    draws = keyed_generator(seed, _ORDER_STREAM, 0, 0, 0).random(len(folder))
+def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> npt.NDArray[np.int64]:
+    """Return all rows in a random order that follows from the seed and the number of the pass."""
+    draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from lpld_core.recover.plan import Group
-from lpld_core.recover.settings import IMAGE_FORMATS
+from lpld_core.recover.settings import ImageFiles
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import from_json, to_json
 from lpld_labels.pool.storage import write_atomically, write_errors
@@ -27,33 +26,6 @@ CONTACT_SHEET_FILE = "contact_sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
 _MAY_CHANGE = ("class_group", "created_by")
 """Parts of a record that decide no image: a run may be resumed with others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageFiles:
-    """How images are written: format, and quality where it has one (JPEG)."""
-
-    format: str = "jpeg"
-    quality: int = 95
-
-    def __post_init__(self) -> None:
-        if self.format not in IMAGE_FORMATS:
-            raise InvalidArgumentError(
-                "image format is wrong", expected=f"one of {', '.join(IMAGE_FORMATS)}", got=self.format
-            )
-        if not 1 <= self.quality <= 100:
-            raise InvalidArgumentError("JPEG quality is wrong", expected="1 to 100", got=self.quality)
-
-    @property
-    def suffix(self) -> str:
-        return _SUFFIXES[self.format]
-
-    def encode(self, pixels: Tensor) -> bytes:
-        """Return the file of one image uint8 [H, W, 3]."""
-        stream = io.BytesIO()
-        options = {"quality": self.quality} if self.format == "jpeg" else {}
-        Image.fromarray(pixels.numpy()).save(stream, self.format, **options)
-        return stream.getvalue()
 
 
 class RecoveredFolder:
@@ -73,7 +45,7 @@ class RecoveredFolder:
     def path(self, label: int, number: int) -> Path:
         """Return the path of one image."""
         name = self.class_names[label]
-        return self.root / name / f"{name}_{number:05d}{self.files.suffix}"
+        return self.root / name / f"{name}_{number:05d}{_SUFFIXES[self.files.format]}"
 
     def has(self, group: Group) -> bool:
         """Whether all images of a group are there."""
@@ -85,7 +57,7 @@ class RecoveredFolder:
             for label in group.classes:
                 (self.root / self.class_names[label]).mkdir(parents=True, exist_ok=True)
         for member, image in zip(group.members, pixels, strict=True):
-            write_atomically(self.path(*member), self.files.encode(image))
+            write_atomically(self.path(*member), _encoded(image, self.files))
 
     def prepare(self, record: dict[str, Any]) -> None:
         """Leave the record in the folder; refuse a folder that a different run has begun to fill."""
@@ -101,6 +73,14 @@ class RecoveredFolder:
                 hint="choose an empty folder: every directory here counts as a class",
             )
         write_atomically(path, to_json(record))
+
+
+def _encoded(pixels: Tensor, files: ImageFiles) -> bytes:
+    """Return the file of one image uint8 [H, W, 3]."""
+    stream = io.BytesIO()
+    options = {"quality": files.quality} if files.format == "jpeg" else {}
+    Image.fromarray(pixels.numpy()).save(stream, files.format, **options)
+    return stream.getvalue()
 
 
 def _require_same_run(found: Any, wanted: dict[str, Any], path: Path) -> None:

@@ -13,7 +13,7 @@ from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.plan import Group
-from lpld_core.recover.settings import RecoverSettings
+from lpld_core.recover.settings import RecoverSettings, StatisticsKind
 from lpld_core.recover.views import draw_noise, draw_view, show
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
@@ -36,7 +36,7 @@ class RecoveredGroup:
 
 
 def layer_targets(
-    teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: str
+    teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: StatisticsKind
 ) -> tuple[LayerTarget, ...]:
     """Return what each BatchNorm layer is matched with: class rows [classes, channels], or one global row."""
     layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
@@ -197,7 +197,7 @@ def memory_errors(settings: RecoverSettings) -> Iterator[None]:
 
 def _out_of_memory(error: Exception) -> bool:
     """Whether an error means that memory ran out; on a CPU torch raises a plain RuntimeError."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return "memory" in str(error).lower() and "alloc" in str(error).lower()
 

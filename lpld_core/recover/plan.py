@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lpld_labels.errors import InvalidArgumentError
-
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
@@ -67,21 +65,3 @@ def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:
         Group(index=number, units=tuple(units[start : start + group_size]))
         for number, start in enumerate(range(0, len(units), group_size))
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """Share `number` (from 1) of `of` equal shares of the groups."""
-
-    number: int = 1
-    of: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.of:
-            raise InvalidArgumentError(
-                "part is out of range", expected="I/N with 1 <= I <= N", got=f"{self.number}/{self.of}"
-            )
-
-    def holds(self, group: Group) -> bool:
-        """Whether a group belongs to this share."""
-        return group.index % self.of == self.number - 1

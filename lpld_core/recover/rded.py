@@ -20,10 +20,8 @@ from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay.resize import resize_torch
-
-_CHOICE_STREAM, _CROP_STREAM = 3, 4
 
 
 def stitch_class(
@@ -46,8 +44,8 @@ def stitch_class(
         for start in range(0, len(rows), step):
             chosen = rows[start : start + step].tolist()
             crops = torch.stack(list(pool.map(lambda row: _crops_of(folder, row, settings), chosen)))
-            loss = _cross_entropy(teacher, crops.flatten(0, 1), label).view(len(chosen), settings.crops)
-            best = loss.min(dim=1)
+            loss = _cross_entropy(teacher, crops.flatten(0, 1), label, settings.size)
+            best = loss.view(len(chosen), settings.crops).min(dim=1)
             kept.append(crops[torch.arange(len(chosen)), best.indices])
             losses.append(best.values)
             if progress is not None:
@@ -68,14 +66,15 @@ def _candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.N
             got=min(len(rows), settings.candidates),
             hint="lower ipc or add real images (or look at more candidates)",
         )
-    draws = keyed_generator(settings.seed, _CHOICE_STREAM, label, 0, 0).random(len(rows))
+    draws = keyed_generator(settings.seed, Stream.STITCHED_CHOICE, label, 0, 0).random(len(rows))
     chosen: npt.NDArray[np.int64] = rows[np.sort(np.argsort(draws, kind="stable")[: settings.candidates])]
     return chosen
 
 
 def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
-    """Return random crops of one real image at the teacher's size: uint8 [crops, H, W, 3]."""
+    """Return random crops of one real image: uint8 [crops, h, w, 3], of the teacher's size or a tile's."""
     image = folder.decode(row)
+    size = settings.size if settings.scoring == "whole" else settings.tile
     augmentation = Augmentation(
         output_height=settings.size[0],
         output_width=settings.size[1],
@@ -85,33 +84,41 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
         crop_ratio=(settings.size[1] / settings.size[0],) * 2,
     )
     crops = draw_crops(
-        keyed_generator(settings.seed, _CROP_STREAM, row, 0, 0),
+        keyed_generator(settings.seed, Stream.STITCHED_CROPS, row, 0, 0),
         np.full(settings.crops, image.shape[0], np.int64),
         np.full(settings.crops, image.shape[1], np.int64),
         augmentation,
     )
     views = [
-        resize_torch(image[top : top + height, left : left + width], *settings.size)
+        resize_torch(image[top : top + height, left : left + width], *size)
         for top, left, height, width in crops.tolist()
     ]
     return torch.stack(views)
 
 
 @torch.inference_mode()
-def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int) -> Tensor:
-    """Return the teacher's cross-entropy for each crop: float32 [N] on the CPU."""
+def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int, size: tuple[int, int]) -> Tensor:
+    """Return the teacher's cross-entropy for crops in the middle of its images: float32 [N] on the CPU."""
     device = next(teacher.model.parameters()).device
-    logits = teacher.model(prepared(crops, teacher.mean, teacher.std).to(device)).float()
+    shown = _padded(prepared(crops, teacher.mean, teacher.std), size)
+    logits = teacher.model(shown.to(device)).float()
     target = torch.full((len(crops),), label, device=device)
     return torch.nn.functional.cross_entropy(logits, target, reduction="none").cpu()
 
 
+def _padded(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Surround normalised images [N, 3, h, w] with zeros, the mean colour, up to a size."""
+    height, width = size[0] - images.shape[2], size[1] - images.shape[3]
+    top, left = height // 2, width // 2
+    return torch.nn.functional.pad(images, (left, width - left, top, height - top))
+
+
 def _stitched(crops: Tensor, settings: RdedSettings) -> Tensor:
-    """Shrink crops uint8 [ipc * n * n, H, W, 3] and lay each n * n of them side by side.
+    """Shrink crops uint8 [ipc * n * n, h, w, 3] to tiles and lay each n * n of them side by side.
 
     Neighbours in the order of loss go to different images, so that no image gets all the best crops.
     """
-    tiles, (height, width) = settings.tiles, settings.size
-    small = torch.stack([resize_torch(crop.numpy(), height // tiles, width // tiles) for crop in crops])
-    grid = small.view(tiles, tiles, settings.ipc, height // tiles, width // tiles, 3)
-    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, height, width, 3)
+    if crops.shape[1:3] != settings.tile:
+        crops = torch.stack([resize_torch(crop.numpy(), *settings.tile) for crop in crops])
+    grid = crops.view(settings.tiles, settings.tiles, settings.ipc, *settings.tile, 3)
+    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, *settings.size, 3)

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
+from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import contact_sheet, evenly, save_sheet
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, ImageFiles, RecoveredFolder, to_pixels
+from lpld_core.recover.folder import CONTACT_SHEET_FILE, RecoveredFolder, to_pixels
 from lpld_core.recover.optimise import layer_targets, recover_group
-from lpld_core.recover.plan import Group, Part
+from lpld_core.recover.plan import Group
 from lpld_core.recover.rded import stitch_class
-from lpld_core.recover.settings import RdedSettings, RecoverSettings
+from lpld_core.recover.settings import RdedSettings, RecoverSettings, Settings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.version import __version__
@@ -31,6 +32,8 @@ GroupSteps = Callable[[int], None]
 """Called with the steps of the present group that are done."""
 _SHEET_CLASSES = 20
 _SHEET_IMAGES = 10
+_UNSAID = {"roll_direction": "both", "scoring": "whole"}
+"""Settings that came later, and what older versions did: a record says them only where they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,6 @@ def recover_images(
     settings: RecoverSettings,
     statistics: ClassStatistics | None = None,
     class_names: Sequence[str] | None = None,
-    files: ImageFiles | None = None,
     part: Part | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
@@ -70,7 +72,7 @@ def recover_images(
         statistics.check_teacher(teacher)
     targets = layer_targets(teacher, statistics, settings.statistics_kind)
     names = class_names or (statistics.class_names if statistics else default_names(teacher.classes))
-    folder = _folder(out, names, files, teacher)
+    folder = _folder(out, names, settings, teacher)
     used = statistics if settings.statistics_kind == "class" else None
     folder.prepare(_record(settings, teacher, folder, used))
     losses: list[tuple[float, float]] = []
@@ -92,12 +94,11 @@ def stitch_images(
     *,
     settings: RdedSettings,
     real: RealFolder,
-    files: ImageFiles | None = None,
     part: Part | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Stitch images from crops of real ones (rded) and save them as an image folder."""
-    folder = _folder(out, real.class_names, files, teacher)
+    folder = _folder(out, real.class_names, settings, teacher)
     folder.prepare(_record(settings, teacher, folder, None))
 
     def make(group: Group, steps: GroupSteps) -> Tensor:
@@ -115,7 +116,7 @@ def default_names(classes: int) -> tuple[str, ...]:
 
 
 def _folder(
-    out: str | Path, names: Sequence[str], files: ImageFiles | None, teacher: LoadedTeacher
+    out: str | Path, names: Sequence[str], settings: Settings, teacher: LoadedTeacher
 ) -> RecoveredFolder:
     if len(names) != teacher.classes:
         raise InvalidArgumentError(
@@ -124,12 +125,12 @@ def _folder(
             got=len(names),
             hint="use a teacher trained on these classes",
         )
-    return RecoveredFolder(out, class_names=names, files=files or ImageFiles())
+    return RecoveredFolder(out, class_names=names, files=settings.files)
 
 
 def _fill(
     folder: RecoveredFolder,
-    settings: RecoverSettings | RdedSettings,
+    settings: Settings,
     steps_per_group: int,
     make: Callable[[Group, GroupSteps], Tensor],
     losses: list[tuple[float, float]],
@@ -138,7 +139,7 @@ def _fill(
     progress: Progress | None,
 ) -> RunSummary:
     groups = settings.groups(len(folder.class_names))
-    mine = [group for group in groups if (part or Part()).holds(group)]
+    mine = (part or Part()).share(groups)
     missing = [group for group in mine if not folder.has(group)]
     start = time.monotonic()
     for number, group in enumerate(missing):
@@ -178,19 +179,23 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _record(
-    settings: RecoverSettings | RdedSettings,
+    settings: Settings,
     teacher: LoadedTeacher,
     folder: RecoveredFolder,
     statistics: ClassStatistics | None,
 ) -> dict[str, Any]:
     """Return what recover.json says: enough to make the same images again."""
+    said = asdict(settings)
+    files = said.pop("files")
+    # Folders of older versions lack what these did not know; left out alike, such a run can be resumed.
+    said = {name: value for name, value in said.items() if _UNSAID.get(name) != value}
     return {
-        **asdict(settings),
+        **said,
         "method": settings.method,
         "teacher": asdict(teacher.description),
         "statistics_digest": None if statistics is None else statistics.digest(),
         "class_names": list(folder.class_names),
-        "image_files": asdict(folder.files),
+        "image_files": files,
         "created_by": f"lpld-labels {__version__}",
     }
 

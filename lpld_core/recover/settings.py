@@ -6,37 +6,38 @@ Nothing here needs torch, so the command line can list methods and presets witho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from lpld_core.recover.plan import Group, class_units, grouped, mixed_units
 from lpld_labels.errors import InvalidArgumentError
 
-OPTIMISED_METHODS = ("lpld", "sre2l", "cda")
-METHODS = (*OPTIMISED_METHODS, "rded")
-STATISTICS_KINDS = ("class", "global")
-IMAGE_FORMATS = ("jpeg", "png")
+OptimisedMethod = Literal["lpld", "sre2l", "cda"]
+Method = Literal["lpld", "sre2l", "cda", "rded"]
+StatisticsKind = Literal["class", "global"]
+RollDirection = Literal["both", "forward"]
+Scoring = Literal["whole", "padded"]
+ImageFormat = Literal["jpeg", "png"]
+PresetName = Literal["imagenet1k", "tiny", "imagenet21k"]
 FIRST_LAYER_WEIGHT = 10.0
 """The papers weigh the distance at the first BatchNorm layer ten times."""
 _LARGEST_CROP = 1.0
+_SMALL_SIDE = 64
 _PASS_IMAGES = 100
 """Images in one forward pass where nobody says otherwise: enough to keep a processor busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
-    """Iterations, learning rate, weight of the BatchNorm loss and roll of one of the paper's data sets."""
+class ImageFiles:
+    """How images are written: format, and quality where it has one (JPEG)."""
 
-    iterations: int
-    learning_rate: float
-    alpha: float
-    roll: int
+    format: ImageFormat = "jpeg"
+    quality: int = 95
 
-
-PRESETS = {
-    "imagenet1k": Preset(iterations=4000, learning_rate=0.25, alpha=0.01, roll=32),
-    "tiny": Preset(iterations=4000, learning_rate=0.1, alpha=0.05, roll=4),
-    "imagenet21k": Preset(iterations=2000, learning_rate=0.05, alpha=0.25, roll=32),
-}
+    def __post_init__(self) -> None:
+        _require_one_of(self.format, ImageFormat, "format")
+        if not 1 <= self.quality <= 100:
+            raise _wrong("quality", "1 to 100", self.quality)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,14 @@ class ViewRanges:
     smallest_crop: least share of the image's area in a crop (the largest is 1).
     ratio: least and greatest width / height of a crop.
     flip_probability: of mirroring left to right. roll: greatest cyclic shift per axis in pixels.
+    roll_direction: "both", shifts from -roll to roll; or "forward", from 0 to roll (down and right).
     """
 
     smallest_crop: float = 0.08
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip_probability: float = 0.5
     roll: int = 32
+    roll_direction: RollDirection = "both"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +65,17 @@ class RecoverSettings:
     "global"; sre2l and cda know only global ones, lpld with "global" is the paper's "+C" ablation.
     batch_size: classes in one batch of sre2l and cda, which share statistics and a view.
     class_group: batches (for lpld: classes) that share a forward pass; changes no image beyond rounding.
+    roll, roll_direction: see ViewRanges. files: how the images are saved.
     """
 
-    method: str
+    method: OptimisedMethod
     ipc: int
     iterations: int
     learning_rate: float
     alpha: float
     roll: int
     size: tuple[int, int]
-    statistics_kind: str = "class"
+    statistics_kind: StatisticsKind = "class"
     class_group: int = 10
     batch_size: int = 100
     smallest_crop: float = 0.08
@@ -80,12 +84,13 @@ class RecoverSettings:
     first_layer_weight: float = FIRST_LAYER_WEIGHT
     betas: tuple[float, float] = (0.5, 0.9)
     seed: int = 0
+    roll_direction: RollDirection = "both"
+    files: ImageFiles = field(default_factory=ImageFiles)
 
     def __post_init__(self) -> None:
-        if self.method not in OPTIMISED_METHODS:
-            raise _wrong("method", f"one of {', '.join(OPTIMISED_METHODS)}", self.method)
-        if self.statistics_kind not in STATISTICS_KINDS:
-            raise _wrong("statistics_kind", f"one of {', '.join(STATISTICS_KINDS)}", self.statistics_kind)
+        _require_one_of(self.method, OptimisedMethod, "method")
+        _require_one_of(self.statistics_kind, StatisticsKind, "statistics_kind")
+        _require_one_of(self.roll_direction, RollDirection, "roll_direction")
         if self.method != "lpld" and self.statistics_kind != "global":
             raise _wrong("statistics_kind", f"global, for {self.method} mixes classes", self.statistics_kind)
         _require_at_least(self, 1, "ipc", "iterations", "class_group", "batch_size")
@@ -110,6 +115,7 @@ class RecoverSettings:
             ratio=self.crop_ratio,
             flip_probability=self.flip_probability,
             roll=self.roll,
+            roll_direction=self.roll_direction,
         )
 
     def rate(self, iteration: int) -> float:
@@ -127,6 +133,9 @@ class RdedSettings:
 
     candidates: real images looked at per class. crops: random crops tried of each.
     tiles: an image is tiles x tiles crops. smallest_crop: least area share of a crop.
+    scoring: how the teacher sees a crop: "whole", as large as its images are, and only what is kept is
+    shrunk to a tile; or "padded", as the tile it will be in the middle of a mean-coloured image.
+    files: how the images are saved.
     """
 
     ipc: int
@@ -136,8 +145,11 @@ class RdedSettings:
     tiles: int = 2
     smallest_crop: float = 0.08
     seed: int = 0
+    scoring: Scoring = "whole"
+    files: ImageFiles = field(default_factory=ImageFiles)
 
     def __post_init__(self) -> None:
+        _require_one_of(self.scoring, Scoring, "scoring")
         _require_at_least(self, 1, "ipc", "candidates", "crops", "tiles")
         _require_at_least(self, 0, "seed")
         _require_crop(self.smallest_crop)
@@ -145,12 +157,71 @@ class RdedSettings:
             raise _wrong("size", f"a multiple of {self.tiles}", f"{self.size[0]} x {self.size[1]}")
 
     @property
-    def method(self) -> str:
+    def method(self) -> Method:
         return "rded"
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Height and width of a crop in an image."""
+        return self.size[0] // self.tiles, self.size[1] // self.tiles
 
     def groups(self, classes: int) -> list[Group]:
         """Return the plan: every class on its own."""
         return grouped(class_units(classes, self.ipc), 1)
+
+
+Settings = RecoverSettings | RdedSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """What the papers' programs use for one data set; names as in RecoverSettings."""
+
+    iterations: int
+    learning_rate: float
+    alpha: float
+    roll: int
+    roll_direction: RollDirection
+
+
+RECOVERY_PRESETS: dict[PresetName, Preset] = {
+    "imagenet1k": Preset(iterations=4000, learning_rate=0.25, alpha=0.01, roll=32, roll_direction="forward"),
+    "tiny": Preset(iterations=4000, learning_rate=0.1, alpha=0.05, roll=4, roll_direction="both"),
+    "imagenet21k": Preset(iterations=2000, learning_rate=0.05, alpha=0.25, roll=32, roll_direction="forward"),
+}
+
+
+def method_settings(
+    method: Method,
+    *,
+    size: tuple[int, int],
+    classes: int,
+    ipc: int,
+    preset: PresetName | None = None,
+    **given: Any,
+) -> Settings:
+    """Return the settings of a method: what is given, and the papers' values for the rest.
+
+    preset: whose values; by the image size where None. given: fields of RecoverSettings and RdedSettings;
+    those that the method does not have are left aside, so that one list may serve several methods.
+    """
+    kind = RdedSettings if method == "rded" else RecoverSettings
+    known = {entry.name for entry in fields(kind)}
+    chosen = {name: value for name, value in given.items() if name in known}
+    if method == "rded":
+        return RdedSettings(ipc=ipc, size=size, **{"scoring": "padded", **chosen})
+    paper = RECOVERY_PRESETS[preset or ("tiny" if max(size) <= _SMALL_SIDE else "imagenet1k")]
+    by_class = method == "lpld"
+    batch_size = chosen.get("batch_size", RecoverSettings.batch_size)
+    usual = {
+        **vars(paper),
+        "statistics_kind": "class" if by_class else "global",
+        "class_group": fitting_group(ipc if by_class else min(batch_size, classes)),
+    }
+    if method == "cda":
+        # Its programs roll forward on every data set.
+        usual["roll_direction"] = "forward"
+    return RecoverSettings(method=method, ipc=ipc, size=size, **{**usual, **chosen})
 
 
 def fitting_group(unit_images: int) -> int:
@@ -160,6 +231,12 @@ def fitting_group(unit_images: int) -> int:
 
 def _wrong(name: str, expected: str, got: object) -> InvalidArgumentError:
     return InvalidArgumentError(f"recovery setting '{name}' is wrong", expected=expected, got=got)
+
+
+def _require_one_of(value: str, choices: Any, name: str) -> None:
+    """Refuse what a Literal type does not list; files and command lines are not type-checked."""
+    if value not in get_args(choices):
+        raise _wrong(name, f"one of {', '.join(get_args(choices))}", value)
 
 
 def _require_at_least(settings: object, least: int, *names: str) -> None:

@@ -16,9 +16,8 @@ from torch import Tensor
 from lpld_core.recover.settings import ViewRanges
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 
-_VIEW_STREAM, _NOISE_STREAM = 1, 2
 Matrix = npt.NDArray[np.float64]
 
 
@@ -39,7 +38,7 @@ def draw_view(
     ranges: ViewRanges, size: tuple[int, int], *, seed: int, unit: tuple[int, int], iteration: int
 ) -> View:
     """Draw the view of one unit at one iteration; it depends on nothing but the arguments."""
-    random = keyed_generator(seed, _VIEW_STREAM, *unit, iteration)
+    random = keyed_generator(seed, Stream.RECOVERY_VIEWS, *unit, iteration)
     height, width = size
     augmentation = Augmentation(
         output_height=height,
@@ -56,19 +55,20 @@ def draw_view(
         height=crop[2],
         width=crop[3],
         flip=flip < ranges.flip_probability,
-        roll_down=_shift(down, ranges.roll),
-        roll_right=_shift(right, ranges.roll),
+        roll_down=_shift(down, ranges),
+        roll_right=_shift(right, ranges),
     )
 
 
-def _shift(draw: float, limit: int) -> int:
-    """Turn a draw in [0, 1) into a whole number from -limit to limit."""
-    return int(draw * (2 * limit + 1)) - limit
+def _shift(draw: float, ranges: ViewRanges) -> int:
+    """Turn a draw in [0, 1) into a whole number from -roll, or from 0, to roll."""
+    least = -ranges.roll if ranges.roll_direction == "both" else 0
+    return int(draw * (ranges.roll - least + 1)) + least
 
 
 def draw_noise(shape: tuple[int, ...], *, seed: int, unit: tuple[int, int]) -> npt.NDArray[np.float64]:
     """Return the standard normal images a unit starts from: float64 of the shape given."""
-    return keyed_generator(seed, _NOISE_STREAM, *unit, 0).standard_normal(shape)
+    return keyed_generator(seed, Stream.RECOVERY_NOISE, *unit, 0).standard_normal(shape)
 
 
 def view_matrices(view: View, size: tuple[int, int]) -> tuple[Matrix, Matrix]:

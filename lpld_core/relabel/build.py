@@ -6,26 +6,29 @@ many processes or in how many sittings they are labelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lpld_core.images.prefetch import WorkBehind
 from lpld_core.images.rendering import rendered
+from lpld_core.part import Part
+from lpld_core.relabel.replayable import Replayer, check_replayable
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import Codec, codec_named
-from lpld_labels.codecs.floats import Float32Codec
 from lpld_labels.errors import (
     ImageMismatchError,
     InvalidArgumentError,
     NotAPoolError,
     PoolConflictError,
 )
+from lpld_labels.foreign.sampler import SampledOrders
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
@@ -47,6 +50,8 @@ class LabelJob:
     ratio: label only the batches that random pruning by this ratio would keep.
     codec: a spelling of `codec_named`. seal_seconds: work a crash may cost.
     image_cache: directory for decoded images that processes share; None keeps them in memory.
+    replayable_by: program whose image order to follow, so that an exported folder suits it (see
+        replayable.py); None to draw the order from the seed.
     """
 
     images: Path
@@ -59,6 +64,7 @@ class LabelJob:
     codec: str = "f16"
     seal_seconds: float = 120.0
     image_cache: Path | None = None
+    replayable_by: Replayer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,58 +98,63 @@ def build_pool(
     ensemble: Ensemble,
     images: ImageTable,
     *,
-    part: tuple[int, int] = (0, 1),
+    part: Part | None = None,
     publish: bool = True,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Label what is missing and publish the pool.
 
-    part: (number from 0, of how many); label only this share of the batches. publish: commit at the
-    end; where several processes fill one pool, one of them does so when the others are done.
+    part: label only this share of the batches. publish: commit at the end; where several processes fill
+    one pool, one of them does so when the others are done.
     workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
     """
+    if job.replayable_by is not None:
+        check_replayable(job.replayable_by, job.augmentation, ratio=job.ratio)
     wanted = wanted_batches(
         len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
     )
-    published = _published(job.pool)
-    if published is not None:
-        _refuse_other_images(published.images, images, job)
-        _refuse_surplus(published.keys, wanted, job)
     codec = codec_named(job.codec)
-    header = _header(job, ensemble)
-    with PoolWriter(
-        job.pool, header=header, images=images, codec=codec, extend=True, seal_seconds=job.seal_seconds
-    ) as writer:
+    with (
+        _published(job, images, wanted) as published,
+        _writer(job, ensemble, images, codec, published) as writer,
+    ):
         _refuse_surplus(writer.keys, wanted, job)
-        share = wanted[part[0] :: part[1]]
+        share = (part or Part()).share(wanted)
         missing = list(missing_keys(writer, share))
         _label(job, ensemble, images, codec, missing, writer, workers=workers, progress=progress)
-        manifest = _commit(writer, published, job, ensemble, wanted) if publish else None
+        manifest = None
+        if publish:
+            manifest = writer.commit(lineage=_lineage(writer, published, job, ensemble, wanted))
     return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Published:
-    """What was in the pool before this build."""
-
-    keys: frozenset[BatchKey]
-    images: ImageTable
-    lineage: tuple[LineageStep, ...]
-    content_digest: str
-
-
-def _published(pool: Path) -> _Published | None:
+@contextmanager
+def _published(job: LabelJob, images: ImageTable, wanted: Sequence[BatchKey]) -> Iterator[PoolReader | None]:
+    """Open the pool if there is one already; it must be of the same images and hold nothing else."""
     try:
-        with PoolReader(pool) as reader:
-            return _Published(
-                keys=frozenset(reader.keys),
-                images=reader.images,
-                lineage=reader.header.lineage,
-                content_digest=reader.manifest.content_digest,
-            )
+        pool = PoolReader(job.pool)
     except NotAPoolError:
-        return None
+        yield None
+        return
+    with pool:
+        _refuse_other_images(pool.images, images, job)
+        _refuse_surplus(pool.keys, wanted, job)
+        _refuse_other_order(pool.header.lineage, job)
+        yield pool
+
+
+def _writer(
+    job: LabelJob, ensemble: Ensemble, images: ImageTable, codec: Codec, published: PoolReader | None
+) -> PoolWriter:
+    return PoolWriter(
+        job.pool,
+        header=_header(job, ensemble),
+        images=images,
+        codec=codec,
+        onto=published,
+        seal_seconds=job.seal_seconds,
+    )
 
 
 def _refuse_other_images(labelled: ImageTable, found: ImageTable, job: LabelJob) -> None:
@@ -181,6 +192,19 @@ def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job
         )
 
 
+def _refuse_other_order(lineage: Sequence[LineageStep], job: LabelJob) -> None:
+    """A build that adds must take images in the order the pool was begun with."""
+    begun = [step.parameters.get("replayable_by") for step in lineage if step.operation == "build"]
+    if begun and begun[0] != job.replayable_by:
+        raise PoolConflictError(
+            "the pool's images come in another order",
+            where=job.pool,
+            expected=f"--replayable-by {begun[0]}" if begun[0] else "no --replayable-by",
+            got=job.replayable_by,
+            hint="run the command the pool was built with, or choose another path",
+        )
+
+
 def _header(job: LabelJob, ensemble: Ensemble) -> PoolHeader:
     return PoolHeader(
         classes=ensemble.classes,
@@ -205,6 +229,7 @@ def _label(
 ) -> None:
     """Draw and render ahead, label, write behind."""
     store = ImageStore(job.images, images, cache_directory=job.image_cache)
+    orders = None if job.replayable_by is None else SampledOrders(len(images))
 
     def draw(key: BatchKey) -> ViewBatch:
         return draw_views(
@@ -214,6 +239,7 @@ def _label(
             epoch=key.epoch,
             batch=key.batch,
             batch_size=job.batch_size,
+            order=None if orders is None else orders[key.epoch],
         )
 
     with (
@@ -227,28 +253,26 @@ def _label(
 
 
 def _labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
-    """Attach labels, rounded to float16 unless the codec keeps all 32 bits.
-
-    Rounding first makes a pool built with a lossy codec equal to a float16 pool encoded later.
-    """
-    labels = logits if isinstance(codec, Float32Codec) else logits.half()
+    """Attach labels, rounded to float16 unless the codec keeps all 32 bits."""
+    labels = logits.half() if np.dtype(codec.label_dtype) == np.float16 else logits
     known: dict[str, Any] = {field.name: getattr(views, field.name) for field in fields(views)}
     return LabelBatch(**known, labels=labels.numpy())
 
 
-def _commit(
+def _lineage(
     writer: PoolWriter,
-    published: _Published | None,
+    published: PoolReader | None,
     job: LabelJob,
     ensemble: Ensemble,
     wanted: Sequence[BatchKey],
-) -> Manifest:
-    before = published.lineage if published else ()
-    if published is not None and writer.keys == published.keys:
-        return writer.commit(lineage=before)
+) -> tuple[LineageStep, ...]:
+    """Return the pool's past; a build that finds everything done leaves no trace in it."""
+    before = published.header.lineage if published else ()
+    if published is not None and len(writer.keys) == len(published):
+        return before
     step = LineageStep(
         operation="build",
-        parent_digest=published.content_digest if published else None,
+        parent_digest=published.manifest.content_digest if published else None,
         parameters={
             "ratio": job.ratio,
             "seed": job.seed,
@@ -259,6 +283,7 @@ def _commit(
             "device": ensemble.device.type,
             "amp": ensemble.amp,
             "threads": torch.get_num_threads(),
+            **({"replayable_by": job.replayable_by} if job.replayable_by else {}),
         },
     )
-    return writer.commit(lineage=(*before, step))
+    return (*before, step)

@@ -8,10 +8,11 @@ from functools import partial
 
 import torch
 
+from lpld_core.part import Part
 from lpld_core.relabel.build import LabelJob, Progress, build_pool
 from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
 from lpld_labels.format.images import ImageTable
-from lpld_labels.processes import Tell, work_in_processes
+from lpld_labels.processes import Send, work_in_processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +48,14 @@ def label_in_processes(
     """
     counts: dict[int, tuple[int, int]] = {}
 
-    def heard(news: tuple[int, int, int]) -> None:
+    def on_message(news: tuple[int, int, int]) -> None:
         part, done, total = news
         counts[part] = done, total
         if progress is not None and len(counts) == jobs:
             progress(sum(done for done, _ in counts.values()), sum(total for _, total in counts.values()))
 
     start = partial(_Labeller, job, tuple(teachers), images, classes, jobs, machine)
-    work_in_processes(start, range(jobs), processes=jobs, heard=heard, where=job.pool)
+    work_in_processes(start, range(jobs), processes=jobs, on_message=on_message, where=job.pool)
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class _Labeller:
     jobs: int
     machine: Machine
 
-    def __call__(self, part: int, tell: Tell) -> None:
+    def __call__(self, part: int, send: Send) -> None:
         def report(done: int, total: int) -> None:
-            if not tell((part, done, total)):
+            if not send((part, done, total)):
                 raise _StopError
 
         machine = self.machine
@@ -83,7 +84,7 @@ class _Labeller:
                 self.job,
                 ensemble,
                 self.images,
-                part=(part, self.jobs),
+                part=Part(number=part + 1, of=self.jobs),
                 publish=False,
                 workers=machine.workers,
                 progress=report,

@@ -17,22 +17,25 @@ import numpy.typing as npt
 import torch
 
 from lpld_core.images.rendering import rendered
+from lpld_core.relabel.expected_labels import (
+    dense_difference,
+    expected_labels,
+    sparse_difference,
+    stored_meaning,
+)
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_labels.codecs import Codec
-from lpld_labels.codecs.topk import NO_MASS
+from lpld_labels.codecs.kept import kept_classes
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.ensembles import EnsembleRule, ensemble_rule
 from lpld_labels.format.random_streams import keyed_generator
-from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch
+from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import ImageStore
 from lpld_labels.replay.image_folder import check_images
 
 Progress = Callable[[int, int], None]
 FloatArray = npt.NDArray[np.float32]
-
-SUM_NOISE = 1e-5
-"""Share of a row's largest logit that float32 sums in another order may add or take away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,9 @@ class RowDifference:
 class TeacherCheck:
     """What a comparison found.
 
-    batches, rows: how much was compared. largest_difference: between any stored and new logit.
-    top1_agreement: share of rows whose largest logit is the same class. near_ties: rows where it is
+    batches, rows: how much was compared. largest_difference: between any stored and new value, in the
+    pool's own terms: logits or probabilities.
+    top1_agreement: share of rows whose largest value is the same class. near_ties: rows where it is
     not, but the two classes are within rounding of each other.
     rows_above_tolerance, first_difference: rows that differ by more than is allowed, in key order.
     wrong_teachers: teachers whose weights are not those the pool names, one sentence each.
@@ -86,13 +90,14 @@ def verify_with_teacher(
 ) -> TeacherCheck:
     """Label sampled batches again and compare with what the pool holds.
 
-    teachers: in the pool's order. batches: how many to sample, by `seed`. device: where to move the
-    teachers first; None leaves them where they are.
-    tolerance: largest difference of a logit to allow; None allows what the codec rounds away.
+    teachers: in the pool's order, their logits combined as the pool records. batches: how many to sample,
+    by `seed`. device: where to move the teachers first; None leaves them where they are.
+    tolerance: largest difference of a label to allow; None allows what the codec rounds away.
     progress, image_progress: called with (done, total) batches, and before that images.
     Raises ImageMismatchError, naming the file, if any image is not the labelled one.
     """
-    ensemble = Ensemble([teachers] if isinstance(teachers, LoadedTeacher) else teachers, amp=amp)
+    given = [teachers] if isinstance(teachers, LoadedTeacher) else teachers
+    ensemble = Ensemble(given, amp=amp, combine=_rule(pool, len(given)))
     if device is not None:
         for teacher in ensemble.teachers:
             teacher.model.to(device)
@@ -109,11 +114,19 @@ def verify_with_teacher(
     return comparison.result(_wrong_teachers(pool, ensemble))
 
 
-def _check_fit(pool: PoolReader, ensemble: Ensemble) -> None:
-    if pool.header.label_kind != "logits":
+def _rule(pool: PoolReader, teachers: int) -> EnsembleRule:
+    """Return how the pool's labels were made of several teachers' logits."""
+    rule = ensemble_rule(pool.header.ensemble)
+    if rule is None and teachers > 1 and pool.header.ensemble is not None:
         raise InvalidArgumentError(
-            "only logits can be compared with a teacher", where=pool.location, got=pool.header.label_kind
+            "the pool combines its teachers in a way that is not known here",
+            where=pool.location,
+            got=pool.header.ensemble,
         )
+    return rule or "norm-scaled"
+
+
+def _check_fit(pool: PoolReader, ensemble: Ensemble) -> None:
     if not len(pool):
         raise InvalidArgumentError("the pool is empty", where=pool.location)
     if ensemble.classes != pool.classes:
@@ -138,6 +151,9 @@ def _wrong_teachers(pool: PoolReader, ensemble: Ensemble) -> tuple[str, ...]:
     recorded = pool.header.teachers
     if not recorded:
         return ()
+    if len(recorded) == 1 and pool.header.ensemble is not None and recorded[0].weights_digest is None:
+        # An imported ensemble: how many teachers it had is not known, what they share is.
+        recorded = recorded * len(ensemble.teachers)
     if len(recorded) != len(ensemble.teachers):
         return (f"the pool has {len(recorded)} teachers, {len(ensemble.teachers)} were given",)
     problems = []
@@ -160,6 +176,7 @@ class _Comparison:
 
     def __init__(self, pool: PoolReader, tolerance: float | None) -> None:
         self._pool = pool
+        self._meaning = stored_meaning(pool.header)
         self._tolerance = tolerance
         self._batches = self._rows = self._above = self._same_top1 = self._near_ties = 0
         self._largest = 0.0
@@ -167,15 +184,10 @@ class _Comparison:
 
     def add(self, batch: LabelBatch, logits: FloatArray) -> None:
         stored = batch.labels.astype(np.float32)
-        # Top-k labels without a tail say nothing about the classes they left out: none to compare.
-        said = stored != NO_MASS["logits"]
-        difference = np.where(said, np.abs(stored - logits), np.float32(0))
+        expected = expected_labels(logits, self._meaning)
+        difference, allowed = self._differences(batch.key, stored, logits)
         if self._tolerance is not None:
             allowed = np.full_like(difference, self._tolerance)
-        elif said.all():
-            allowed = allowed_difference(logits, self._pool.codec)
-        else:
-            allowed = float_difference(logits)
         # Not "difference > allowed": NaN from the teacher must count as a difference.
         wrong = ~(difference <= allowed).all(axis=1)
         if wrong.any() and self._first is None:
@@ -187,10 +199,10 @@ class _Comparison:
                 difference=float(difference[slot].max()),
             )
         rows = np.arange(len(stored))
-        ours, theirs = stored.argmax(axis=1), logits.argmax(axis=1)
+        ours, theirs = stored.argmax(axis=1), expected.argmax(axis=1)
         same = ours == theirs
         # A tie: both classes could be on top within what each value may be off.
-        gap = logits[rows, theirs] - logits[rows, ours]
+        gap = expected[rows, theirs] - expected[rows, ours]
         ties = ~same & (gap <= allowed[rows, theirs] + allowed[rows, ours])
         self._batches += 1
         self._rows += len(rows)
@@ -198,6 +210,18 @@ class _Comparison:
         self._same_top1 += int(same.sum())
         self._near_ties += int(ties.sum())
         self._largest = max(self._largest, float(difference.max()))
+
+    def _differences(
+        self, key: BatchKey, stored: FloatArray, logits: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return by how much labels differ from the teacher's, and by how much they may, [B, C]."""
+        codec = self._pool.codec
+        rows, classes = stored.shape
+        payload = self._pool.read_encoded(key).payload
+        sparse = kept_classes(codec, payload, rows=rows, classes=classes)
+        if sparse is not None:
+            return sparse_difference(stored, logits, sparse, codec, self._meaning)
+        return dense_difference(stored, logits, codec, self._meaning)
 
     def result(self, wrong_teachers: tuple[str, ...]) -> TeacherCheck:
         return TeacherCheck(
@@ -210,31 +234,3 @@ class _Comparison:
             first_difference=self._first,
             wrong_teachers=wrong_teachers,
         )
-
-
-def float_difference(logits: FloatArray) -> FloatArray:
-    """Return how far a stored float16 may be from each logit [B, C]: one step, plus float32 noise.
-
-    Half of the step is rounding, the other half noise at a rounding boundary.
-    """
-    noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
-    step = np.spacing(logits.astype(np.float16)).astype(np.float32)
-    return np.asarray(np.abs(step) + noise, np.float32)
-
-
-def allowed_difference(logits: FloatArray, codec: Codec) -> FloatArray:
-    """Return how far a stored value may be from each logit [B, C] if the labels are the same.
-
-    What float16 may be off plus, for lossy codecs, the largest error this codec makes on the same row.
-    """
-    allowed = float_difference(logits)
-    if not codec.lossless:
-        allowed += np.abs(_round_trip(logits, codec) - logits).max(axis=1, keepdims=True)
-    return allowed
-
-
-def _round_trip(logits: FloatArray, codec: Codec) -> LabelArray:
-    halves = torch.from_numpy(logits).half().numpy()
-    encoded = codec.encode(halves)
-    rows, classes = logits.shape
-    return codec.decode(encoded.payload, rows=rows, classes=classes)

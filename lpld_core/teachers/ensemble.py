@@ -1,7 +1,8 @@
 """Several teachers as one: logits brought to a common size, then averaged (G-VBSM).
 
 Each teacher's [B, C] logits are scaled so that their Frobenius norm becomes the mean of all
-teachers' norms. Without that, the teacher with the largest logits would decide alone.
+teachers' norms. Without that, the teacher with the largest logits would decide alone. Pools labelled
+elsewhere may hold plain averages: checking them needs that rule too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import torch
 
 from lpld_core.teachers.teacher import DEFAULT_WEIGHTS, LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule
 from lpld_labels.format.manifest import Teacher
 from lpld_labels.replay import normalise
 
-NORMALISED_MEAN = "mean of logits scaled to the teachers' mean Frobenius norm per batch"
+NORMALISED_MEAN = ENSEMBLE_WORDS["norm-scaled"]
 """What a pool records in its header as `ensemble`."""
 
 
@@ -58,9 +60,16 @@ class Ensemble:
     """One or more teachers that label the same pixels, each with its own normalisation.
 
     A single teacher's logits are passed on untouched. amp: autocast the forward passes.
+    combine: how the logits of several become one.
     """
 
-    def __init__(self, teachers: Sequence[LoadedTeacher], *, amp: bool = False) -> None:
+    def __init__(
+        self,
+        teachers: Sequence[LoadedTeacher],
+        *,
+        amp: bool = False,
+        combine: EnsembleRule = "norm-scaled",
+    ) -> None:
         if not teachers:
             raise InvalidArgumentError("no teacher", expected="at least one")
         if len({teacher.classes for teacher in teachers}) != 1:
@@ -68,6 +77,7 @@ class Ensemble:
             raise InvalidArgumentError("teachers differ in their number of classes", got=counts)
         self.teachers = tuple(teachers)
         self.amp = amp
+        self.combine: EnsembleRule = combine
 
     @property
     def classes(self) -> int:
@@ -97,7 +107,7 @@ class Ensemble:
     @property
     def rule(self) -> str | None:
         """How several outputs become one label; None for a single teacher."""
-        return NORMALISED_MEAN if len(self.teachers) > 1 else None
+        return ENSEMBLE_WORDS[self.combine] if len(self.teachers) > 1 else None
 
     @torch.inference_mode()
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -106,6 +116,8 @@ class Ensemble:
         pixels = pixels.to(device, non_blocking=True)
         with torch.autocast(device.type, enabled=self.amp):
             outputs = [t.model(normalise(pixels, t.mean, t.std)).float() for t in self.teachers]
+        if self.combine == "average":
+            return torch.stack(outputs).mean(dim=0).cpu()
         return normalised_mean(outputs).cpu()
 
 

@@ -11,19 +11,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.replay import normalise
 from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
-from lpld_labels.replay.resize import resize_torch
 
 Progress = Callable[[int, int], None]
 BATCH = 128
 KEEP_BYTES = 2 * 1024**3
 """Views are kept between evaluations while they fit; larger sets are decoded every time."""
-WHOLE_IMAGE_BELOW = 128
-LARGE_IMAGE_SHARE = 224 / 256
-"""Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,22 +98,6 @@ class ValidationSet:
         return self._kept
 
     def _decode(self, start: int) -> torch.Tensor:
-        views = [self._view(self.root / path) for path in self._paths[start : start + BATCH]]
+        paths = [self.root / path for path in self._paths[start : start + BATCH]]
+        views = [centre_view(decode_image(read_file(path), where=path), self._size) for path in paths]
         return torch.stack(views).permute(0, 3, 1, 2)
-
-    def _view(self, path: Path) -> torch.Tensor:
-        image = decode_image(read_file(path), where=path)
-        share = 1.0 if min(self._size) < WHOLE_IMAGE_BELOW else LARGE_IMAGE_SHARE
-        top, left, height, width = centre_crop(image.shape[0], image.shape[1], self._size, share)
-        return resize_torch(image[top : top + height, left : left + width], *self._size)
-
-
-def centre_crop(height: int, width: int, output: tuple[int, int], share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of the centred crop of the output's shape.
-
-    share: how much of the largest such crop's sides to take.
-    """
-    scale = share * min(height / output[0], width / output[1])
-    rows = min(height, max(1, round(output[0] * scale)))
-    columns = min(width, max(1, round(output[1] * scale)))
-    return (height - rows) // 2, (width - columns) // 2, rows, columns

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # its usual name
 
-from lpld_core.training.presets import TrainRecipe
+from lpld_core.networks.weights import Tensors
+from lpld_core.training.schedules import temperature_in
+from lpld_core.training.settings import TrainSettings
+from lpld_labels.codecs.label_meaning import as_logits, softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.replay import ImageStore
+
+LossOf = Callable[[torch.Tensor], torch.Tensor]
+"""Logits [B, C] on the training device -> scalar loss."""
+
+CALIBRATION_GRID = np.linspace(0.01, 1, 100)
+"""Temperatures that calibrated alignment tries."""
+_STUDENT_TEMPERATURE = "student_temperature"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,34 +57,93 @@ def true_classes(views: ViewBatch, store: ImageStore) -> TrueClasses:
     )
 
 
-def student_loss(
-    recipe: TrainRecipe, output: torch.Tensor, labels: torch.Tensor, truth: TrueClasses, *, label_kind: str
-) -> torch.Tensor:
-    """Return the mean loss of a batch: a scalar.
+class StudentLoss:
+    """The loss of a run: what it depends on changes from epoch to epoch.
 
-    output: the student's logits, float32 [B, C]. labels: float32 [B, C] of the pool's label_kind.
+    label_kind: of the pool's labels. kept: classes of a row that top-k labels store, or None for all.
+    temperature, student_temperature: of label and output in the current epoch.
     """
-    if recipe.loss == "kl":
-        return kl_loss(recipe, output, labels, label_kind=label_kind)
-    if label_kind != "logits":
-        raise InvalidArgumentError("this loss needs logits", where=recipe.loss, got=label_kind)
-    return F.mse_loss(output, labels) + recipe.gamma * mixed_cross_entropy(
-        output, truth, label_smoothing=recipe.label_smoothing
-    )
+
+    def __init__(self, settings: TrainSettings, *, label_kind: str, kept: int | None = None) -> None:
+        if settings.loss != "kl" and label_kind != "logits":
+            raise InvalidArgumentError("this loss needs logits", where=settings.loss, got=label_kind)
+        self._settings = settings
+        self._label_kind = label_kind
+        self._kept = kept if settings.tail == "none" else None
+        self._calibrated = 1.0
+        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.temperature = temperature_in(settings, 0)
+
+    @property
+    def student_temperature(self) -> float:
+        wanted = self._settings.student_temperature
+        if isinstance(wanted, str):
+            return self.temperature if wanted == "teacher" else self._calibrated
+        return wanted
+
+    def start_epoch(self, epoch: int) -> None:
+        """Set the label's temperature."""
+        self.temperature = temperature_in(self._settings, epoch)
+
+    def of(self, labels: torch.Tensor, truth: TrueClasses) -> LossOf:
+        """Return the mean loss of a batch as a function of the student's logits, float32 [B, C].
+
+        labels: float32 [B, C].
+        """
+        if self._settings.loss == "kl":
+            target = self.target(labels)
+            return lambda output: self._kl(output, target)
+        return lambda output: mse_and_truth(self._settings, output, labels, truth)
+
+    def target(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the probabilities [B, C] that the student is to match."""
+        kind, share = self._label_kind, self._settings.label_smoothing
+        if self._kept is not None and self._kept < labels.shape[1]:
+            labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
+        if self._settings.smoothing_on == "logits":
+            # (1 - s) z + s / C shifts the row by a constant, which softmax does not see.
+            return softened(labels, kind, self.temperature / (1 - share))
+        target = softened(labels, kind, self.temperature)
+        return target.lerp(torch.full_like(target, 1 / target.shape[1]), share) if share else target
+
+    def _kl(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self._last = (output.detach(), target)
+        loss = kl(output, target, self.student_temperature)
+        return loss * self.temperature**2 if self._settings.scale_by_t2 else loss
+
+    def end_epoch(self) -> None:
+        """Align the student's temperature with the labels, where that is asked for."""
+        if self._settings.student_temperature == "calibrated" and self._last is not None:
+            output, target = self._last
+            losses = [float(kl(output, target, temperature)) for temperature in CALIBRATION_GRID.tolist()]
+            self._calibrated = float(CALIBRATION_GRID[int(np.argmin(losses))])
+        self._last = None
+
+    def state(self) -> Tensors:
+        """Return what the next epoch depends on."""
+        return {_STUDENT_TEMPERATURE: torch.tensor(self._calibrated, dtype=torch.float64)}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Go on from what `state` returned, which may have been saved with other tensors."""
+        self._calibrated = float(tensors[_STUDENT_TEMPERATURE])
 
 
-def kl_loss(
-    recipe: TrainRecipe, output: torch.Tensor, labels: torch.Tensor, *, label_kind: str = "logits"
+def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
+    """KL(target || softmax(output / temperature)), summed over classes, mean over rows; 0 log 0 is 0."""
+    return F.kl_div(F.log_softmax(output / temperature, dim=1), target, reduction="batchmean")
+
+
+def mse_and_truth(
+    settings: TrainSettings, output: torch.Tensor, labels: torch.Tensor, truth: TrueClasses
 ) -> torch.Tensor:
-    """KL(teacher || student), both softened by the temperature, summed over classes, mean over rows."""
-    temperature = recipe.temperature
-    # softmax(log p / T) softens probabilities just as softmax(z / T) softens the logits they came from.
-    logits = labels if label_kind == "logits" else labels.log()
-    target = F.softmax(logits / temperature, dim=1)
-    if recipe.label_smoothing:
-        target = target.lerp(torch.full_like(target, 1 / target.shape[1]), recipe.label_smoothing)
-    loss = F.kl_div(F.log_softmax(output / temperature, dim=1), target, reduction="batchmean")
-    return loss * temperature**2 if recipe.scale_by_t2 else loss
+    """Squared error to the logits, mean over classes and rows, plus the true class (G-VBSM)."""
+    share = settings.label_smoothing
+    squares = F.mse_loss(output, labels)
+    if settings.ground_truth == "own":
+        hard = F.cross_entropy(output, truth.own, label_smoothing=share)
+    else:
+        hard = mixed_cross_entropy(output, truth, label_smoothing=share)
+    return squares + settings.gamma * hard
 
 
 def mixed_cross_entropy(
@@ -83,3 +153,9 @@ def mixed_cross_entropy(
     own = F.cross_entropy(output, truth.own, reduction="none", label_smoothing=label_smoothing)
     partner = F.cross_entropy(output, truth.partner, reduction="none", label_smoothing=label_smoothing)
     return (truth.weight * own + (1 - truth.weight) * partner).mean()
+
+
+def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """Return logits [B, C] with all but the largest `count` of a row at minus infinity."""
+    values, classes = logits.topk(count, dim=1)
+    return torch.full_like(logits, -torch.inf).scatter_(1, classes, values)

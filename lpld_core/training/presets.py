@@ -1,7 +1,7 @@
 """Settings of the published experiments, by name.
 
-From the paper's appendix ("Hyperparameter Settings"); what it leaves open (weight decay on
-ImageNet-1K, temperature, cut-out size, no flip on ImageNet-21K-P) is as in the programs it used.
+From the paper's appendix ("Hyperparameter Settings"), and from its programs where they say more or
+otherwise (docs/method.md lists what and why). `TrainSettings` alone is ImageNet-1K's.
 Crops are RandomResizedCrop of scale 0.08 to 1 everywhere.
 """
 
@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from lpld_core.training.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation
-
-Loss = Literal["kl", "mse+gt"]
-Optimizer = Literal["adamw", "sgd"]
-Schedule = Literal["cosine", "smoothed-cosine", "constant"]
-LOSSES: tuple[Loss, ...] = ("kl", "mse+gt")
-OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "sgd")
-SCHEDULES: tuple[Schedule, ...] = ("cosine", "smoothed-cosine", "constant")
 
 CUTMIX_ALPHA = 1.0
 MIXUP_ALPHA = 0.8
@@ -66,45 +59,18 @@ class LabelRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRecipe:
-    """How a student is trained from a pool.
-
-    epochs: step budget, in passes over the images. batch_size is the pool's own.
-    temperature, scale_by_t2: of the KL loss; the latter multiplies it by temperature squared.
-    gamma: weight of the ground truth's cross-entropy in mse+gt.
-    label_smoothing: share of the target that is spread evenly over all classes.
-    learning_rate, weight_decay, momentum (SGD): as PyTorch defines them.
-    warm_up_epochs, warm_up_from: the rate rises linearly from warm_up_from x learning_rate.
-    """
-
-    epochs: int = 300
-    loss: Loss = "kl"
-    temperature: float = 20.0
-    scale_by_t2: bool = False
-    gamma: float = 0.1
-    label_smoothing: float = 0.0
-    optimizer: Optimizer = "adamw"
-    learning_rate: float = 0.001
-    weight_decay: float = 0.01
-    momentum: float = 0.9
-    schedule: Schedule = "cosine"
-    warm_up_epochs: float = 0.0
-    warm_up_from: float = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preset:
+class ExperimentPreset:
     """The settings of one experiment, for `build` and for `train`."""
 
     label: LabelRecipe
-    train: TrainRecipe
+    train: TrainSettings
 
 
-PRESETS: Mapping[str, Preset] = {
-    "imagenet1k": Preset(label=LabelRecipe(mix="cutmix"), train=TrainRecipe()),
-    "tiny": Preset(
+EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
+    "imagenet1k": ExperimentPreset(label=LabelRecipe(mix="cutmix"), train=TrainSettings()),
+    "tiny": ExperimentPreset(
         label=LabelRecipe(epochs=100, batch_size=64),
-        train=TrainRecipe(
+        train=TrainSettings(
             epochs=100,
             scale_by_t2=True,
             optimizer="sgd",
@@ -113,24 +79,32 @@ PRESETS: Mapping[str, Preset] = {
             warm_up_epochs=5,
         ),
     ),
-    "imagenet21k": Preset(
+    "imagenet21k": ExperimentPreset(
         label=LabelRecipe(batch_size=32, flip_probability=None, cutout_fraction=0.5),
-        train=TrainRecipe(learning_rate=0.002, label_smoothing=0.2),
+        train=TrainSettings(learning_rate=0.002, label_smoothing=0.2),
     ),
     # The paper's "Ours+": labels by an ensemble, and G-VBSM's loss.
-    "imagenet1k-plus": Preset(
+    "imagenet1k-plus": ExperimentPreset(
         label=LabelRecipe(
             mix="cutmix",
             teachers=("resnet18", "mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x0_5"),
         ),
-        train=TrainRecipe(loss="mse+gt"),
+        train=TrainSettings(loss="mse+gt"),
+    ),
+    # LPQLD: the label's temperature falls, the student's follows it; top-k labels have no tail.
+    "lpqld": ExperimentPreset(
+        label=LabelRecipe(mix="cutmix"),
+        train=TrainSettings(
+            sampling="shuffled", temperature_schedule="step", student_temperature="calibrated", tail="none"
+        ),
     ),
 }
 DEFAULT_PRESET = "imagenet1k"
 
 
-def preset_named(name: str) -> Preset:
+def preset_named(name: str) -> ExperimentPreset:
     """Return a preset; unknown names are refused with the known ones."""
-    if name not in PRESETS:
-        raise InvalidArgumentError("unknown preset", expected=f"one of {', '.join(PRESETS)}", got=name)
-    return PRESETS[name]
+    if name not in EXPERIMENT_PRESETS:
+        known = ", ".join(EXPERIMENT_PRESETS)
+        raise InvalidArgumentError("unknown preset", expected=f"one of {known}", got=name)
+    return EXPERIMENT_PRESETS[name]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
+from lpld_core.networks.models import network_source, seeded
 from lpld_core.training.evaluate import Accuracy, ValidationSet
-from lpld_core.training.losses import TrueClasses, student_loss
-from lpld_core.training.presets import TrainRecipe
+from lpld_core.training.losses import LossOf, StudentLoss, TrueClasses
 from lpld_core.training.run_directory import TrainingRun
-from lpld_core.training.trainer import EpochFacts, LossOf, Trainer
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.trainer import EpochFacts, Trainer
+from lpld_labels.codecs.label_meaning import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
@@ -26,26 +26,6 @@ Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
 
 SMALL_VIEWS_BELOW = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainJob:
-    """What to train and where to put it.
-
-    out: the run's directory (see run_directory.py). student: a network name; None chooses ResNet-18,
-    in its small-image form for views below 128 px. sampling: a policy of lpld_labels.loader.sampling.
-    evaluate_every, save_every: in epochs; the last epoch always does both.
-    image_cache: directory for decoded images that processes share; None keeps them in memory.
-    """
-
-    out: Path
-    recipe: TrainRecipe
-    student: str | None = None
-    seed: int = 0
-    sampling: str = "batches"
-    evaluate_every: int = 10
-    save_every: int = 1
-    image_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,48 +41,57 @@ class TrainResult:
 def train_student(
     pool: PoolReader,
     images_dir: str | os.PathLike[str],
-    job: TrainJob,
+    out: str | os.PathLike[str],
+    settings: TrainSettings,
     *,
     validation: ValidationSet | None = None,
-    device: str | torch.device = "cpu",
-    amp: bool = False,
-    workers: int = 0,
     progress: Progress | None = None,
     check_progress: Progress | None = None,
 ) -> TrainResult:
-    """Train until the budget is used: epochs x ceil(images / batch size) steps, whatever the pool holds.
+    """Train until the budget is used: epochs x steps of an epoch, whatever the pool holds.
 
-    workers: processes that prepare batches ahead; with 0 they are made between steps.
+    out: the run's directory (see run_directory.py).
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
-    _check(pool, job, validation)
+    _check(pool, settings, validation)
+    settings = resolved(settings, pool)
+    loss = StudentLoss(
+        settings, label_kind=pool.header.label_kind, kept=pool.manifest.codec.parameters.get("k")
+    )
     check_images(images_dir, pool.images, progress=check_progress)
-    name = job.student or default_student(pool)
-    with seeded(job.seed):
-        model = network_source(name).build(pool.classes).module
-    mean, std = preprocessing(pool)
-    trainer = Trainer(model, job.recipe, mean=mean, std=std, seed=job.seed, device=device, amp=amp)
-    run = TrainingRun(job.out, _settings(pool, job, name, amp))
-    start = _resume(run, trainer)
+    with seeded(settings.seed):
+        model = network_source(settings.student or default_student(pool)).build(pool.classes).module
+    trainer = Trainer(model, settings)
+    run = TrainingRun(Path(out), {**settings.deciding(), "pool": pool.manifest.content_digest})
+    start = _resume(run, trainer, loss)
     loader = pool_loader(
         pool,
         images_dir,
-        policy=job.sampling,
-        seed=job.seed,
+        policy=settings.sampling,
+        seed=settings.seed,
+        batches_per_epoch=epoch_steps(settings, pool),
         normalised=False,
-        num_workers=workers,
-        cache_directory=job.image_cache,
+        num_workers=settings.workers,
+        cache_directory=settings.image_cache,
     )
-    evaluate = partial(validation.accuracy, model, mean, std) if validation is not None else lambda: None
-    accuracy = evaluate() if start == job.recipe.epochs else None
-    for epoch in range(start, job.recipe.epochs):
-        last = epoch + 1 == job.recipe.epochs
-        facts = _epoch(loader, trainer, epoch, label_kind=pool.header.label_kind, progress=progress)
-        accuracy = evaluate() if last or (epoch + 1) % job.evaluate_every == 0 else None
-        run.log(_record(epoch, facts, accuracy))
-        if last or (epoch + 1) % job.save_every == 0:
-            run.save(epoch + 1, trainer.state())
-    run.finish(model.state_dict(), _about(pool, name))
+
+    def evaluate() -> Accuracy | None:
+        if validation is None or settings.mean is None or settings.std is None:
+            return None
+        return validation.accuracy(trainer.result, settings.mean, settings.std)
+
+    accuracy = evaluate() if start == settings.epochs else None
+    for epoch in range(start, settings.epochs):
+        last = epoch + 1 == settings.epochs
+        loss.start_epoch(epoch)
+        record = {"temperature": loss.temperature, "student_temperature": loss.student_temperature}
+        facts = _epoch(loader, trainer, loss, epoch, progress)
+        loss.end_epoch()
+        accuracy = evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
+        run.log(_record(epoch, facts, accuracy) | record)
+        if last or (epoch + 1) % settings.save_every == 0:
+            run.save(epoch + 1, {**trainer.state(), **loss.state()})
+    run.finish(trainer.result.state_dict(), _about(pool, settings))
     return TrainResult(
         weights=run.result,
         accuracy=accuracy,
@@ -111,24 +100,31 @@ def train_student(
     )
 
 
+def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
+    """Return the settings with what the pool decides filled in; an unknown normalisation is refused."""
+    mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
+    return replace(settings, student=settings.student or default_student(pool), mean=mean, std=std)
+
+
 def default_student(pool: PoolReader) -> str:
     """Return the network the papers use for views of the pool's size."""
     small = pool.header.augmentation.output_height < SMALL_VIEWS_BELOW
     return "small-resnet18" if small else "resnet18"
 
 
-def preprocessing(pool: PoolReader) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and std of the pool's first teacher, or ImageNet's where it names none."""
-    teacher = pool.header.teachers[0] if pool.header.teachers else None
-    if teacher is None or teacher.mean is None or teacher.std is None:
-        return IMAGENET_MEAN, IMAGENET_STD
-    return teacher.mean, teacher.std
+def epoch_steps(settings: TrainSettings, pool: PoolReader) -> int:
+    """Return how many label batches make an epoch."""
+    images, rows = len(pool.images), pool.header.batch_size
+    complete = bool((pool.index.rows == rows).all())
+    if settings.epoch_steps == "stored" and complete:
+        return max(1, images // rows)
+    return -(-images // rows)
 
 
-def _check(pool: PoolReader, job: TrainJob, validation: ValidationSet | None) -> None:
+def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet | None) -> None:
     if validation is not None:
         validation.require_classes(pool.classes)
-    if job.recipe.loss == "mse+gt" and int(pool.images.classes.max()) + 1 != pool.classes:
+    if settings.loss == "mse+gt" and int(pool.images.classes.max()) + 1 != pool.classes:
         raise InvalidArgumentError(
             "this loss needs the true classes, and the image folder has not as many as the labels",
             where=pool.location,
@@ -138,49 +134,31 @@ def _check(pool: PoolReader, job: TrainJob, validation: ValidationSet | None) ->
         )
 
 
-def _settings(pool: PoolReader, job: TrainJob, student: str, amp: bool) -> dict[str, Any]:
-    """Return what decides the outcome, so that a run is never continued as another."""
-    return {
-        **asdict(job.recipe),
-        "student": student,
-        "seed": job.seed,
-        "sampling": job.sampling,
-        "amp": amp,
-        "pool": pool.manifest.content_digest,
-    }
-
-
-def _resume(run: TrainingRun, trainer: Trainer) -> int:
+def _resume(run: TrainingRun, trainer: Trainer, loss: StudentLoss) -> int:
     found = run.resume()
     if found is None:
         run.keep_log_before(0)
         return 0
     epoch, state = found
     trainer.load_state(state)
+    loss.load_state(state)
     run.keep_log_before(epoch)
     return epoch
 
 
 def _epoch(
-    loader: PoolLoader, trainer: Trainer, epoch: int, *, label_kind: str, progress: Progress | None
+    loader: PoolLoader, trainer: Trainer, loss: StudentLoss, epoch: int, progress: Progress | None
 ) -> EpochFacts:
     loader.set_epoch(epoch)
     steps = len(loader)
-    all_steps = trainer.recipe.epochs * steps
+    all_steps = trainer.settings.epochs * steps
 
     def batches() -> Iterator[tuple[torch.Tensor, LossOf]]:
         for batch in loader:
             if len(batch.labels) < 2:
                 continue  # BatchNorm cannot learn from a single view
             truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
-            loss = partial(
-                student_loss,
-                trainer.recipe,
-                labels=batch.labels.to(trainer.device),
-                truth=truth.to(trainer.device),
-                label_kind=label_kind,
-            )
-            yield batch.images, loss
+            yield batch.images, loss.of(batch.labels.to(trainer.device), truth.to(trainer.device))
 
     def report(done: int, total: int) -> None:
         del total
@@ -199,16 +177,15 @@ def _record(epoch: int, facts: EpochFacts, accuracy: Accuracy | None) -> dict[st
     }
 
 
-def _about(pool: PoolReader, student: str) -> dict[str, Any]:
+def _about(pool: PoolReader, settings: TrainSettings) -> dict[str, Any]:
     augmentation = pool.header.augmentation
-    mean, std = preprocessing(pool)
     return {
-        "network": student,
+        "network": settings.student,
         "classes": pool.classes,
         "preprocessing": {
             "input_size": [augmentation.output_height, augmentation.output_width],
-            "mean": list(mean),
-            "std": list(std),
+            "mean": list(settings.mean or ()),
+            "std": list(settings.std or ()),
         },
         "pool": pool.manifest.content_digest,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from lpld_core.images.rendering import rendered
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.networks.weights import save_weights
 from lpld_core.training.evaluate import Accuracy, ValidationSet
-from lpld_core.training.losses import mixed_cross_entropy, true_classes
-from lpld_core.training.presets import LabelRecipe, TrainRecipe
-from lpld_core.training.trainer import LossOf, Trainer
+from lpld_core.training.losses import LossOf, mixed_cross_entropy, true_classes
+from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.trainer import Trainer
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
@@ -30,8 +31,14 @@ Progress = Callable[[int, int], None]
 SMALL_TEACHER = "small-resnet10:width=32,stem_stride=2"
 """1.2 million parameters: trains in minutes on a laptop at 64 px."""
 TEACHER_VIEWS = LabelRecipe(batch_size=64, crop_scale=(0.35, 1.0))
-TEACHER_RECIPE = TrainRecipe(
-    epochs=30, learning_rate=0.002, weight_decay=0.05, warm_up_epochs=1, label_smoothing=0.1
+TEACHER_RECIPE = TrainSettings(
+    epochs=30,
+    learning_rate=0.002,
+    weight_decay=0.05,
+    decay_on="all",
+    warm_up_epochs=1,
+    rate_steps="step",
+    label_smoothing=0.1,
 )
 
 
@@ -40,14 +47,14 @@ class TeacherJob:
     """How to train a classifier with hard labels.
 
     out: the safetensors file to write. views: how images are augmented, and the batch size; its
-    epochs do not count, those of `recipe` do.
+    epochs do not count, those of `recipe` do. mean, std, seed: replace those of `recipe`.
     """
 
     out: Path
     network: str = SMALL_TEACHER
     size: tuple[int, int] = (64, 64)
     views: LabelRecipe = TEACHER_VIEWS
-    recipe: TrainRecipe = TEACHER_RECIPE
+    recipe: TrainSettings = TEACHER_RECIPE
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     seed: int = 0
@@ -75,7 +82,10 @@ def train_teacher(
         validation.require_classes(classes)
     with seeded(job.seed):
         model = network_source(job.network).build(classes).module
-    trainer = Trainer(model, job.recipe, mean=job.mean, std=job.std, seed=job.seed, device=device, amp=amp)
+    settings = replace(
+        job.recipe, mean=job.mean, std=job.std, seed=job.seed, device=str(device), amp=amp, workers=workers
+    )
+    trainer = Trainer(model, settings)
     store = ImageStore(images_dir, table)
     steps = batches_per_epoch(len(table), job.views.batch_size)
     for epoch in range(job.recipe.epochs):

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from lpld_core.networks.models import seeded
 from lpld_core.networks.weights import Tensors
-from lpld_core.training.presets import TrainRecipe
+from lpld_core.training.losses import LossOf
 from lpld_core.training.schedules import rate_factor
-from lpld_labels.errors import ComputationError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.weight_average import WeightAverage
+from lpld_labels.errors import ComputationError, InvalidArgumentError
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 
-LossOf = Callable[[torch.Tensor], torch.Tensor]
-"""Logits [B, C] on the training device -> scalar loss."""
 Progress = Callable[[int, int], None]
-# Keeps these draws apart from others keyed by (seed, epoch).
-_STREAM = 0x54524149
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -43,30 +42,23 @@ class EpochFacts:
 
 
 class Trainer:
-    """Trains one network by a recipe.
+    """Trains one network; the settings must say the normalisation of its pixels."""
 
-    mean, std: normalisation of the pixels. amp: autocast to bfloat16, which needs no loss scaling.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        recipe: TrainRecipe,
-        *,
-        mean: Sequence[float],
-        std: Sequence[float],
-        seed: int,
-        device: str | torch.device = "cpu",
-        amp: bool = False,
-    ) -> None:
-        self.device = torch.device(device)
+    def __init__(self, model: nn.Module, settings: TrainSettings) -> None:
+        if settings.mean is None or settings.std is None:
+            raise InvalidArgumentError("training needs a normalisation", expected="mean and std")
+        self._mean, self._std = settings.mean, settings.std
+        self.settings = settings
+        self.device = torch.device(settings.device)
         self._format = _memory_format(model, self.device)
         self.model = model.to(self.device).to(memory_format=self._format)
-        self.recipe = recipe
-        self._mean, self._std = mean, std
-        self._seed = seed
-        self._amp = amp
-        self._optimizer = _optimizer(self.model, recipe)
+        self._optimizer = _optimizer(self.model, settings)
+        self._average = None if settings.ema is None else WeightAverage(self.model, settings.ema)
+
+    @property
+    def result(self) -> nn.Module:
+        """What to evaluate and keep: the averaged network where there is one."""
+        return self.model if self._average is None else self._average.model
 
     def run_epoch(
         self,
@@ -84,9 +76,9 @@ class Trainer:
         self.model.train()
         total = torch.zeros((), dtype=torch.float64)
         images = rate = 0.0
-        with seeded(int(keyed_generator(self._seed, _STREAM, epoch).random() * 2**53)):
+        with seeded(int(keyed_generator(self.settings.seed, Stream.TRAINING, epoch).random() * 2**53)):
             for number, (pixels, loss_of) in enumerate(batches):
-                rate = self.recipe.learning_rate * rate_factor(self.recipe, epoch + number / steps)
+                rate = self.settings.learning_rate * rate_factor(self.settings, epoch + number / steps)
                 total += self._step(pixels, loss_of, rate) * len(pixels)
                 images += len(pixels)
                 if progress is not None:
@@ -109,25 +101,27 @@ class Trainer:
             group["lr"] = rate
         inputs = normalise(pixels.to(self.device, non_blocking=True), self._mean, self._std)
         inputs = inputs.contiguous(memory_format=self._format)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._amp):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
             output = self.model(inputs)
         loss = loss_of(output.float())
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if self._average is not None:
+            self._average.update(self.model)
         self._optimizer.step()
         return loss.detach().cpu()
 
     def state(self) -> Tensors:
-        """Return all that the next epoch depends on: parameters, buffers, optimizer state."""
+        """Return all that the next epoch depends on: parameters, buffers, optimizer state, average."""
         tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
         for index, fields in self._optimizer.state_dict()["state"].items():
             for field, value in fields.items():
                 if isinstance(value, torch.Tensor):
                     tensors[f"{_OPTIMIZER}{index}.{field}"] = value
-        return tensors
+        return tensors if self._average is None else {**tensors, **self._average.state()}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Go on from what `state` returned."""
+        """Go on from what `state` returned, which may have been saved with other tensors."""
         self.model.load_state_dict(
             {name.removeprefix(_MODEL): value for name, value in tensors.items() if name.startswith(_MODEL)}
         )
@@ -138,6 +132,8 @@ class Trainer:
                 state.setdefault(int(index), {})[field] = value
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if self._average is not None:
+            self._average.load_state(tensors)
 
 
 def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_format:
@@ -157,12 +153,19 @@ def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_forma
     return torch.contiguous_format if narrow and device.type == "cpu" else torch.channels_last
 
 
-def _optimizer(model: nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(
-            model.parameters(),
-            lr=recipe.learning_rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-        )
-    return torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    groups = parameter_groups(model, settings)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate)
+
+
+def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
+    """Return what decays and, where only weights do, what does not: biases and normalisation."""
+    decaying: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        weight = parameter.ndim > 1 or settings.decay_on == "all"
+        (decaying if weight else spared).append(parameter)
+    groups = [(decaying, settings.weight_decay), (spared, 0.0)]
+    return [{"params": tensors, "weight_decay": decay} for tensors, decay in groups if tensors]

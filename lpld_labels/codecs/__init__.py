@@ -1,4 +1,4 @@
-"""Label codecs by name. To add one: implement `Codec` in its own file and list it here."""
+"""Label codecs by name. To add one: implement `Codec` in its own file and register it here."""
 
 from __future__ import annotations
 
@@ -12,40 +12,56 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, PoolFormatError
 from lpld_labels.format.manifest import CodecEntry
 
-CODECS: Mapping[str, type[Codec]] = {
-    kind.name: kind
-    for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec)
-}
+CODECS: dict[str, type[Codec]] = {}
+"""Name -> class, the most faithful of the planned ones first."""
 
-SPELLINGS: Mapping[str, Codec] = {
-    "f16": Float16Codec(),
-    "f16:plain": Float16Codec(layout="plain"),
-    "f32": Float32Codec(),
-    "f32:plain": Float32Codec(layout="plain"),
-    "int8": Int8Codec(),
-    "int6": Int6Codec(),
-    "int4": Int4Codec(),
-}
-"""How a codec that needs no fitting is named on a command line."""
+__all__ = [
+    "CODECS",
+    "Codec",
+    "EncodedLabels",
+    "Payload",
+    "codec_kind",
+    "codec_named",
+    "planned_codecs",
+    "register_codec",
+    "restore_codec",
+]
 
-TOPK_SPELLING = "topk:K[:BITS]"
 
-__all__ = ["CODECS", "SPELLINGS", "Codec", "EncodedLabels", "Payload", "codec_named", "restore_codec"]
+def register_codec(kind: type[Codec]) -> type[Codec]:
+    """Make a codec known by its name, to every command and to every pool that is read."""
+    CODECS[kind.name] = kind
+    return kind
+
+
+for _kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec):
+    register_codec(_kind)
+
+
+def codec_kind(spelling: str) -> type[Codec]:
+    """Return the class of a codec by its name or one of its spellings."""
+    kind = CODECS.get(spelling.split(":", maxsplit=1)[0])
+    if kind is None:
+        raise _unknown(spelling)
+    return kind
 
 
 def codec_named(spelling: str, *, label_kind: str = "logits") -> Codec:
     """Return the codec a person asked for, e.g. ``f16``, ``f16:plain``, ``topk:50`` or ``topk:50:8``."""
-    if spelling in SPELLINGS:
-        return SPELLINGS[spelling]
-    name, *numbers = spelling.split(":")
-    if name == "topk" and 1 <= len(numbers) <= 2 and all(number.isdecimal() for number in numbers):
-        k, bits = [*map(int, numbers), 16][:2]
-        return TopKCodec(k=k, value_bits=bits, label_kind=label_kind)
-    raise InvalidArgumentError(
-        "unknown codec",
-        expected=f"one of {', '.join([*sorted(SPELLINGS), TOPK_SPELLING])}",
-        got=spelling,
-    )
+    codec = codec_kind(spelling).spelled(spelling.split(":")[1:], label_kind=label_kind)
+    if codec is None:
+        raise _unknown(spelling)
+    return codec
+
+
+def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
+    """Return the codecs that are tried unasked, most faithful first: those that are fitted, or the others."""
+    return tuple(name for name, kind in CODECS.items() if kind.planned and bool(kind.demands) == fitted)
+
+
+def _unknown(spelling: str) -> InvalidArgumentError:
+    known = {name for kind in CODECS.values() if not kind.demands for name in kind.spellings or (kind.name,)}
+    return InvalidArgumentError("unknown codec", expected=f"one of {', '.join(sorted(known))}", got=spelling)
 
 
 def restore_codec(entry: CodecEntry, tables: Mapping[str, bytes], *, where: str) -> Codec:

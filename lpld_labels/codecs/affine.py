@@ -23,11 +23,12 @@ from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
 
-class _AffineCodec(Codec):
+class AffineCodec(Codec):
     """Per-row affine labels: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
 
     bits: ClassVar[int]
     lossless = False
+    planned = True
 
     @property
     def granularity(self) -> Granularity:
@@ -88,21 +89,21 @@ class _AffineCodec(Codec):
         return cls()
 
 
-class Int8Codec(_AffineCodec):
+class Int8Codec(AffineCodec):
     """256 levels: half the bytes of float16, next to nothing lost."""
 
     name = "int8"
     bits = 8
 
 
-class Int6Codec(_AffineCodec):
+class Int6Codec(AffineCodec):
     """64 levels."""
 
     name = "int6"
     bits = 6
 
 
-class Int4Codec(_AffineCodec):
+class Int4Codec(AffineCodec):
     """16 levels: a quarter of the bytes of float16."""
 
     name = "int4"

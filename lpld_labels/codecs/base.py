@@ -2,8 +2,9 @@
 
 A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays
 with one row per view or one row per batch) and back. What it needs once per pool is found before the
-first batch (see klt_fit.py) and lives in its `parameters` (small, JSON, in the manifest) and `tables`
-(files).
+first batch (`fitter`) and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
+
+Nobody outside this package asks which class a codec is: whatever they want to know is a member here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ import pyarrow as pa
 
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
+
+if TYPE_CHECKING:
+    from lpld_labels.codecs.fitting import Fitter, FittingLabels
+    from lpld_labels.codecs.topk import TopKCodec
 
 Granularity = Literal["view", "batch"]
 Payload = Mapping[str, pa.Array]
@@ -58,6 +63,43 @@ class Codec(ABC):
 
     native_dtype: ClassVar[npt.DTypeLike] = np.float32
     """The dtype that decoding gives without rounding: what readers return unless told otherwise."""
+
+    label_dtype: ClassVar[npt.DTypeLike] = np.float16
+    """What new labels are rounded to before they are encoded: a pool built with a lossy codec then equals a
+    float16 pool encoded later."""
+
+    spellings: ClassVar[tuple[str, ...]] = ()
+    """How people ask for codecs of this kind, e.g. ``f16:plain``; without any, the name alone."""
+
+    demands: ClassVar[tuple[str, ...]] = ()
+    """What codecs of this kind can be fitted to (fields of `CodecRequest`); none if they need no fitting."""
+
+    planned: ClassVar[bool] = False
+    """Whether `plan` tries codecs of this kind unasked."""
+
+    target: Mapping[str, Any] = {}
+    """What was asked for when the codec was fitted (see `CodecRequest.target`)."""
+
+    @classmethod
+    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
+        """Return the codec of a spelling ``name:argument:...``, or None if there is none such."""
+        del label_kind
+        return None if arguments or cls.demands else cls()
+
+    @classmethod
+    def fitter(cls, labels: FittingLabels, *, rows: int, seed: int = 0) -> Fitter:
+        """Return what fits codecs of this kind to labels; `rows` of the pool will share what is fitted."""
+        raise NotImplementedError(f"codec '{cls.name}' needs no fitting")
+
+    @property
+    def top_k(self) -> TopKCodec | None:
+        """The codec itself if it stores some entries of each row by their class, else None."""
+        return None
+
+    def describe(self) -> str:
+        """Return name and settings in a few words."""
+        settings = ", ".join(f"{name} {value}" for name, value in self.parameters().items())
+        return f"{self.name}, {settings}" if settings else self.name
 
     @property
     @abstractmethod

@@ -2,7 +2,9 @@
 
 "Kept" at temperature T is 1 - sum KL(p || q) / sum KL(p || uniform), with p and q the softmax of the
 true and the decoded logits over T: 1 is everything, 0 is no better than knowing nothing, and a code
-that misleads falls below 0. Sums run over rows, so confident rows weigh more.
+that misleads falls below 0. Sums run over rows, so confident rows weigh more. Where a true probability
+above 0 was decoded to 0, the divergence would be infinite however little was lost: it counts as the
+smallest half there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.codecs.float16 import converted
-from lpld_labels.codecs.probabilities import log_probabilities
+from lpld_labels.codecs.label_meaning import SMALLEST, as_logits
 from lpld_labels.format.records import LabelArray
 
 TEMPERATURES = (1.0, 4.0, 20.0)
@@ -62,13 +64,12 @@ class FidelityMeter:
         """Take in float16/float32 [B, C] labels and what a codec made of them."""
         for start in range(0, len(true), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            self._add(self._logits(true[part]), self._logits(decoded[part]))
+            expected, found = self._logits(true[part]), self._logits(decoded[part])
+            found[np.isneginf(found) & np.isfinite(expected)] = np.log(SMALLEST)
+            self._add(expected, found)
 
     def _logits(self, labels: LabelArray) -> Doubles:
-        values = converted(labels, np.float32)
-        if self._label_kind == "probabilities":
-            values = log_probabilities(values)
-        return values.astype(np.float64)
+        return as_logits(converted(labels, np.float32), self._label_kind).astype(np.float64)
 
     def _add(self, true: Doubles, decoded: Doubles) -> None:
         chosen = np.take_along_axis(true, decoded.argmax(axis=1)[:, None], axis=1)[:, 0]
@@ -78,10 +79,12 @@ class FidelityMeter:
             scaled, other = true / temperature, decoded / temperature
             weights, total = _softmax(scaled)
             other_total = _softmax(other)[1]
-            self._lost[temperature] += float(
-                ((weights * (scaled - other)).sum(axis=1) - total + other_total).sum()
-            )
-            self._known[temperature] += float(((weights * scaled).sum(axis=1) - total).sum())
+            # What has no mass costs nothing, though its logit be minus infinity.
+            massive = weights > 0
+            gap = np.subtract(scaled, other, out=np.zeros_like(scaled), where=massive)
+            self._lost[temperature] += float(((weights * gap).sum(axis=1) - total + other_total).sum())
+            level = np.where(massive, scaled, 0.0)
+            self._known[temperature] += float(((weights * level).sum(axis=1) - total).sum())
             self._known[temperature] += len(true) * float(np.log(true.shape[1]))
 
     def result(self) -> Fidelity:

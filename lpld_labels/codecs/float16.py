@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs import arrow_memory as warm
+from lpld_labels.codecs import arrow_memory
 
 # float32 keeps exponents with bias 127, float16 with bias 15; 2**112 moves between them.
 _BIAS_UP = np.float32(2.0**112)
@@ -25,7 +25,7 @@ _BLOCK = 24_000
 def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
     """Return float16 values of any shape as float32, exactly."""
     source = np.ascontiguousarray(values).view(np.uint16).reshape(-1)
-    target = warm.empty(source.size, np.float32)
+    target = arrow_memory.empty(source.size, np.float32)
     for start in range(0, source.size, _BLOCK):
         bits = source[start : start + _BLOCK].astype(np.uint32)
         sign = bits & 0x8000
@@ -43,7 +43,7 @@ def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
 def to_float16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     """Return float32 values of any shape rounded to the nearest float16, ties to even."""
     source = np.ascontiguousarray(values, np.float32).reshape(-1)
-    target = warm.empty(source.size, np.float16)
+    target = arrow_memory.empty(source.size, np.float16)
     for start in range(0, source.size, _BLOCK):
         _round_block(source[start : start + _BLOCK], target[start : start + _BLOCK])
     return target.reshape(values.shape)

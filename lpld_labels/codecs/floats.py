@@ -8,7 +8,7 @@ plain    one row per view; column ``labels`` is a list of floats that DuckDB and
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
-from lpld_labels.codecs import arrow_memory as warm
+from lpld_labels.codecs import arrow_memory
 from lpld_labels.codecs.base import (
     CanonicalBytes,
     Codec,
@@ -53,6 +53,11 @@ class _FloatCodec(Codec):
     @property
     def granularity(self) -> Granularity:
         return "view" if self.layout == "plain" else "batch"
+
+    @classmethod
+    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
+        del label_kind
+        return {(): cls(), ("plain",): cls(layout="plain")}.get(tuple(arguments))
 
     def parameters(self) -> dict[str, Any]:
         return {"layout": self.layout}
@@ -117,7 +122,7 @@ class _FloatCodec(Codec):
         return np.asarray(lists.values.slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
-        merged = warm.empty(size, f"<u{self.dtype.itemsize}")
+        merged = arrow_memory.empty(size, f"<u{self.dtype.itemsize}")
         for k in reversed(range(self.dtype.itemsize)):
             plane = _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
             if k == self.dtype.itemsize - 1:
@@ -172,6 +177,8 @@ class Float16Codec(_FloatCodec):
     """Half precision: what relabelling programs store today."""
 
     name = "f16"
+    spellings = ("f16", "f16:plain")
+    planned = True
     native_dtype = np.float16
     dtype = np.dtype("<f2")
     arrow_type = pa.float16()
@@ -181,5 +188,7 @@ class Float32Codec(_FloatCodec):
     """Single precision, for teachers whose logits do not fit half."""
 
     name = "f32"
+    spellings = ("f32", "f32:plain")
+    label_dtype = np.float32
     dtype = np.dtype("<f4")
     arrow_type = pa.float32()

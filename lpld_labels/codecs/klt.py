@@ -29,10 +29,11 @@ import pyarrow as pa
 from lpld_labels.codecs.bands import Integers, pack_bands, pack_integers, unpack_bands, unpack_integers
 from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.codecs.class_sets import pack_sets, unpack_sets
+from lpld_labels.codecs.fitting import Fitter, FittingLabels
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt_quantise import PEAK_SHARE, KltQuantiser, Numbers
 from lpld_labels.codecs.klt_tables import KltTables
-from lpld_labels.codecs.probabilities import log_probabilities, softmax
+from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import IntArray, LabelArray
@@ -64,6 +65,8 @@ class KltCodec(Codec):
 
     name = "klt"
     lossless = False
+    demands = ("fidelity", "bytes_per_row", "step", "budget")
+    planned = True
 
     def __init__(
         self,
@@ -86,10 +89,29 @@ class KltCodec(Codec):
         self.basis: FloatArray = tables.basis()
         """float32 [L + 1, C]."""
 
+    @classmethod
+    def fitter(cls, labels: FittingLabels, *, rows: int, seed: int = 0) -> Fitter:
+        """Return what fits this codec to labels."""
+        # Fitting codes labels, and is needed only once.
+        from lpld_labels.codecs.klt_fit import KltFitter
+
+        return KltFitter(
+            fit=labels.fit,
+            tune=labels.tune,
+            rows=rows,
+            batch_size=labels.batch_size,
+            label_kind=labels.label_kind,
+            seed=seed,
+        )
+
     @property
     def granularity(self) -> Granularity:
         """One row per batch."""
         return "batch"
+
+    def describe(self) -> str:
+        """Return step and number of coefficients."""
+        return f"{self.name}, step {self.step:.4g}, {self.dimensions} coefficients per row"
 
     @property
     def dimensions(self) -> int:
@@ -148,8 +170,7 @@ class KltCodec(Codec):
         return self._quantiser.integers(self._logits(labels))
 
     def _logits(self, labels: LabelArray) -> FloatArray:
-        values = converted(labels, np.float32)
-        return log_probabilities(values) if self.label_kind == "probabilities" else values
+        return as_finite_logits(converted(labels, np.float32), self.label_kind)
 
     def _quantised(self, labels: LabelArray) -> Numbers:
         return self._quantiser.numbers(self._logits(labels))

@@ -16,12 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lpld_labels.codecs.bands import LARGEST, band_edges
+from lpld_labels.codecs.base import Codec
 from lpld_labels.codecs.evaluation import payload_bytes, rebatched
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
+from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt import FloatArray, KltCodec
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.klt_tables import KltTables
-from lpld_labels.codecs.spectrum import as_logits, find_spectrum
+from lpld_labels.codecs.label_meaning import as_finite_logits, check_temperature
+from lpld_labels.codecs.request import CodecRequest
+from lpld_labels.codecs.spectrum import find_spectrum
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import LabelArray
 
@@ -96,13 +100,27 @@ class KltFitter:
             target=target if target is not None else {"step": step},
         )
 
+    def fitted(self, request: CodecRequest) -> KltCodec:
+        """Return the codec that meets a request for a step, a size or, by default, a fidelity."""
+        target = request.target()
+        if request.step is not None:
+            return self.codec(request.step, target=target)
+        if request.bytes_per_row is not None:
+            return self.within(request.bytes_per_row, request)
+        return self.for_fidelity(target["fidelity"], temperature=target["temperature"], target=target)
+
+    def within(self, bytes_per_row: float, request: CodecRequest) -> KltCodec:
+        """Return the codec that keeps most within so many bytes per row, tables included."""
+        target = request.target()
+        return self.for_bytes_per_row(bytes_per_row, temperature=target["temperature"], target=target)
+
     def for_fidelity(
         self, fidelity: float, *, temperature: float, target: Mapping[str, float] | None = None
     ) -> KltCodec:
         """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
         if not 0 < fidelity < 1:
             raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
-        _check_temperature(temperature)
+        check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
             lost = 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
@@ -128,7 +146,7 @@ class KltFitter:
         """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
         if not limit > 0:
             raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
-        _check_temperature(temperature)
+        check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
             return math.log(self.bytes_per_row(codec) / limit)
@@ -157,11 +175,11 @@ class KltFitter:
             meter.add(block, codec.approximated(block))
         return meter.result()
 
-    def bytes_per_row(self, codec: KltCodec) -> float:
+    def bytes_per_row(self, codec: Codec) -> float:
         """Return payload bytes per row, measured, plus the tables' share."""
         return self.payload_per_row(codec) + sum(map(len, codec.tables().values())) / self.rows
 
-    def payload_per_row(self, codec: KltCodec) -> float:
+    def payload_per_row(self, codec: Codec) -> float:
         """Return payload bytes per row of full batches made of the rows judged on."""
         batches = rebatched(self._tune, self.batch_size)
         used = sum(payload_bytes(codec.encode(batch).payload) for batch in batches)
@@ -273,17 +291,14 @@ class KltFitter:
         return good[2]
 
 
-def _check_temperature(temperature: float) -> None:
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise InvalidArgumentError("temperature is wrong", expected="a number > 0", got=temperature)
-
-
 def _within(place: float, bounds: tuple[float, float]) -> float:
     return min(max(place, bounds[0]), bounds[1])
 
 
 def _spread_of_row_means(blocks: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> float:
-    shifts = [(as_logits(block, label_kind) - mean).mean(axis=1) for block in blocks]
+    shifts = [
+        (as_finite_logits(converted(block, np.float32), label_kind) - mean).mean(axis=1) for block in blocks
+    ]
     return float(np.concatenate(shifts).std() * math.sqrt(len(mean)))
 
 

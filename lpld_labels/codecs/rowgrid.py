@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs import arrow_memory as warm
+from lpld_labels.codecs import arrow_memory
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format.records import LabelArray
@@ -56,7 +56,7 @@ class RowGrid:
 
     def values(self) -> npt.NDArray[np.float32]:
         """Return the values the codes stand for, float32 [B, n]."""
-        values = warm.converted_copy(self.codes, np.float32)
+        values = arrow_memory.converted_copy(self.codes, np.float32)
         values *= self.scale.astype(np.float32)[:, None]
         values += self.offset.astype(np.float32)[:, None]
         return values
@@ -73,9 +73,9 @@ class RowGrid:
         )
         table = converted(levels.values(), np.float16)
         first = np.arange(len(self.codes), dtype=np.intp)[:, None] << bits
-        place = np.add(self.codes, first, out=warm.empty(self.codes.shape, np.intp))
+        place = np.add(self.codes, first, out=arrow_memory.empty(self.codes.shape, np.intp))
         # Codes of damaged rows cannot reach outside the table: they are bits wide by construction.
-        halves = warm.empty(self.codes.shape, np.float16)
+        halves = arrow_memory.empty(self.codes.shape, np.float16)
         np.take(table.reshape(-1), place, out=halves, mode="clip")
         return halves
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.codecs.float16 import converted
-from lpld_labels.codecs.probabilities import log_probabilities
+from lpld_labels.codecs.label_meaning import as_finite_logits
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
@@ -48,19 +48,13 @@ class Spectrum:
         return np.concatenate(parts) if parts else np.empty((0, len(self.directions)), np.float32)
 
 
-def as_logits(labels: LabelArray, label_kind: str) -> FloatArray:
-    """Return float32 logits of labels of either kind."""
-    values = converted(labels, np.float32)
-    return log_probabilities(values) if label_kind == "probabilities" else values
-
-
 def find_spectrum(blocks: Sequence[LabelArray], *, label_kind: str = "logits", seed: int = 0) -> Spectrum:
     """Find the directions of labels given in blocks, float16/float32 [B, C] each."""
     rows = sum(len(block) for block in blocks)
     classes = blocks[0].shape[1]
     total = np.zeros(classes)
     for block in blocks:
-        total += as_logits(block, label_kind).sum(axis=0, dtype=np.float64)
+        total += as_finite_logits(converted(block, np.float32), label_kind).sum(axis=0, dtype=np.float64)
     mean = (total / rows).astype(np.float32)
     if classes <= EXACT_CLASSES:
         frame = np.eye(classes, dtype=np.float32)
@@ -83,7 +77,9 @@ def find_spectrum(blocks: Sequence[LabelArray], *, label_kind: str = "logits", s
 def _centred(blocks: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> Iterator[FloatArray]:
     """Yield some hundred rows at a time around the mean, with each row's own mean removed."""
     for group in _groups(blocks):
-        values = np.concatenate([as_logits(block, label_kind) for block in group])
+        values = np.concatenate(
+            [as_finite_logits(converted(block, np.float32), label_kind) for block in group]
+        )
         values -= mean
         values -= values.mean(axis=1, keepdims=True)
         yield values

@@ -8,12 +8,12 @@ logits         log of the mean of exp(logit) over the missing classes, which giv
 probabilities  the mean probability of the missing classes.
 
 A payload without tail (folders that stored none) decodes the missing classes to a level with no
-mass, which is marginal re-normalisation; see marginal.py for both decoders at any temperature.
+mass, which is marginal re-normalisation (Fast Knowledge Distillation); with a tail it is marginal smoothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,7 @@ class TopKCodec(Codec):
     """The k largest labels per row with `value_bits` bits each."""
 
     name = "topk"
+    spellings = ("topk:K[:BITS]",)
     lossless = False
 
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
@@ -76,6 +77,19 @@ class TopKCodec(Codec):
         self.k = k
         self.value_bits = value_bits
         self.label_kind = label_kind
+
+    @classmethod
+    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
+        """Return the codec of K and, if given, BITS."""
+        if not 1 <= len(arguments) <= 2 or not all(number.isdecimal() for number in arguments):
+            return None
+        k, bits = [*map(int, arguments), 16][:2]
+        return cls(k=k, value_bits=bits, label_kind=label_kind)
+
+    @property
+    def top_k(self) -> TopKCodec:
+        """The codec itself."""
+        return self
 
     @property
     def granularity(self) -> Granularity:
@@ -117,7 +131,7 @@ class TopKCodec(Codec):
         kept = largest(labels, self.k)
         indices = members(kept, self.k)
         values = labels[kept].reshape(-1, self.k)
-        tail = _tail_level(labels, kept, self.label_kind) if self.k < classes else None
+        tail = tail_level(labels, kept, self.label_kind) if self.k < classes else None
         return self._packed(self._stored(values), indices, tail, classes)
 
     def encode_sparse(
@@ -271,7 +285,7 @@ class TopKCodec(Codec):
         return cls(k=k, value_bits=value_bits, label_kind=label_kind)
 
 
-def _tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
+def tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
     """Return the level [B] of the missing classes, rounded to half precision: it needs no more."""
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
     if label_kind == "logits":

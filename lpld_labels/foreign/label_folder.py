@@ -2,7 +2,8 @@
 
 epoch_{e}/batch_{b}.tar     one file per batch, by epoch
 batch_{n}.tar               one file per batch, numbered through
-[train/]{class}/{image}.tar one file per image
+{class}/{image}.tar         one file per image; the classes may lie below train or NAME/train, as
+                            FKD's program puts them into its save path
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def _batches(folder: Path) -> tuple[dict[int, Path], list[str]]:
 
 
 def _image_files(root: Path) -> dict[tuple[str, str], Path]:
-    """Return the per-image files of class folders, which may lie below ``train``."""
-    base = root / "train" if (root / "train").is_dir() else root
+    """Return the per-image files of class folders, which may lie below ``train`` or ``NAME/train``."""
+    base = _classes_folder(root)
     found = {}
     for class_name in _names(base):
         folder = base / class_name
@@ -110,3 +111,17 @@ def _image_files(root: Path) -> dict[tuple[str, str], Path]:
                 if name.endswith(_IMAGE_SUFFIX):
                     found[class_name, name.removesuffix(_IMAGE_SUFFIX)] = folder / name
     return found
+
+
+def _classes_folder(root: Path) -> Path:
+    if (root / "train").is_dir():
+        return root / "train"
+    below = [root / name / "train" for name in _names(root) if (root / name / "train").is_dir()]
+    if len(below) > 1:
+        raise LabelSourceError(
+            "labels of several data sets are here",
+            where=root,
+            got=", ".join(path.parent.name for path in below),
+            hint="give one of these folders",
+        )
+    return below[0] if below else root

@@ -67,6 +67,33 @@ def epoch_orders(count: int, *, era: Era, seed: int = DEFAULT_SEED) -> Iterator[
             permutations.skip()
 
 
+class SampledOrders:
+    """The order of any epoch, as `epoch_orders` yields them; asking for them in turn is cheapest."""
+
+    def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SEED) -> None:
+        self._count, self._era, self._seed = count, era, seed
+        self._restart()
+
+    def _restart(self) -> None:
+        self._permutations = RandomOrder(self._count, seed=self._seed)
+        self._epoch = -1
+        self._order = np.empty(0, np.int32)
+
+    def __getitem__(self, epoch: int) -> IntArray:
+        """Return int32 [count]."""
+        if epoch < self._epoch:
+            self._restart()
+        drawn = PERMUTATIONS_PER_EPOCH[self._era]
+        while self._epoch < epoch:
+            wanted = self._epoch + 1 == epoch
+            if wanted:
+                self._order = self._permutations.next()
+            for _ in range(drawn - 1 if wanted else drawn):
+                self._permutations.skip()
+            self._epoch += 1
+        return self._order
+
+
 def _torch_generator(seed: int) -> np.random.MT19937:
     """Return MT19937 seeded as ``torch.Generator().manual_seed`` does: by the lower 32 bits."""
     key = np.empty(_WORDS, np.uint32)

@@ -6,7 +6,8 @@ the generator for the same numbers in the same order. All draws are float64 in [
 because those may change between releases.
 
 An epoch's image order is the stable argsort of N draws of ``keyed_generator(seed, epoch)``; batch b
-takes images [b * batch_size, (b + 1) * batch_size) of it. For the views of a batch of B images,
+takes images [b * batch_size, (b + 1) * batch_size) of it. (A build for other programs takes their
+order instead; nothing else changes.) For the views of a batch of B images,
 ``keyed_generator(seed, epoch, batch)`` is asked, in this order and only for what is used, for
 
 1. patches   [B, n*n]   each row's stable argsort is its patch order
@@ -59,19 +60,23 @@ def draw_views(
     batch: int,
     batch_size: int,
     strength: float | None = None,
+    order: IntArray | None = None,
 ) -> ViewBatch:
     """Draw the views of one batch. A pure function: same arguments, same views, always.
 
     images: gives the number of images and their sizes, which may differ.
     strength: the mix strength, where it was drawn before; else it is made of two draws, with functions
         whose last bits depend on the machine.
+    order: int32 [N], the epoch's image order; None to draw it from the seed.
     """
     batches = batches_per_epoch(len(images), batch_size)
     if not 0 <= batch < batches:
         raise InvalidArgumentError(
             "no such batch in an epoch", expected=f"0 to {batches - 1}", got=batch, where=f"epoch {epoch}"
         )
-    chosen = _epoch_order(seed, epoch, len(images))[batch * batch_size : (batch + 1) * batch_size]
+    if order is None:
+        order = _epoch_order(seed, epoch, len(images))
+    chosen = order[batch * batch_size : (batch + 1) * batch_size]
     heights, widths = images.heights[chosen].astype(np.int64), images.widths[chosen].astype(np.int64)
     rng = keyed_generator(seed, epoch, batch)
     rows = len(chosen)

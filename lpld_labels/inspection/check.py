@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.format.digests import batch_digest, content_digest
+from lpld_labels.format.digests import batch_digest
 from lpld_labels.format.manifest import FileEntry
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import MANIFEST_FILE
@@ -147,13 +147,7 @@ def _check_shards(pool: PoolReader, damaged: set[str], ticker: _Ticker) -> tuple
             batches += len(keys)
             rows += view_file.rows
         ticker.add(view_file.bytes + label_file.bytes)
-    digest = content_digest(
-        classes=pool.classes,
-        label_kind=pool.header.label_kind,
-        codec_identity=pool.codec.identity(),
-        images_digest=pool.images.digest(),
-        batch_digests=pool.index.digests(),
-    )
+    digest = pool.digest_of(pool.index.digests())
     if digest != pool.manifest.content_digest:
         message = f"content digest is wrong (expected {pool.manifest.content_digest}, got {digest})"
         problems.append(Problem(file=MANIFEST_FILE, message=message))

@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.errors import InvalidBatchError
-from lpld_labels.format.records import ViewBatch
 from lpld_labels.loader.batch import PoolBatch, to_tensor
 from lpld_labels.loader.buffers import BufferPool
 from lpld_labels.loader.dataset import Prepared, Renderer
 from lpld_labels.loader.decoders import TorchDecoder
-from lpld_labels.loader.share import Share
+from lpld_labels.loader.settings import Temperature
 from lpld_labels.replay import normalise
 
 
 @dataclass(kw_only=True, eq=False)
 class Piece:
-    """What is left of a label batch: rows [start, stop) of its tensors.
+    """Rows of a label batch, of which those from `start` on are left.
 
     pixels and parts are on the training device, the rest stays on the CPU.
     targets, partner_targets, keys: see `PoolBatch`.
@@ -33,26 +33,37 @@ class Piece:
     partner_targets: torch.Tensor
     keys: torch.Tensor
     strength: float
-    start: int
-    stop: int
+    start: int = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.keys)
 
 
 class Pieces:
     """Label batches one after the other.
 
-    The next one is fetched only when the last is used up, for then its slot may be written again.
+    The next one is fetched only when the last is used up, for then its buffer may be written again.
     """
 
     def __init__(self, source: Iterator[Piece]) -> None:
         self._source = source
         self._piece: Piece | None = None
 
+    def _current(self) -> Piece:
+        if self._piece is None or self._piece.start == self._piece.rows:
+            self._piece = next(self._source)
+        return self._piece
+
+    def ahead(self) -> int:
+        """Return how many rows are left of the label batch that is next."""
+        piece = self._current()
+        return piece.rows - piece.start
+
     def take(self, rows: int) -> tuple[Piece, slice]:
         """Return the next rows: at least one, at most `rows`, all of one label batch."""
-        if self._piece is None or self._piece.start == self._piece.stop:
-            self._piece = next(self._source)
-        piece = self._piece
-        first, piece.start = piece.start, min(piece.start + rows, piece.stop)
+        piece = self._current()
+        first, piece.start = piece.start, min(piece.start + rows, piece.rows)
         return piece, slice(first, piece.start)
 
 
@@ -62,6 +73,7 @@ class Assembler:
 
     classes: int64 [N], class of each image. label_kind: "logits" or "probabilities".
     normalisation: (mean, std), or None to leave pixels as they are.
+    temperature: softens the labels, see `PoolSettings`; None leaves them as they are.
     """
 
     renderer: Renderer
@@ -69,34 +81,27 @@ class Assembler:
     classes: npt.NDArray[np.int64]
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
     label_kind: str
-    temperature: float | None
+    temperature: Temperature | None
     device: torch.device
     pin_memory: bool
     buffers: BufferPool = field(default_factory=BufferPool)
 
-    def pieces(self, prepared: Iterator[Prepared], share: Share) -> Pieces:
-        """Return the label batches of a share, cut to its rows."""
-        runs = zip(prepared, share.starts.tolist(), share.stops.tolist(), strict=True)
-        return Pieces(self._piece(item, start, stop) for item, start, stop in runs)
+    def pieces(self, prepared: Iterator[Prepared]) -> Pieces:
+        """Return label batches ready to be cut."""
+        return Pieces(map(self._piece, prepared))
 
-    def whole(self, item: Prepared) -> PoolBatch:
-        """Return a label batch as one training batch."""
-        rows = item.views.rows
-        return self.assemble(Pieces(iter([self._piece(item, 0, rows)])), rows)
-
-    def _piece(self, item: Prepared, start: int, stop: int) -> Piece:
-        views = item.views
-        pixels = item.pixels if item.pixels is not None else self.renderer.pixels(item.slot, views.rows)
+    def _piece(self, item: Prepared) -> Piece:
+        views, rows = item.views, item.rows
+        pixels = item.pixels if item.pixels is not None else self.renderer.pixels(item.buffer, rows)
         targets = self.classes[views.images]
+        partners = targets if views.mix is None else targets[views.mix.partner]
         return Piece(
-            pixels=self._moved(pixels),
+            pixels=self._moved(pixels[:rows]),
             parts=tuple(self._moved(to_tensor(part)) for part in item.parts),
-            targets=torch.from_numpy(targets),
-            partner_targets=torch.from_numpy(targets if views.mix is None else targets[views.mix.partner]),
-            keys=torch.from_numpy(_row_keys(views)),
+            targets=torch.from_numpy(targets[:rows]),
+            partner_targets=torch.from_numpy(partners[:rows]),
+            keys=torch.from_numpy(_row_keys(item)),
             strength=1.0 if views.mix is None else views.mix.strength,
-            start=start,
-            stop=stop,
         )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -107,8 +112,10 @@ class Assembler:
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def assemble(self, pieces: Pieces, rows: int) -> PoolBatch:
-        """Return the next batch of `rows` rows."""
+    def assemble(self, pieces: Pieces, rows: int | None, epoch: int) -> PoolBatch:
+        """Return the next batch of `rows` rows, or of the next label batch as it is."""
+        if rows is None:
+            rows = pieces.ahead()
         images = self._empty_images(rows)
         labels, targets, partner_targets, strengths, keys = [], [], [], [], []
         filled = 0
@@ -124,7 +131,7 @@ class Assembler:
             filled += taken
         return PoolBatch(
             images=images,
-            labels=self._softened(_joined(labels)),
+            labels=self._softened(_joined(labels), epoch),
             targets=_joined(targets).to(self.device),
             partner_targets=_joined(partner_targets).to(self.device),
             mix_strength=_joined(strengths).to(self.device),
@@ -134,7 +141,7 @@ class Assembler:
     def _empty_images(self, rows: int) -> torch.Tensor:
         augmentation = self.renderer.augmentation
         height, width = augmentation.output_height, augmentation.output_width
-        dtype = self.renderer.slots.dtype if self.normalisation is None else torch.float32
+        dtype = self.renderer.buffers.dtype if self.normalisation is None else torch.float32
         if self.device.type == "cpu" and not self.pin_memory:
             return self.buffers.images(rows, height, width, dtype)
         pinned = self.pin_memory and self.device.type == "cpu"
@@ -155,19 +162,17 @@ class Assembler:
                 hint="ask for normalised images",
             )
 
-    def _softened(self, labels: torch.Tensor) -> torch.Tensor:
+    def _softened(self, labels: torch.Tensor, epoch: int) -> torch.Tensor:
         if self.temperature is None:
             return labels
-        if self.label_kind == "probabilities":
-            # Zeros, which some codecs store for small probabilities, have no logarithm.
-            labels = labels.clamp_min(torch.finfo(labels.dtype).tiny).log()
-        return torch.softmax(labels / self.temperature, dim=1)
+        temperature = self.temperature(epoch) if callable(self.temperature) else self.temperature
+        return softened(labels, self.label_kind, temperature)
 
 
-def _row_keys(views: ViewBatch) -> npt.NDArray[np.int64]:
-    keys = np.empty((views.rows, 3), np.int64)
-    keys[:, 0], keys[:, 1] = views.key
-    keys[:, 2] = np.arange(views.rows)
+def _row_keys(item: Prepared) -> npt.NDArray[np.int64]:
+    keys = np.empty((item.rows, 3), np.int64)
+    keys[:, 0], keys[:, 1] = item.views.key
+    keys[:, 2] = item.slots
     return keys
 
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Sampler
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.loader.processes import Processes
 from lpld_labels.loader.sampling import Sampling
-from lpld_labels.loader.share import Share, share_of, share_rows
+from lpld_labels.loader.share import Cut, EpochUnits, Position, Runs, Step
 
-STATE_VERSION = 1
-
-
-class Position(NamedTuple):
-    """What is next: each process has delivered `done` units (see `Share`) of `epoch`."""
-
-    epoch: int
-    done: int
+STATE_VERSION = 2
 
 
 class Cursor:
@@ -32,23 +25,21 @@ class Cursor:
     """
 
     def __init__(self) -> None:
-        self.at = Position(0, 0)
+        self.at = Position(0)
         self._waiting = True
 
     def begin(self) -> Position:
         """Start an iteration and return its position."""
         if not self._waiting:
-            self.at = Position(self.at.epoch + 1, 0)
+            self.at = Position(self.at.epoch + 1)
         self._waiting = False
         return self.at
 
-    def advance(self, units: int) -> None:
-        """Count units that were delivered."""
-        self.at = Position(self.at.epoch, self.at.done + units)
-
-    def end_epoch(self) -> None:
-        """Move to the start of the next epoch."""
-        self.place(Position(self.at.epoch + 1, 0))
+    def passed(self, step: Step) -> None:
+        """Count a step that was delivered, unless somebody has put the cursor elsewhere meanwhile."""
+        if not self._waiting:
+            self.at = step.after
+            self._waiting = step.is_last
 
     def place(self, position: Position) -> None:
         """Let the next iteration begin at a position."""
@@ -58,31 +49,51 @@ class Cursor:
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration begin with an epoch; in the middle of it if that is where we wait."""
         if not (self._waiting and self.at.epoch == epoch):
-            self.place(Position(epoch, 0))
+            self.place(Position(epoch))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """What this process plays in every epoch: a pure function of the epoch.
+    """What is played in every epoch: a pure function of the epoch and the processes that share it.
 
-    sizes: [N], units of each label batch of the pool. unit: their name, "rows" or "label batches".
+    rows: [N], rows of each label batch of the pool. cut: how epochs are cut into steps, in units.
+    whole_batches: whether a unit is a label batch; it is a row otherwise.
     """
 
     sampling: Sampling
-    sizes: npt.NDArray[np.integer]
-    unit: str
-    rank: int
-    world: int
+    rows: npt.NDArray[np.integer]
+    cut: Cut
+    whole_batches: bool
+    _epochs: dict[int, EpochUnits] = field(default_factory=dict, init=False, repr=False)
 
-    def units(self, epoch: int) -> int:
-        """Return how many units this process plays in an epoch."""
-        return share_rows(self.sizes[self.sampling.places(epoch)], self.world)
+    def units(self, epoch: int) -> EpochUnits:
+        """Return an epoch's units. The last few asked for are kept: many ask, and workers are ahead."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            places = self.sampling.places(epoch)
+            sizes = np.ones(len(places), np.int64) if self.whole_batches else self.rows[places]
+            found = EpochUnits(epoch=epoch, places=places, ends=np.cumsum(sizes, dtype=np.int64))
+            for old in list(self._epochs)[:-2]:
+                del self._epochs[old]
+            self._epochs[epoch] = found
+        return found
 
-    def share(self, position: Position) -> Share:
-        """Return what is left of an epoch at a position."""
-        places = self.sampling.places(position.epoch)
-        sizes = self.sizes[places]
-        return share_of(places, sizes, rank=self.rank, world=self.world, skip=position.done)
+    def rows_of(self, epoch: int) -> int:
+        """Return how many rows an epoch has for all processes together."""
+        return int(self.rows[self.units(epoch).places].sum())
+
+    def count(self, position: Position, processes: Processes) -> int:
+        """Return how many steps are left of an epoch at a position."""
+        left = self.units(position.epoch).left(position, processes)
+        return self.cut.steps(left, processes.world)
+
+    def steps(self, position: Position, processes: Processes) -> Iterator[Step]:
+        """Yield the steps that are left of an epoch at a position."""
+        return self.units(position.epoch).steps(position, self.cut, processes)
+
+    def runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
+        """Yield this process's label batches of what is left of an epoch, see `EpochUnits.runs`."""
+        return self.units(position.epoch).runs(position, self.cut, processes)
 
     def identity(self) -> dict[str, Any]:
         """Return what a saved position depends on, as JSON values."""
@@ -90,52 +101,31 @@ class Schedule:
             "policy": self.sampling.policy,
             "seed": self.sampling.seed,
             "batches_per_epoch": self.sampling.batches_per_epoch,
-            "world": self.world,
-            "unit": self.unit,
+            "equal_epochs": self.sampling.chosen is not None,
+            "unit": "label batches" if self.whole_batches else "rows",
         }
 
 
 class Task(NamedTuple):
-    """One label batch to prepare: its place in the pool's index, and where to put the pixels."""
+    """One label batch to prepare.
 
-    place: int
-    slot: int
-
-
-class TaskSampler(Sampler[Task]):
-    """Tasks for the workers, epoch after epoch without end, from `start` on.
-
-    Without end, because workers should prepare the next epoch while this one is used up.
+    place: where it is in the pool's index. buffer: number of the one for its pixels. runs: the rows to
+    prepare, or None for all of them.
     """
 
-    def __init__(self, schedule: Schedule, cursor: Cursor, slots: int) -> None:
-        self.start = Position(0, 0)
-        self._schedule = schedule
-        self._cursor = cursor
-        self._slots = slots
-
-    def __iter__(self) -> Iterator[Task]:
-        number = 0
-        position = self.start
-        while True:
-            for place in self._schedule.share(position).places.tolist():
-                yield Task(place, number % self._slots)
-                number += 1
-            position = Position(position.epoch + 1, 0)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; trainers look for this method on samplers."""
-        self._cursor.set_epoch(epoch)
+    place: int
+    buffer: int
+    runs: Runs | None = None
 
 
 def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
-    """Return the position a state names; refuse states of another pool, policy or number of processes."""
-    for field, value in expected.items():
-        if state.get(field) != value:
+    """Return the position a state names; refuse states of another pool, policy or seed."""
+    for name, value in expected.items():
+        if state.get(name) != value:
             raise InvalidArgumentError(
-                f"this state belongs to another run: field '{field}' differs",
+                f"this state belongs to another run: field '{name}' differs",
                 expected=value,
-                got=state.get(field),
+                got=state.get(name),
                 hint="open the loader with the settings it was saved with",
             )
-    return Position(int(state["epoch"]), int(state["done"]))
+    return Position(*(int(state[name]) for name in Position._fields))

@@ -7,7 +7,7 @@ entry in `DECODERS` is decoded whole by the worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 
 from lpld_labels.codecs import Codec, Payload
-from lpld_labels.codecs.affine import Int4Codec, Int6Codec, Int8Codec
+from lpld_labels.codecs.affine import AffineCodec
 from lpld_labels.codecs.klt import KltCodec
+from lpld_labels.codecs.label_meaning import softmax
 from lpld_labels.replay.normalisation import SERIAL_VALUES
 
 Parts = tuple[npt.NDArray[Any], ...]
@@ -24,8 +25,6 @@ Parts = tuple[npt.NDArray[Any], ...]
 
 class TorchDecoder(Protocol):
     """Decodes the labels of one codec. Made from the pool's codec and its number of classes."""
-
-    def __init__(self, codec: Codec, classes: int) -> None: ...
 
     def prepare(self, payload: Payload, rows: int) -> Parts:
         """Return what `finish` needs, each array with `rows` rows."""
@@ -58,9 +57,7 @@ class WholeDecoder:
 class GridDecoder:
     """Sends the codes as they are; the device lays them on each row's grid."""
 
-    def __init__(self, codec: Codec, classes: int) -> None:
-        if not isinstance(codec, Int8Codec | Int6Codec | Int4Codec):
-            raise TypeError(f"expected a grid codec, got {type(codec).__name__}")
+    def __init__(self, codec: AffineCodec, classes: int) -> None:
         self._codec = codec
         self._classes = classes
 
@@ -80,10 +77,8 @@ class GridDecoder:
 class KltDecoder:
     """Entropy decoding in the worker; one matrix product and a few additions on the device."""
 
-    def __init__(self, codec: Codec, classes: int) -> None:
+    def __init__(self, codec: KltCodec, classes: int) -> None:
         del classes
-        if not isinstance(codec, KltCodec):
-            raise TypeError(f"expected a KltCodec, got {type(codec).__name__}")
         self._codec = codec
         self._tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -96,7 +91,7 @@ class KltDecoder:
         coefficients, classes, peaks = parts
         basis, mean = self._on(coefficients.device)
         labels = torch.addmm(mean, coefficients, basis).scatter_add_(1, classes, peaks)
-        return labels.softmax(dim=1) if self._codec.label_kind == "probabilities" else labels
+        return softmax(labels) if self._codec.label_kind == "probabilities" else labels
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return basis [L + 1, C] and mean [C] on a device, moved there once."""
@@ -113,7 +108,7 @@ def _pieces(values: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch
     yield from zip(*(torch.split(tensor, max(1, rows)) for tensor in (values, *others)), strict=True)
 
 
-DECODERS: Mapping[str, type[TorchDecoder]] = {
+DECODERS: Mapping[str, Callable[[Any, int], TorchDecoder]] = {
     "int8": GridDecoder,
     "int6": GridDecoder,
     "int4": GridDecoder,

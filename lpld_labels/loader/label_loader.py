@@ -2,87 +2,60 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from lpld_labels.loader.batch import UndecodedBatch
-from lpld_labels.loader.cursor import Schedule
 from lpld_labels.loader.dataset import LabelBatches, Prepared
 from lpld_labels.loader.decoders import TorchDecoder, decoder_for
-from lpld_labels.loader.opening import make_schedule, open_reader
-from lpld_labels.loader.share import Share
-from lpld_labels.loader.streaming import StreamingLoader
+from lpld_labels.loader.opening import Location, make_schedule, open_reader
+from lpld_labels.loader.settings import LabelSettings, takes_options
+from lpld_labels.loader.share import Step
+from lpld_labels.loader.steps import TrainingSteps
+from lpld_labels.loader.streaming import LabelStream
+from lpld_labels.loader.streaming_loader import StreamingLoader
 from lpld_labels.pool.reader import PoolReader
 
 
 class LabelLoader(StreamingLoader):
     """Yields `UndecodedBatch`es. Made by `label_loader`."""
 
-    def __init__(
-        self,
-        dataset: LabelBatches,
-        schedule: Schedule,
-        decoder: TorchDecoder,
-        *,
-        pool: PoolReader,
-        **options: Any,
-    ) -> None:
-        self._decoder = decoder
-        self._image_classes = pool.images.classes.astype(np.int64)
-        super().__init__(dataset, schedule, pool=pool, **options)
 
-    def _steps(self, units: int) -> int:
-        return units
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelCutter:
+    """Hands over label batches. classes: int64 [N], class of each image."""
 
-    def _cut(self, prepared: Iterator[Prepared], share: Share) -> Iterator[tuple[UndecodedBatch, int]]:
-        for item in prepared:
-            targets = self._image_classes[item.views.images]
-            yield (
-                UndecodedBatch(views=item.views, targets=targets, parts=item.parts, decoder=self._decoder),
-                1,
-            )
+    decoder: TorchDecoder
+    classes: npt.NDArray[np.int64]
+
+    def __call__(
+        self, prepared: Iterator[Prepared], device: torch.device | None
+    ) -> Callable[[Step], UndecodedBatch]:
+        del device
+
+        def make(step: Step) -> UndecodedBatch:
+            del step
+            item = next(prepared)
+            targets = self.classes[item.views.images]
+            return UndecodedBatch(views=item.views, targets=targets, parts=item.parts, decoder=self.decoder)
+
+        return make
 
 
-def label_loader(
-    pool: PoolReader | str | os.PathLike[str],
-    *,
-    policy: str = "batches",
-    seed: int = 0,
-    batches_per_epoch: int | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    num_workers: int = 0,
-    prefetch_factor: int = 2,
-    timeout: float = 0,
-    multiprocessing_context: Any = None,
-) -> LabelLoader:
+@takes_options(LabelSettings)
+def label_loader(settings: LabelSettings, pool: PoolReader | Location) -> LabelLoader:
     """Open a pool without its images; returns a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
-    One item is one label batch, since its views were mixed with each other. Processes get equal
-    numbers of label batches; at most world_size - 1 at an epoch's end are left out. All parameters
-    mean the same as for `pool_loader`.
+    One item is one label batch, since its views were mixed with each other. Processes take turns; at
+    most world_size - 1 label batches at an epoch's end are left out. Keywords: see `LabelSettings`.
     """
     reader = open_reader(pool)
-    schedule = make_schedule(
-        reader,
-        policy=policy,
-        seed=seed,
-        batches_per_epoch=batches_per_epoch,
-        rank=rank,
-        world_size=world_size,
-        whole_batches=True,
-    )
+    schedule = make_schedule(reader, settings)
     decoder = decoder_for(reader.codec, reader.classes)
-    return LabelLoader(
-        LabelBatches(reader, decoder, None),
-        schedule,
-        decoder,
-        pool=reader,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        timeout=timeout,
-        multiprocessing_context=multiprocessing_context,
-    )
+    stream = LabelStream(LabelBatches(reader, decoder, None), schedule, settings)
+    cutter = LabelCutter(decoder=decoder, classes=reader.images.classes.astype(np.int64))
+    return LabelLoader(TrainingSteps(stream, schedule, cutter, settings), pool=reader)

@@ -17,6 +17,9 @@ L is the number of batches that labelled one pass over the images, ceil(images /
 told otherwise. A pool that holds fewer than L batches works with every policy: with "batches" and
 "shuffled" batches come again within an epoch, with the epoch policies an epoch is as long as what
 is left of it.
+
+Label batches may lack rows (the last one of a stored epoch does where the images do not divide), so
+epochs may differ in length. `equal_epochs` leaves such batches out, as the paper's pruning does.
 """
 
 from __future__ import annotations
@@ -27,14 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.pool.reader import PoolReader
 
 POLICIES = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
+WHOLE_EPOCHS = ("epochs", "epoch-by-epoch")
 Places = npt.NDArray[np.int64]
-
-# Keeps these draws apart from others keyed by (seed, epoch).
-_STREAM = 0x5A4D504C
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,12 +44,14 @@ class Sampling:
 
     epochs: int32 [N], the stored epoch of each batch, in key order.
     batches_per_epoch: L of the table above.
+    chosen: int64 [N], where these batches are in the pool's index; None if they are all of it.
     """
 
     policy: str
     seed: int
     epochs: npt.NDArray[np.int32]
     batches_per_epoch: int
+    chosen: Places | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -64,19 +67,46 @@ class Sampling:
 
     @staticmethod
     def of(
-        pool: PoolReader, policy: str = "batches", *, seed: int = 0, batches_per_epoch: int | None = None
+        pool: PoolReader,
+        policy: str = "batches",
+        *,
+        seed: int = 0,
+        batches_per_epoch: int | None = None,
+        equal_epochs: bool = False,
     ) -> Sampling:
         """Bind a policy to a pool; L follows from the pool's images and batch size unless given."""
         if batches_per_epoch is None:
             batches_per_epoch = max(1, -(-len(pool.images) // pool.header.batch_size))
-        return Sampling(
-            policy=policy, seed=seed, epochs=pool.index.epochs, batches_per_epoch=batches_per_epoch
+        epochs, chosen = pool.index.epochs, None
+        if equal_epochs:
+            chosen = np.flatnonzero(pool.index.rows == pool.header.batch_size)
+            epochs = epochs[chosen]
+        sampling = Sampling(
+            policy=policy, seed=seed, epochs=epochs, batches_per_epoch=batches_per_epoch, chosen=chosen
         )
+        if equal_epochs:
+            sampling._check_equal(pool.location)
+        return sampling
+
+    def _check_equal(self, where: str) -> None:
+        lengths = np.unique(np.unique(self.epochs, return_counts=True)[1])
+        if self.policy in WHOLE_EPOCHS and len(lengths) > 1:
+            raise InvalidArgumentError(
+                "the pool's epochs have different numbers of batches",
+                where=where,
+                expected=f"equal epochs for policy {self.policy}",
+                got=f"{lengths[0]} to {lengths[-1]} batches",
+                hint="choose another policy, or go without equal_epochs",
+            )
 
     def places(self, epoch: int) -> Places:
         """Return the batches of a training epoch in order, as places in the pool's index: int64 [n]."""
         if epoch < 0:
             raise InvalidArgumentError("epochs count from 0", expected=">= 0", got=epoch)
+        drawn = self._drawn(epoch)
+        return drawn if self.chosen is None else self.chosen[drawn]
+
+    def _drawn(self, epoch: int) -> Places:
         count, length = len(self.epochs), self.batches_per_epoch
         if self.policy == "batches":
             return _below(count, self._draws(epoch, length))
@@ -92,18 +122,18 @@ class Sampling:
         return np.flatnonzero(self.epochs == survivors[chosen])
 
     def _shuffled(self, epoch: int) -> Places:
-        """Take L places from shuffles laid end to end; shuffle number k is keyed by (seed, k)."""
+        """Take L places from shuffles laid end to end; shuffle k is keyed by (seed, k)."""
         count, length = len(self.epochs), self.batches_per_epoch
         start, stop = epoch * length, (epoch + 1) * length
         first, last = start // count, (stop - 1) // count
         shuffles = [
-            np.argsort(self._draws(number, count), kind="stable") for number in range(first, last + 1)
+            np.argsort(self._draws(shuffle, count), kind="stable") for shuffle in range(first, last + 1)
         ]
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
-    def _draws(self, number: int, count: int) -> npt.NDArray[np.float64]:
+    def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
         """Return uniform draws, the one stream of NumPy's that stays the same between its releases."""
-        return keyed_generator(self.seed, _STREAM, number).random(count)
+        return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
 
 def _below(count: int, draws: npt.NDArray[np.float64]) -> Places:

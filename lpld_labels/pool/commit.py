@@ -1,17 +1,18 @@
 """The commit: from sealed shards to a published pool.
 
 Every step can be interrupted and done again. Nothing a reader sees changes before the manifest is
-renamed into place, and nothing is deleted before that rename is durable.
+renamed into place, and nothing is deleted before that rename is durable. Unfinished files wait in the
+staging area, which goes last: a pool without one is finished.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import filelock
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,17 +21,18 @@ from lpld_labels.codecs import Codec
 from lpld_labels.errors import DuplicateBatchError, PoolConflictError
 from lpld_labels.format.digests import bytes_digest, content_digest
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import CodecEntry, Counts, FileEntry, LineageStep, Manifest, PoolHeader
+from lpld_labels.format.manifest import CodecEntry, Counts, FileEntry, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import BATCH_SCHEMA, CODEC_DIRECTORY, IMAGES_FILE, MANIFEST_FILE
 from lpld_labels.pool.index import count_runs
+from lpld_labels.pool.locks import locked
 from lpld_labels.pool.merge import merge_small_shards
 from lpld_labels.pool.shard import SealedShard, read_whole
-from lpld_labels.pool.staging import StagingArea
+from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
 from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.version import __version__
 
-LOCK = "commit.lock"
+log = logging.getLogger(__name__)
 
 
 def commit_pool(
@@ -40,50 +42,85 @@ def commit_pool(
     images: ImageTable,
     *,
     shard_bytes: int,
-    lineage: tuple[LineageStep, ...] | None = None,
 ) -> Manifest:
     """Publish all sealed shards together with what the pool already holds.
 
     shard_bytes: small shards are merged up to this many label bytes.
-    lineage: replaces the header's, if given.
     """
-    if lineage is not None:
-        header = replace(header, lineage=lineage)
-    lock = filelock.FileLock(staging.directory / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise PoolConflictError(
-            "another process is committing this pool", where=staging.pool, hint="let it finish"
-        ) from None
-    try:
-        return _commit(staging, header, codec, images, shard_bytes)
-    finally:
-        lock.release()
+    with _committing(staging):
+        old = _old_manifest(staging.pool)
+        shards = _sound_shards(staging, old)
+        if old is not None and not shards and header.lineage == old.header.lineage:
+            _clean_up(staging, old)
+            return old
+        shards = merge_small_shards(staging, shards, codec, header.classes, limit=shard_bytes)
+        for shard in shards:
+            staging.publish(shard)
+        manifest = _manifest(staging, old, shards, header, codec, images)
+        write_atomically(staging.pool / MANIFEST_FILE, manifest.dump(), within=staging.directory)
+        _clean_up(staging, manifest)
+        return manifest
 
 
-def _commit(
-    staging: StagingArea, header: PoolHeader, codec: Codec, images: ImageTable, shard_bytes: int
+def merge_staged(staging: StagingArea, codec: Codec, classes: int, *, shard_bytes: int) -> None:
+    """Do the part of a commit that publishes nothing."""
+    with _committing(staging):
+        shards = _sound_shards(staging, _old_manifest(staging.pool))
+        merge_small_shards(staging, shards, codec, classes, limit=shard_bytes)
+
+
+def finish_commit(pool: Path, manifest: Manifest) -> None:
+    """Clear away what a commit left that was interrupted after it had published."""
+    staging = StagingArea(pool)
+    if staging.directory.exists():
+        with _committing(staging):
+            _clean_up(staging, manifest)
+
+
+@contextlib.contextmanager
+def _committing(staging: StagingArea) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        with write_errors(staging.directory):
+            try:
+                stack.enter_context(locked(staging.directory / COMMIT_LOCK, wait=False))
+            except BlockingIOError:
+                raise PoolConflictError(
+                    "another process is committing this pool", where=staging.pool, hint="let it finish"
+                ) from None
+        yield
+
+
+def _clean_up(staging: StagingArea, manifest: Manifest) -> None:
+    """Delete what the published pool does not need; the staging area last, for it says there is work."""
+    with write_errors(staging.pool):
+        named = {entry.path for entry in manifest.files_of("batches")}
+        for path in sorted(staging.pool.glob("batches-*.parquet")):
+            if path.name not in named:
+                path.unlink()
+    if not staging.sweep(_shard_names(manifest)):
+        log.warning("%s: other writers have sealed work since; commit again to publish it", staging.pool)
+
+
+def _manifest(
+    staging: StagingArea,
+    old: Manifest | None,
+    shards: Sequence[SealedShard],
+    header: PoolHeader,
+    codec: Codec,
+    images: ImageTable,
 ) -> Manifest:
-    old = _old_manifest(staging.pool)
-    shards = _fresh(staging.sealed(), old)
-    _refuse_duplicates(shards, _old_index(staging.pool, old), staging.pool)
-    shards = merge_small_shards(staging, shards, codec, header.classes, limit=shard_bytes)
-    for shard in shards:
-        staging.publish(shard)
+    """Write what belongs to the pool beside its shards, and return the manifest of it all."""
     files = list(old.files_of("views") + old.files_of("labels")) if old else []
     for shard in shards:
         files += _shard_files(shard)
     files.sort(key=lambda entry: (entry.role != "views", entry.path))
     index = _merged_index(staging.pool, old, shards, [e.path for e in files if e.role == "views"])
-    files.append(_write_index(staging.pool, index))
+    files.append(_write_index(staging, index))
     # An extended pool keeps its tables: that they are the same was checked when the writer opened.
     files += (
-        (old.files_of("images") + old.files_of("codec"))
-        if old
-        else _write_tables(staging.pool, codec, images)
+        (old.files_of("images") + old.files_of("codec")) if old else _write_tables(staging, codec, images)
     )
-    manifest = Manifest(
+    return Manifest(
         header=header,
         codec=CodecEntry(name=codec.name, parameters=codec.parameters()),
         counts=Counts(
@@ -102,10 +139,6 @@ def _commit(
         files=tuple(files),
         created_by=f"lpld-labels {__version__}",
     )
-    write_atomically(staging.pool / MANIFEST_FILE, manifest.dump())
-    _delete_old_indexes(staging.pool, manifest)
-    staging.remove()
-    return manifest
 
 
 def _old_manifest(pool: Path) -> Manifest | None:
@@ -119,10 +152,19 @@ def _old_index(pool: Path, old: Manifest | None) -> pa.Table:
     return read_whole(pool / old.files_of("batches")[0].path)
 
 
-def _fresh(shards: Sequence[SealedShard], old: Manifest | None) -> list[SealedShard]:
-    """Leave out shards that an interrupted commit has already published."""
-    known = {Path(entry.path).stem for entry in old.files_of("views")} if old else set()
-    return [shard for shard in shards if shard.name not in known]
+def _sound_shards(staging: StagingArea, old: Manifest | None) -> list[SealedShard]:
+    """Return the staged shards that are not published yet, every byte of them checked."""
+    known = _shard_names(old) if old else set()
+    staging.discard_replaced()
+    shards = [shard for shard in staging.sealed() if shard.name not in known]
+    _refuse_duplicates(shards, _old_index(staging.pool, old), staging.pool)
+    for shard in shards:
+        staging.check(shard)
+    return shards
+
+
+def _shard_names(manifest: Manifest) -> set[str]:
+    return {Path(entry.path).stem for entry in manifest.files_of("views")}
 
 
 def _refuse_duplicates(shards: Sequence[SealedShard], published: pa.Table, pool: Path) -> None:
@@ -190,32 +232,32 @@ def _renumbered(index: pa.Table, shard: int | np.ndarray[tuple[int, ...], np.dty
     return renumbered if renumbered.schema.equals(BATCH_SCHEMA) else renumbered.cast(BATCH_SCHEMA)
 
 
-def _write_index(pool: Path, index: pa.Table) -> FileEntry:
+def _write_index(staging: StagingArea, index: pa.Table) -> FileEntry:
     """Write the batch index under a name of its own, so that the old manifest keeps its old index."""
     sink = io.BytesIO()
     pq.write_table(index, sink, compression="zstd", write_page_checksum=True, use_dictionary=False)
     data = sink.getvalue()
     digest = bytes_digest(data)
     path = f"batches-{digest[:8]}.parquet"
-    write_atomically(pool / path, data)
+    write_atomically(staging.pool / path, data, within=staging.directory)
     return FileEntry(path=path, role="batches", bytes=len(data), rows=index.num_rows, digest=digest)
 
 
-def _write_tables(pool: Path, codec: Codec, images: ImageTable) -> list[FileEntry]:
+def _write_tables(staging: StagingArea, codec: Codec, images: ImageTable) -> list[FileEntry]:
     """Write images.parquet and the codec's tables."""
     entries = []
     data = images.to_parquet()
-    write_atomically(pool / IMAGES_FILE, data)
+    write_atomically(staging.pool / IMAGES_FILE, data, within=staging.directory)
     entries.append(
         FileEntry(
             path=IMAGES_FILE, role="images", bytes=len(data), rows=len(images), digest=bytes_digest(data)
         )
     )
     for name, table in sorted(codec.tables().items()):
-        path = pool / CODEC_DIRECTORY / name
+        path = staging.pool / CODEC_DIRECTORY / name
         with write_errors(path):
             path.parent.mkdir(exist_ok=True)
-        write_atomically(path, table)
+        write_atomically(path, table, within=staging.directory)
         entries.append(
             FileEntry(
                 path=f"{CODEC_DIRECTORY}/{name}",
@@ -226,11 +268,3 @@ def _write_tables(pool: Path, codec: Codec, images: ImageTable) -> list[FileEntr
             )
         )
     return entries
-
-
-def _delete_old_indexes(pool: Path, manifest: Manifest) -> None:
-    """Delete batch indexes of earlier commits, finished or interrupted."""
-    named = {entry.path for entry in manifest.files_of("batches")}
-    for path in sorted(pool.glob("batches-*.parquet")):
-        if path.name not in named:
-            path.unlink()

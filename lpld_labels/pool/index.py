@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -227,10 +227,13 @@ class BatchIndex:
         value: float | None = self._strength[number].as_py()
         return value
 
-    @property
-    def places(self) -> npt.NDArray[np.int64]:
-        """Shard and first row of each batch, int64 [N, 2]; sorted by these, reads go front to back."""
-        return np.stack([self.shard.astype(np.int64), self.first_rows], axis=1)
+    def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
+        """Return keys of the pool in the order in which reads go front to back."""
+        numbers = np.searchsorted(
+            self._order, np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
+        )
+        order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
+        return [self.key(number) for number in numbers[order].tolist()]
 
     def rows_of(self, key: BatchKey) -> int:
         """Return the number of rows of a batch that is in the pool."""
@@ -248,6 +251,10 @@ class BatchIndex:
         """Return the first 8 bytes of a batch's views digest."""
         digest: bytes = self._views_digests[number].as_py()
         return digest
+
+    def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
+        """Return the digests of batches that are in the pool, in the order given."""
+        return [self.digest(number) for number in map(self.find, keys) if number is not None]
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pyarrow import fs
 
 from lpld_labels.codecs import Codec
-from lpld_labels.pool.shard import LABELS, VIEWS, EncodedBatch, SealedShard, load_sealed, seal_shard
+from lpld_labels.pool.shard import LABELS, VIEWS, EncodedBatch, SealedShard
 from lpld_labels.pool.shard_reader import ShardCaches, ShardReader
 from lpld_labels.pool.staging import StagingArea
 
@@ -23,16 +23,14 @@ def merge_small_shards(
     result = []
     for group in _groups(sorted(shards, key=lambda shard: shard.keys[0]), limit):
         # A shard whose files an interrupted commit has moved already stays as it is.
-        whole = all((staging.directory / s.name / file).exists() for s in group for file in (VIEWS, LABELS))
-        if len(group) == 1 or not whole:
+        if len(group) == 1 or not all(staging.is_whole(shard) for shard in group):
             result += group
             continue
         batches = [batch for shard in group for batch in _batches(staging, shard, codec, classes)]
         names = [shard.name for shard in group]
-        merged = seal_shard(staging.directory, batches, codec, classes, replaces=names)
+        result.append(staging.seal(batches, codec, classes, replaces=names))
         for name in names:
             staging.discard(name)
-        result.append(load_sealed(staging.directory / merged))
     return result
 
 

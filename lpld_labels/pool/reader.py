@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, NotAPoolError, PoolCorruptError
-from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest, PoolHeader
@@ -371,8 +371,3 @@ def read_manifest(system: fs.FileSystem, path: str, location: str) -> Manifest:
     except OSError as error:
         raise NotAPoolError(f"cannot read pool.json: {error}", where=location) from None
     return Manifest.parse(text, where=where)
-
-
-def open_pool(location: str | os.PathLike[str], *, preload: bool = False) -> PoolReader:
-    """Open a pool for reading by path or URI."""
-    return PoolReader(location, preload=preload)

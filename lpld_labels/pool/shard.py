@@ -1,7 +1,7 @@
 """Shards: a bounded number of label batches as one views file and one labels file.
 
 A shard is gathered in memory (at most a few tens of MB, already encoded), sorted by key and written
-at once into a temporary directory. Renaming that directory *seals* the shard: it then holds
+at once into a temporary directory (staging.py). Renaming that directory *seals* the shard: it then holds
 
     views.parquet     rows of its batches in key order
     labels.parquet    payload of the same batches in the same order
@@ -11,10 +11,8 @@ at once into a temporary directory. Renaming that directory *seals* the shard: i
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 
@@ -24,7 +22,7 @@ import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
 from lpld_labels.format import views as view_rows
-from lpld_labels.format.digests import batch_digest, bytes_digest, file_digest
+from lpld_labels.format.digests import batch_digest, bytes_digest
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.manifest import from_json, to_json
 from lpld_labels.format.records import BatchKey, ViewBatch
@@ -36,7 +34,6 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     arrow_schema,
 )
-from lpld_labels.pool.storage import fsync, write_atomically, write_errors
 
 VIEWS = "views.parquet"
 LABELS = "labels.parquet"
@@ -99,45 +96,30 @@ def label_schema(codec: Codec, classes: int) -> pa.Schema:
     return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
-def seal_shard(
-    staging: Path,
-    batches: Sequence[EncodedBatch],
-    codec: Codec,
-    classes: int,
-    *,
-    replaces: Sequence[str] = (),
-) -> str:
-    """Write the batches as one sealed shard below `staging` and return its name."""
+def shard_files(
+    batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
+) -> tuple[SealedShard, dict[str, pa.Buffer | bytes]]:
+    """Return a shard of these batches and the files of its directory; the seal comes last."""
     ordered = sorted(batches, key=lambda batch: batch.key)
-    workplace = staging / f".tmp-{uuid.uuid4().hex}"
-    with write_errors(staging):
-        try:
-            workplace.mkdir()
-            _write_views(workplace / VIEWS, ordered)
-            label_rows = _write_labels(workplace / LABELS, ordered, codec, classes)
-            index = _index_slice(ordered)
-            pq.write_table(index, workplace / BATCHES, write_page_checksum=True)
-            first = ordered[0].key
-            content = bytes_digest(b"".join(batch.digest for batch in ordered))
-            name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}"
-            document = {
-                "name": name,
-                "rows": sum(batch.views.rows for batch in ordered),
-                "label_rows": label_rows,
-                "replaces": list(replaces),
-            }
-            for role, file in (("views", VIEWS), ("labels", LABELS)):
-                document[f"{role}_bytes"] = (workplace / file).stat().st_size
-                document[f"{role}_digest"] = file_digest(workplace / file)
-            for file in (VIEWS, LABELS, BATCHES):
-                fsync(workplace / file)
-            write_atomically(workplace / SEAL, to_json(document))
-            workplace.rename(staging / name)
-            fsync(staging)
-        except BaseException:
-            shutil.rmtree(workplace, ignore_errors=True)
-            raise
-    return name
+    views = _views_file(ordered)
+    label_rows, labels = labels_file(ordered, codec, classes)
+    first = ordered[0].key
+    content = bytes_digest(b"".join(batch.digest for batch in ordered))
+    shard = SealedShard(
+        name=f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}",
+        rows=sum(batch.views.rows for batch in ordered),
+        label_rows=label_rows,
+        views_bytes=len(views),
+        views_digest=bytes_digest(views),
+        labels_bytes=len(labels),
+        labels_digest=bytes_digest(labels),
+        replaces=tuple(replaces),
+        batches=_index_slice(ordered),
+    )
+    index = pa.BufferOutputStream()
+    pq.write_table(shard.batches, index, write_page_checksum=True)
+    seal = {field.name: getattr(shard, field.name) for field in fields(shard) if field.name != "batches"}
+    return shard, {VIEWS: views, LABELS: labels, BATCHES: index.getvalue(), SEAL: to_json(seal)}
 
 
 def load_sealed(directory: Path) -> SealedShard:
@@ -182,9 +164,10 @@ def _index_slice(batches: Sequence[EncodedBatch]) -> pa.Table:
     return pa.table(columns, schema=BATCH_SCHEMA)
 
 
-def _write_views(path: Path, batches: Sequence[EncodedBatch]) -> None:
+def _views_file(batches: Sequence[EncodedBatch]) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        path,
+        sink,
         VIEW_SCHEMA,
         compression="zstd",
         use_dictionary=[name for name in VIEW_SCHEMA.names if name != "slot"],
@@ -195,14 +178,17 @@ def _write_views(path: Path, batches: Sequence[EncodedBatch]) -> None:
         for group in _groups(batches, [batch.views.rows for batch in batches], VIEW_ROWS_PER_GROUP):
             table = view_rows.to_table([batch.views for batch in group])
             writer.write_table(table, row_group_size=table.num_rows)
+    return sink.getvalue()
 
 
-def _write_labels(path: Path, batches: Sequence[EncodedBatch], codec: Codec, classes: int) -> int:
+def labels_file(batches: Sequence[EncodedBatch], codec: Codec, classes: int) -> tuple[int, pa.Buffer]:
+    """Return how many rows a labels file of batches in key order has, and the file."""
     schema = label_schema(codec, classes)
+    sink = pa.BufferOutputStream()
     written = 0
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with pq.ParquetWriter(
-        path,
+        sink,
         schema,
         compression="none",
         use_dictionary=["epoch", "batch"],
@@ -220,7 +206,7 @@ def _write_labels(path: Path, batches: Sequence[EncodedBatch], codec: Codec, cla
             table = pa.concat_tables(list(alike))
             writer.write_table(table, row_group_size=rows)
             written += table.num_rows
-    return written
+    return written, sink.getvalue()
 
 
 def _label_rows(batch: EncodedBatch, schema: pa.Schema) -> pa.Table:

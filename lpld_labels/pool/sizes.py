@@ -1,64 +1,70 @@
-"""What a pruned pool weighs: guessed from its parent before anything is read, measured once it is staged.
+"""What a pool weighs: guessed before it is written, from rates per row and per file.
 
 A pool's bytes are those of all files its manifest names, and of the manifest itself.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from lpld_labels.format.manifest import Manifest
+from lpld_labels.codecs import Codec
+from lpld_labels.format.manifest import FileRole, Manifest, to_json
+from lpld_labels.format.schema import SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.staging import StagingArea
 
 # The batch index and one more step of lineage, at their largest.
 _INDEX_FILE = 2000
 _INDEX_ENTRY = 24
-_LINEAGE_STEP = 800
+_PRUNE_STEP = 800
+_ENCODE_STEP = 1700
 # Schema and footer of a views file and a labels file, whatever they hold.
 _SHARD_FILES = 7000
+# A file's entry in the manifest.
+_TABLE_ENTRY = 200
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SizeModel:
-    """Bytes of the parts of a pool.
+@dataclass(frozen=True, kw_only=True)
+class PoolSize:
+    """Bytes of a pool, by what they grow with.
 
-    fixed: image table, codec tables and manifest. per_batch: float64 [N], views and labels of each batch of
-        the parent, shared out by rows within its shard.
+    fixed: image table, codec tables, manifest. per_shard: of a shard's files, whatever they hold.
+    views_per_row, labels_per_row: with their share of the container. batch_size: rows of a full batch.
     """
 
     fixed: int
-    per_batch: npt.NDArray[np.float64]
+    per_shard: float
+    views_per_row: float
+    labels_per_row: float
+    batch_size: int
 
     @staticmethod
-    def of(pool: PoolReader) -> SizeModel:
-        """Take the sizes from a pool's manifest and index; no other file is read."""
-        manifest = pool.manifest
-        shards = zip(manifest.files_of("views"), manifest.files_of("labels"), strict=True)
-        per_row = np.array([(views.bytes + labels.bytes) / max(views.rows, 1) for views, labels in shards])
-        return SizeModel(
-            fixed=sum(entry.bytes for role in ("images", "codec") for entry in manifest.files_of(role))
-            + len(manifest.dump())
-            + _LINEAGE_STEP,
-            per_batch=pool.index.rows * per_row[pool.index.places[:, 0]],
+    def of(pool: PoolReader) -> PoolSize:
+        """Take the rates of a pool as it is from its manifest; no other file is read."""
+        rows = max(pool.manifest.counts.rows, 1)
+        return PoolSize(
+            fixed=_bytes_of(pool.manifest, "images", "codec") + len(pool.manifest.dump()) + _PRUNE_STEP,
+            per_shard=_SHARD_FILES,
+            views_per_row=_bytes_of(pool.manifest, "views") / rows,
+            labels_per_row=_bytes_of(pool.manifest, "labels") / rows,
+            batch_size=pool.header.batch_size,
         )
 
-    def estimate(self, kept: npt.NDArray[np.int64]) -> int:
-        """Return the likely bytes of a pool of some of the parent's batches."""
-        return int(self.fixed + _SHARD_FILES + index_bytes(len(kept)) + self.per_batch[kept].sum())
+    def total(self, batches: int, *, rows: int | None = None) -> int:
+        """Return the bytes of a pool of so many batches; full ones, unless their rows are given."""
+        rows = batches * self.batch_size if rows is None else rows
+        labels = self.labels_per_row * rows
+        shards = math.floor(max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS)) + 1
+        views = self.views_per_row * rows
+        return math.ceil(self.fixed + index_bytes(batches) + self.per_shard * shards + labels + views)
 
-    def staged(self, out: Path, batches: int) -> int:
-        """Return the bytes of the pool that waits in `out` to be committed, at most a little too high."""
-        shards = StagingArea(out).sealed()
-        return (
-            self.fixed
-            + index_bytes(batches)
-            + sum(shard.views_bytes + shard.labels_bytes for shard in shards)
-        )
+
+def encoded_fixed_bytes(pool: PoolReader, codec: Codec) -> int:
+    """Return the bytes of a pool in another codec that do not depend on how many batches it has."""
+    tables = sum(len(table) + _TABLE_ENTRY for table in codec.tables().values())
+    described = len(pool.manifest.dump()) + len(to_json(codec.parameters())) + _PRUNE_STEP + _ENCODE_STEP
+    return _bytes_of(pool.manifest, "images") + tables + described
 
 
 def index_bytes(batches: int) -> int:
@@ -69,3 +75,16 @@ def index_bytes(batches: int) -> int:
 def pool_bytes(manifest: Manifest) -> int:
     """Return the bytes of a pool: all its files and the manifest."""
     return sum(entry.bytes for entry in manifest.files) + len(manifest.dump())
+
+
+def most_within(budget: int, most: int, weight: Callable[[int], int]) -> int:
+    """Return the largest number up to `most` whose weight is within a budget; 0 if not even 1 is."""
+    fits, fails = 0, most + 1
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (middle, fails) if weight(middle) <= budget else (fits, middle)
+    return fits
+
+
+def _bytes_of(manifest: Manifest, *roles: FileRole) -> int:
+    return sum(entry.bytes for role in roles for entry in manifest.files_of(role))

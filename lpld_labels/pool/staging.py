@@ -1,29 +1,60 @@
 """The staging area: where unfinished pools wait, safe against crashes, shared by several writers.
 
 pool/staging/
-  plan.json        header, codec and images of the pool to be; every writer must agree with it
+  plan.json        header, codec and images of the pool to be, on which every writer must agree; and what
+                   the work is for
   codec/           the codec's tables
-  NAME/            sealed shards (see shard.py); a name starting with .tmp- was never sealed
+  NAME/            sealed shards (see shard.py)
+  .tmp-*           what is being written, or was when a process died
+  lock             held while the area is joined, and while it is swept away
+  commit.lock      held by whoever commits
+
+A shard comes and goes by renaming its directory, so at any moment it is there as a whole or not at all.
+While the area is there the pool is unfinished: `sweep` deletes it as the last act of a commit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import shutil
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolCorruptError, StagingMismatchError
-from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.digests import bytes_digest, file_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.manifest import CodecEntry, PoolHeader, from_json, to_json
-from lpld_labels.format.schema import CODEC_DIRECTORY, LABELS_DIRECTORY, STAGING_DIRECTORY, VIEWS_DIRECTORY
-from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, SealedShard, load_sealed
-from lpld_labels.pool.storage import move, write_atomically, write_errors
+from lpld_labels.format.schema import (
+    CODEC_DIRECTORY,
+    LABELS_DIRECTORY,
+    MANIFEST_FILE,
+    STAGING_DIRECTORY,
+    VIEWS_DIRECTORY,
+)
+from lpld_labels.pool.locks import Hold, in_use, locked
+from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, shard_files
+from lpld_labels.pool.storage import (
+    TEMPORARY,
+    fsync,
+    move,
+    write_atomically,
+    write_durably,
+    write_errors,
+)
 
 PLAN = "plan.json"
+LOCK = "lock"
+COMMIT_LOCK = "commit.lock"
+_LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
+PURPOSE = "purpose"
+"""Field of the plan on which writers may differ."""
+_PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
 class StagingArea:
@@ -32,70 +63,200 @@ class StagingArea:
     def __init__(self, pool: Path) -> None:
         self.pool = pool
         self.directory = pool / STAGING_DIRECTORY
+        self._plan: dict[str, Any] = {}
+        self._tables: dict[str, bytes] = {}
 
-    def prepare(self, header: PoolHeader, codec: Codec, images: ImageTable) -> None:
-        """Create the area, or join the one that is there if it is for the same pool."""
-        plan = describe(header, codec, images.digest())
-        with write_errors(self.directory):
-            (self.directory / CODEC_DIRECTORY).mkdir(parents=True, exist_ok=True)
+    # What is staged
+
+    def prepare(
+        self,
+        header: PoolHeader,
+        codec: Codec,
+        images: ImageTable,
+        *,
+        purpose: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create the area, or join the one that is there if it is for the same pool.
+
+        purpose: what the work is for, as JSON values; kept for `purpose` to give back.
+        """
+        self._plan = describe(header, codec, images.digest()) | {PURPOSE: purpose}
+        self._tables = codec.tables()
+        with write_errors(self.directory), locked(self.directory / LOCK):
+            self._join()
+
+    def _join(self) -> None:
+        """Write the plan, or compare it with the one that is there."""
         path = self.directory / PLAN
         if path.exists():
-            require_same_plan(from_json(path.read_bytes(), where=str(path)), plan, where=str(path))
+            require_same_plan(from_json(path.read_bytes(), where=str(path)), self._plan, where=str(path))
             return
-        for name, data in codec.tables().items():
-            write_atomically(self.directory / CODEC_DIRECTORY / name, data)
-        write_atomically(path, to_json(plan))
+        (self.directory / CODEC_DIRECTORY).mkdir(exist_ok=True)
+        for name, data in self._tables.items():
+            write_atomically(self.directory / CODEC_DIRECTORY / name, data, within=self.directory)
+        write_atomically(path, to_json(self._plan), within=self.directory)
+
+    def _document(self) -> dict[str, Any]:
+        path = self.directory / PLAN
+        found: dict[str, Any] = from_json(path.read_bytes(), where=str(path)) if path.exists() else {}
+        return found
+
+    def purpose(self) -> Any:
+        """Return what the staged work is for, or None."""
+        return self._document().get(PURPOSE)
 
     def codec(self) -> Codec | None:
         """Return the codec staged shards are encoded with, or None if nothing is staged."""
-        path = self.directory / PLAN
-        if not path.exists():
+        document = self._document()
+        if not document:
             return None
-        document = from_json(path.read_bytes(), where=str(path))
-        entry = CodecEntry.parse(FieldReader(document["codec"], where=str(path), prefix="codec."))
-        folder = self.directory / CODEC_DIRECTORY
-        tables = {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
-        return restore_codec(entry, tables, where=str(path))
+        where = str(self.directory / PLAN)
+        entry = CodecEntry.parse(FieldReader(document["codec"], where=where, prefix="codec."))
+        tables = {}
+        for name, digest in document["codec_tables"].items():
+            path = self.directory / CODEC_DIRECTORY / name
+            tables[name] = path.read_bytes()
+            if bytes_digest(tables[name]) != digest:
+                raise PoolCorruptError(
+                    "a staged codec table is damaged", where=path, hint=f"delete {self.directory}"
+                )
+        return restore_codec(entry, tables, where=where)
 
     def sealed(self) -> list[SealedShard]:
         """Return the sealed shards by name, without those that a merge has replaced."""
         if not self.directory.is_dir():
             return []
-        shards = [
-            load_sealed(path)
-            for path in sorted(self.directory.iterdir())
-            if not path.name.startswith(".") and (path / SEAL).exists()
-        ]
+        shards = [load_sealed(self.directory / name) for name in self._names()]
         replaced = {name for shard in shards for name in shard.replaces}
         return [shard for shard in shards if shard.name not in replaced]
 
+    def _names(self) -> list[str]:
+        entries = sorted(path for path in self.directory.iterdir() if not path.name.startswith(TEMPORARY))
+        return [path.name for path in entries if (path / SEAL).exists()]
+
+    def is_whole(self, shard: SealedShard) -> bool:
+        """Whether no file of a sealed shard has been moved into the pool yet."""
+        return all((self.directory / shard.name / file).exists() for file, _ in _PLACES)
+
+    # Coming and going
+
+    def seal(
+        self, batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
+    ) -> SealedShard:
+        """Write batches as one sealed shard."""
+        shard, files = shard_files(batches, codec, classes, replaces=replaces)
+        with write_errors(self.directory), self._workplace() as workplace:
+            for file, data in files.items():
+                write_durably(workplace / file, data)
+            fsync(workplace)
+            workplace.rename(self.directory / shard.name)
+            fsync(self.directory)
+        return shard
+
+    @contextlib.contextmanager
+    def _workplace(self) -> Iterator[Path]:
+        """Give a directory that no commit sweeps away while it is in use."""
+        path = self.directory / f"{TEMPORARY}{uuid.uuid4().hex}"
+        with locked(self.directory / LOCK):
+            # Another writer's commit may have swept the area away.
+            self._join()
+            path.mkdir()
+            hold = Hold(path / LOCK)
+        try:
+            yield path
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        finally:
+            hold.release()
+
+    def check(self, shard: SealedShard) -> None:
+        """Read a shard's files, wherever an interrupted commit has left them, and compare their digests.
+
+        A damaged shard is forgotten, so that its batches are done again.
+        """
+        for (file, folder), digest in zip(_PLACES, (shard.views_digest, shard.labels_digest), strict=True):
+            path = self.directory / shard.name / file
+            if not path.exists():
+                path = self.pool / folder / f"{shard.name}.parquet"
+            if not path.exists() or file_digest(path) != digest:
+                self.discard(shard.name, moved=True)
+                raise PoolCorruptError(
+                    "a staged file was missing or damaged; it has been removed",
+                    where=path,
+                    hint="run the same command again to redo its batches",
+                )
+
     def publish(self, shard: SealedShard) -> None:
         """Move a sealed shard's files to their place in the pool. Doing it twice does no harm."""
-        for file, folder, size in (
-            (VIEWS, VIEWS_DIRECTORY, shard.views_bytes),
-            (LABELS, LABELS_DIRECTORY, shard.labels_bytes),
-        ):
+        for file, folder in _PLACES:
             source = self.directory / shard.name / file
             target = self.pool / folder / f"{shard.name}.parquet"
             with write_errors(target):
                 target.parent.mkdir(exist_ok=True)
-            if source.exists():
-                move(source, target)
-            if not target.exists() or target.stat().st_size != size:
-                raise PoolCorruptError(
-                    "a staged file is missing or damaged",
-                    where=target,
-                    hint=f"remove {self.directory / shard.name} and run again to redo its batches",
-                )
+                if source.exists():
+                    move(source, target)
 
-    def discard(self, name: str) -> None:
-        """Forget a sealed shard."""
-        shutil.rmtree(self.directory / name, ignore_errors=True)
+    def discard(self, name: str, *, moved: bool = False) -> None:
+        """Forget a sealed shard; with `moved`, also what an interrupted commit has moved of it."""
+        with write_errors(self.directory / name):
+            if moved:
+                for _, folder in _PLACES:
+                    (self.pool / folder / f"{name}.parquet").unlink(missing_ok=True)
+            hidden = self.directory / f"{TEMPORARY}{uuid.uuid4().hex}"
+            (self.directory / name).rename(hidden)
+            shutil.rmtree(hidden)
 
-    def remove(self) -> None:
-        """Delete the whole area once everything in it is published."""
-        with write_errors(self.directory):
-            shutil.rmtree(self.directory)
+    def discard_replaced(self) -> None:
+        """Forget what merges have replaced, lest it outlive the merged shards that say so."""
+        remaining = {shard.name for shard in self.sealed()}
+        for name in self._names():
+            if name not in remaining:
+                self.discard(name)
+
+    def sweep(self, published: Collection[str]) -> bool:
+        """Delete published shards and what dead writers left, then the area; return whether it is gone.
+
+        It stays if other writers have sealed shards meanwhile, or are about to.
+        """
+        if not self.directory.is_dir():
+            return True
+        with write_errors(self.directory), locked(self.directory / LOCK):
+            for name in self._names():
+                if name in published:
+                    self.discard(name)
+            for path in sorted(self.directory.glob(f"{TEMPORARY}*")):
+                if path.is_file():
+                    path.unlink()
+                elif not in_use(path / LOCK):
+                    shutil.rmtree(path)
+            if self._names() or any(self.directory.glob(f"{TEMPORARY}*")):
+                return False
+            return self._delete()
+
+    def _delete(self) -> bool:
+        """Delete the area; return False if somebody begins to use it at this moment."""
+        # The plan goes last: without it, nobody would know what the rest is. Then the locks: whoever
+        # waits for one starts over, perhaps before the directory is gone.
+        for path in sorted(self.directory.iterdir(), key=lambda path: _LAST.get(path.name, 0)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        try:
+            self.directory.rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """Delete all staged work and what an interrupted commit has moved of it."""
+        moved = not (self.pool / MANIFEST_FILE).exists()
+        for name in self._names() if self.directory.is_dir() else []:
+            self.discard(name, moved=moved)
+        self.sweep(())
 
 
 def describe(header: PoolHeader, codec: Codec, images_digest: str) -> dict[str, Any]:
@@ -109,21 +270,27 @@ def describe(header: PoolHeader, codec: Codec, images_digest: str) -> dict[str, 
     return parsed
 
 
-def require_same_plan(found: dict[str, Any], wanted: dict[str, Any], *, where: str) -> None:
+def require_same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
     """Raise StagingMismatchError naming the first field in which the two differ."""
-    for field, expected in _flat(found).items():
-        got = _flat(wanted).get(field)
-        if got != expected:
-            raise StagingMismatchError(
-                f"this is another pool: field '{field}' differs",
-                where=where,
-                expected=repr(expected),
-                got=repr(got),
-                hint=f"finish it with its own settings, choose another path, or delete {Path(where).parent}",
-            )
+    for field, expected, got in differences(found, wanted):
+        raise StagingMismatchError(
+            f"this is another pool: field '{field}' differs",
+            where=where,
+            expected=repr(expected),
+            got=repr(got),
+            hint=f"finish it with its own settings, choose another path, or delete {Path(where).parent}",
+        )
 
 
-def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (field, found, wanted) where two plans differ, whatever they are for."""
+    others = _flat({name: value for name, value in wanted.items() if name != PURPOSE})
+    for field, expected in _flat({name: value for name, value in found.items() if name != PURPOSE}).items():
+        if others.get(field) != expected:
+            yield field, expected, others.get(field)
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict) and value:

@@ -17,6 +17,9 @@ from lpld_labels.errors import NotAPoolError, PoolWriteError
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
+TEMPORARY = ".tmp-"
+"""How names of unfinished files and directories begin."""
+
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
@@ -44,15 +47,23 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old bytes or the new ones, never a part."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+def write_durably(path: Path, data: bytes | pa.Buffer) -> None:
+    """Write a file of its own and make its bytes survive a power cut; its name may not."""
+    with path.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_atomically(path: Path, data: bytes, *, within: Path | None = None) -> None:
+    """Write a file so that a reader sees the old bytes or the new ones, never a part.
+
+    within: directory on the same file system for the bytes on their way, where a crash may leave them.
+    """
+    temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"
     with write_errors(path):
         try:
-            with temporary.open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            write_durably(temporary, data)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

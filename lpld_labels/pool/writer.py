@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec
@@ -23,9 +25,9 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
-from lpld_labels.pool.commit import commit_pool
+from lpld_labels.pool.commit import commit_pool, merge_staged
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch, seal_shard
+from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import StagingArea, describe, require_same_plan
 from lpld_labels.pool.storage import write_errors
 
@@ -41,7 +43,8 @@ class PoolWriter:
     same path again resumes, and ``key in writer`` tells what is already safe.
 
     path: local directory of the pool.
-    extend: allow adding batches to a pool that is already there.
+    onto: the pool that is already there, opened, to add batches to; None to make a new one.
+    purpose: what the work is for, as JSON values; kept with unfinished work (`StagingArea.purpose`).
     shard_bytes: label bytes gathered in memory before a shard is sealed.
     seal_seconds: seal at least this often; the commit merges small shards.
     """
@@ -53,7 +56,8 @@ class PoolWriter:
         header: PoolHeader,
         images: ImageTable,
         codec: Codec | None = None,
-        extend: bool = False,
+        onto: PoolReader | None = None,
+        purpose: Mapping[str, Any] | None = None,
         shard_bytes: int = SHARD_LABEL_BYTES,
         seal_seconds: float = 120.0,
     ) -> None:
@@ -73,29 +77,25 @@ class PoolWriter:
                 expected=f"classes below {header.classes}",
                 got=int(images.classes.max()),
             )
-        self._published = self._join_existing(extend)
-        with write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        self._keys = self._published(onto)
         self._staging = StagingArea(self.path)
-        self._staging.prepare(header, self.codec, images)
-        self._keys = set(self._published)
+        self._staging.prepare(header, self.codec, images, purpose=purpose)
         for shard in self._staging.sealed():
             self._keys.update(shard.keys)
 
-    def _join_existing(self, extend: bool) -> set[BatchKey]:
+    def _published(self, onto: PoolReader | None) -> set[BatchKey]:
         """Return the keys already published; refuse a pool that may not or cannot be extended."""
-        with write_errors(self.path):
-            if not (self.path / MANIFEST_FILE).exists():
-                return set()
-        if not extend:
-            raise PoolConflictError(
-                "a pool is already here", where=self.path, hint="choose another path or extend it"
-            )
-        with PoolReader(self.path) as pool:
-            found = describe(pool.header, pool.codec, pool.images.digest())
-            wanted = describe(self.header, self.codec, self.images.digest())
-            require_same_plan(found, wanted, where=str(self.path / MANIFEST_FILE))
-            return set(pool.keys)
+        if onto is None:
+            with write_errors(self.path):
+                if (self.path / MANIFEST_FILE).exists():
+                    raise PoolConflictError(
+                        "a pool is already here", where=self.path, hint="choose another path or extend it"
+                    )
+            return set()
+        found = describe(onto.header, onto.codec, onto.images.digest())
+        wanted = describe(self.header, self.codec, self.images.digest())
+        require_same_plan(found, wanted, where=str(self.path / MANIFEST_FILE))
+        return set(onto.keys)
 
     def __contains__(self, key: object) -> bool:
         """Whether a batch is published, sealed or waiting to be sealed."""
@@ -150,11 +150,20 @@ class PoolWriter:
     def flush(self) -> None:
         """Seal what has gathered, so that a crash cannot lose it."""
         if self._pending:
-            name = seal_shard(self._staging.directory, self._pending, self.codec, self.header.classes)
-            log.debug("sealed %s with %d batches", name, len(self._pending))
+            shard = self._staging.seal(self._pending, self.codec, self.header.classes)
+            log.debug("sealed %s with %d batches", shard.name, len(self._pending))
             self._pending = []
             self._pending_bytes = self._pending_rows = 0
         self._last_seal = time.monotonic()
+
+    def merge(self) -> None:
+        """Merge small sealed shards, as `commit` will; what is staged then weighs what the pool will."""
+        self.flush()
+        merge_staged(self._staging, self.codec, self.header.classes, shard_bytes=self._shard_bytes)
+
+    def staged_bytes(self) -> int:
+        """Return the bytes of all sealed shards, by this and other writers."""
+        return sum(shard.views_bytes + shard.labels_bytes for shard in self._staging.sealed())
 
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
         """Publish everything sealed so far, by this and other writers, and return the manifest.
@@ -162,14 +171,8 @@ class PoolWriter:
         lineage: replaces the header's lineage, e.g. when a pool was extended.
         """
         self.flush()
-        return commit_pool(
-            self._staging,
-            self.header,
-            self.codec,
-            self.images,
-            shard_bytes=self._shard_bytes,
-            lineage=lineage,
-        )
+        header = self.header if lineage is None else replace(self.header, lineage=lineage)
+        return commit_pool(self._staging, header, self.codec, self.images, shard_bytes=self._shard_bytes)
 
     def __enter__(self) -> PoolWriter:
         return self

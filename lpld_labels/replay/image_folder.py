@@ -90,7 +90,7 @@ def scan_image_folder(
             height, width, _ = decode_image(data, where=folder / path).shape
         else:
             width, height = image_size(data, where=folder / path)
-        return width, height, content_digest(data)
+        return width, height, image_digest(data)
 
     facts = []
     for fact in map_in_threads(examine, paths):
@@ -140,12 +140,12 @@ def read_image_file(root: Path, table: ImageTable, row: int) -> bytes:
         )
     data = read_file(path)
     wanted = table.digests[row]
-    if wanted is not None and content_digest(data) != wanted:
+    if wanted is not None and image_digest(data) != wanted:
         raise ImageMismatchError(
             f"image {row} has changed since it was labelled",
             where=path,
             expected=f"digest {wanted.hex()}",
-            got=content_digest(data).hex(),
+            got=image_digest(data).hex(),
             hint="restore the labelled images or label these anew",
         )
     return data
@@ -159,7 +159,7 @@ def read_file(path: Path) -> bytes:
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
 
 
-def content_digest(data: bytes) -> bytes:
+def image_digest(data: bytes) -> bytes:
     """Return the first 16 bytes of the SHA-256 of a file."""
     return hashlib.sha256(data).digest()[:DIGEST_BYTES]
 

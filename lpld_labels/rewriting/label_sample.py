@@ -28,7 +28,7 @@ class LabelSample:
     """
 
     def __init__(self, pool: PoolReader, *, seed: int = 0) -> None:
-        self._pool = pool
+        self.pool = pool
         keys = list(pool.keys)
         if not keys:
             raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="a batch")
@@ -66,7 +66,7 @@ class LabelSample:
 
     def _read(self, purpose: str) -> list[LabelArray]:
         # Copies, because what a reader hands out may hold on to a whole row group.
-        return [np.array(self._pool.read_labels(key)) for key in sorted(self._keys[purpose])]
+        return [np.array(self.pool.read_labels(key)) for key in sorted(self._keys[purpose])]
 
 
 def _batches(rows: int, bounds: tuple[int, int], batch_size: int) -> int:

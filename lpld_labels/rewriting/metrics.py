@@ -8,7 +8,8 @@ diff_signed   z_y - max of the other classes' logits; negative where the teacher
 cut_ratio     the batch's stored mixing ratio, i.e. the weight of the view itself; 1 where nothing was mixed
 confidence    the largest softmax value
 
-A pool of probabilities p has z = log p, which differs from the logits by a shift per row only.
+A pool of probabilities p has z = log p, which differs from the logits by a shift per row only; a
+probability of 0 ranks as the smallest half, 2^-24, for averages need numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.probabilities import log_probabilities
+from lpld_labels.codecs.label_meaning import as_finite_logits
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.pool.reader import PoolReader
@@ -99,4 +100,4 @@ def score_batches(
 def _logits(pool: PoolReader, key: BatchKey) -> Floats:
     """Return a batch's labels as logits, float32 [B, C]."""
     labels: Floats = pool.read_labels(key, dtype=np.float32)
-    return log_probabilities(labels) if pool.header.label_kind == "probabilities" else labels
+    return as_finite_logits(labels, pool.header.label_kind)

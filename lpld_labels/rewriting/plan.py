@@ -13,34 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.codecs import Codec, codec_named
+from lpld_labels.codecs import planned_codecs
 from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
-from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.codec_request import (
-    DEFAULT_TEMPERATURE,
-    KLT,
-    CodecRequest,
-    fit_request,
-    klt_fitter,
-)
+from lpld_labels.pool.sizes import PoolSize, most_within
+from lpld_labels.rewriting.codec_request import DEFAULT_TEMPERATURE, CodecRequest, FittedCodecs
 from lpld_labels.rewriting.encode import refuse_lossy
-from lpld_labels.rewriting.encode_size import EncodedSize, weigh
+from lpld_labels.rewriting.encode_size import weigh
 from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.selection import kept_count
 
 Progress = Callable[[int, int], None]
 
 DEFAULT_MINIMUM = 0.97
-SIMPLE_CODECS = ("f16", "int8", "int6", "int4")
-KLT_FIDELITIES = (0.99, 0.97, 0.95, 0.90)
+FIDELITIES = (0.99, 0.97, 0.95, 0.90)
 MEASURED_SLACK = 0.001
 """A codec solved for .97 on some rows may measure .9695 on others; that is still .97."""
 ROUNDS = 2
-"""How often `klt` is fitted: the number of rows decides the basis, and the basis how many rows fit."""
+"""How often a codec is fitted: the number of rows decides the basis, and the basis how many rows fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +63,7 @@ class PlanRow:
     def codec(self) -> str:
         """The codec and its setting in a few characters."""
         fidelity = self.request.fidelity
-        return self.request.name if fidelity is None else f"{KLT} {fidelity:g}"
+        return self.request.name if fidelity is None else f"{self.request.name} {fidelity:g}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
@@ -109,7 +102,7 @@ def plan_budget(
     pool: PoolReader,
     budget: int,
     *,
-    codecs: Sequence[str] = (*SIMPLE_CODECS, KLT),
+    codecs: Sequence[str] = (),
     minimum: float = DEFAULT_MINIMUM,
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
@@ -118,14 +111,16 @@ def plan_budget(
 ) -> BudgetPlan:
     """Find the smallest prune ratio at which each codec setting fits the budget in bytes.
 
-    codecs: names to consider; ``klt`` stands for one row per fidelity of KLT_FIDELITIES and `minimum`.
+    codecs: names to consider, all that are planned with if none; one that is fitted (``klt``) stands for
+        one row per fidelity of FIDELITIES and `minimum`.
     minimum: share of the information at `temperature` that the recommended row must keep.
     progress: called with (done, total) settings.
     """
     refuse_lossy(pool, force=force)
     if not 0 < minimum < 1:
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
-    requests = list(_requests(codecs, minimum, temperature, seed))
+    names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
+    requests = list(_requests(names, minimum, temperature, seed))
     planner = _Planner(pool, budget, temperature, seed)
     rows = []
     for done, request in enumerate(requests, 1):
@@ -162,11 +157,12 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
 
 def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: int) -> Iterator[CodecRequest]:
     for name in codecs:
-        if name != KLT:
-            yield CodecRequest(name=name, seed=seed)
+        request = CodecRequest(name=name, seed=seed)
+        if not request.kind.demands:
+            yield request
             continue
-        for fidelity in sorted({*KLT_FIDELITIES, minimum}, reverse=True):
-            yield CodecRequest(fidelity=fidelity, temperature=temperature, seed=seed)
+        for fidelity in sorted({*FIDELITIES, minimum}, reverse=True):
+            yield replace(request, fidelity=fidelity, temperature=temperature)
 
 
 class _Planner:
@@ -178,17 +174,17 @@ class _Planner:
         self._temperatures = tuple(sorted({*TEMPERATURES, temperature}))
         self._sample = LabelSample(pool, seed=seed)
         self._complete = int((pool.index.rows == pool.header.batch_size).sum())
-        self._fitter: KltFitter | None = None
+        self._codecs = FittedCodecs(self._sample)
         self.smallest = 0
 
     def row(self, request: CodecRequest) -> PlanRow | None:
         """Return the row of a codec setting, or None if not even one batch fits or it cannot be had."""
         batches = len(self._pool)
-        for _ in range(ROUNDS if request.name == KLT else 1):
+        for _ in range(ROUNDS if request.kind.demands else 1):
             try:
-                codec = self._codec(request, self._rows(batches))
+                codec = self._codecs.codec(request, rows=self._rows(batches))
             except InvalidArgumentError as error:
-                if request.name != KLT:
+                if not request.kind.demands:
                     raise
                 del error  # This fidelity is out of reach for this pool; other rows say what is not.
                 return None
@@ -226,20 +222,12 @@ class _Planner:
         whole = self._pool.manifest.counts.rows
         return whole if batches == len(self._pool) else batches * self._pool.header.batch_size
 
-    def _fitting(self, size: EncodedSize) -> int:
+    def _fitting(self, size: PoolSize) -> int:
         """Return how many batches fit: all of them, or some of the complete ones."""
         everything = len(self._pool)
         if size.total(everything) <= self._budget:
             return everything
-        return size.batches_within(self._budget, self._complete)
-
-    def _codec(self, request: CodecRequest, rows: int) -> Codec:
-        header = self._pool.header
-        if request.name != KLT:
-            return codec_named(request.name, label_kind=header.label_kind)
-        if self._fitter is None:
-            self._fitter = klt_fitter(header, self._sample, rows=rows, seed=request.seed)
-        return fit_request(request, self._fitter.for_rows(rows))
+        return most_within(self._budget, self._complete, size.total)
 
 
 def _marked(rows: Sequence[PlanRow], minimum: float, temperature: float) -> Iterator[PlanRow]:
@@ -258,6 +246,7 @@ def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperatur
         reason = f"keeps every view, and the most of each label among those that keep {enough}"
     else:
         reason = f"most views per image among those that keep {enough}"
-    if chosen.request.name != KLT and any(row.request.name == KLT for row in good):
-        reason += "; here a klt basis costs more than it saves"
+    fitted = {row.request.name for row in good if row.request.kind.demands}
+    if fitted and not chosen.request.kind.demands:
+        reason += f"; here a {' or '.join(sorted(fitted))} basis costs more than it saves"
     return reason

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from lpld_labels.codecs.fidelity import Fidelity
-from lpld_labels.format.digests import content_digest
-from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.manifest import Manifest
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.encode import BudgetExceededError, encode_pool
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting.encode import Encoding, Rounds, refuse_lossy
+from lpld_labels.rewriting.engine import Progress, published, require_possible
+from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.plan import PlanRow
-from lpld_labels.rewriting.prune import PrunePlan, PruneSettings, plan_prune
-
-Progress = Callable[[int, int], None]
+from lpld_labels.rewriting.prune import PrunePlan, PruneSettings, plan_prune, pruned
+from lpld_labels.rewriting.sources import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,46 +43,60 @@ def apply_row(
 
     seed: of the random order in which batches are kept; the pool's own if not given.
     """
+    refuse_lossy(pool, force=force)
+    require_possible(out, pool)
+    sample = LabelSample(pool, seed=row.request.seed)
+    encoding = Encoding(row.request, Path(out).absolute(), sample, limit=budget)
     plan = None if row.whole else plan_prune(pool, PruneSettings(ratio=row.ratio, seed=seed))
-    while True:
-        try:
-            result = encode_pool(
-                pool,
-                out,
-                row.request,
-                keys=None if plan is None else [pool.index.key(place) for place in plan.kept.tolist()],
-                lineage=None if plan is None else (*pool.header.lineage, _prune_step(pool, plan)),
-                parent_digest=None if plan is None else _pruned_digest(pool, plan),
-                at_most=budget,
-                jobs=jobs,
-                force=force,
-                progress=progress,
+    rounds = _FewerBatches(encoding, plan, budget, seed)
+    found = published(out, rounds.made)
+    result = encoding.write(rounds, jobs=jobs, progress=progress) if found is None else encoding.found(found)
+    return Applied(manifest=result.manifest, fidelity=result.fidelity, batches=result.manifest.counts.batches)
+
+
+class _FewerBatches(Rounds):
+    """One number of batches after the other, each less, until the pool fits."""
+
+    def __init__(self, encoding: Encoding, plan: PrunePlan | None, budget: int, seed: int | None) -> None:
+        self._plan, self._budget, self._seed = plan, budget, seed
+        selection = self._selected(encoding.pool, plan)
+        super().__init__(encoding, selection, encoding.codec(selection, resume=False))
+
+    def _selected(self, pool: PoolReader, plan: PrunePlan | None) -> Selection:
+        return Selection(pool=pool, keys=pool.keys) if plan is None else pruned(pool, plan)
+
+    def _ranked(self) -> PrunePlan:
+        """Return a plan to take fewer batches from; where all were kept, one that keeps all complete ones."""
+        if self._plan is not None:
+            return self._plan
+        return plan_prune(self.encoding.pool, PruneSettings(ratio=1, seed=self._seed))
+
+    def next(self, measured: int) -> bool:
+        if measured <= self._budget:
+            return False
+        plan = self._ranked()
+        smaller = min(int(plan.count * self._budget / measured), plan.count - 1)
+        if smaller < 1:
+            raise InvalidArgumentError(
+                "the pool does not fit",
+                where=self.encoding.out,
+                expected=f"at most {self._budget} bytes",
+                got=f"{measured} bytes",
             )
-        except BudgetExceededError as error:
-            if plan is None:
-                plan = plan_prune(pool, PruneSettings(ratio=1, seed=seed))
-            smaller = min(int(plan.count * budget / error.measured), plan.count - 1)
-            if smaller < 1:
-                raise
-            plan = plan.resized(smaller)
-        else:
-            return Applied(
-                manifest=result.manifest, fidelity=result.fidelity, batches=result.manifest.counts.batches
-            )
+        self._plan = plan.resized(smaller)
+        self.selection = self._selected(self.encoding.pool, self._plan)
+        self.codec = self.encoding.codec(self.selection, resume=False)
+        return True
 
-
-def _prune_step(pool: PoolReader, plan: PrunePlan) -> LineageStep:
-    return LineageStep(
-        operation="prune", parent_digest=pool.manifest.content_digest, parameters=plan.parameters()
-    )
-
-
-def _pruned_digest(pool: PoolReader, plan: PrunePlan) -> str:
-    """Return the content digest that the pruned pool would have had before it was encoded."""
-    return content_digest(
-        classes=pool.classes,
-        label_kind=pool.header.label_kind,
-        codec_identity=pool.codec.identity(),
-        images_digest=pool.images.digest(),
-        batch_digests=[pool.index.digest(place) for place in plan.kept.tolist()],
-    )
+    def made(self, manifest: Manifest) -> bool:
+        """Whether a pool is what some round makes."""
+        if pool_bytes(manifest) > self._budget:
+            return False
+        if self._plan is None and self.encoding.made(manifest, self.selection):
+            return True
+        plan = self._ranked()
+        if not 1 <= manifest.counts.batches <= plan.count:
+            return False
+        return self.encoding.made(
+            manifest, self._selected(self.encoding.pool, plan.resized(manifest.counts.batches))
+        )

@@ -7,30 +7,27 @@ it is run again.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
-from lpld_labels.errors import PoolConflictError, StagingMismatchError
 from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.format.records import ViewBatch
-from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.staging import StagingArea
+from lpld_labels.pool.sizes import index_bytes
 from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.rewriting.prune_plan import PrunePlan, PruneSettings, in_file_order, plan_prune, too_small
+from lpld_labels.rewriting.engine import (
+    Draft,
+    Progress,
+    published,
+    require_possible,
+    same_lineage,
+    stage,
+)
+from lpld_labels.rewriting.prune_plan import PrunePlan, PruneSettings, plan_prune, too_small
+from lpld_labels.rewriting.sources import Selection
 
-__all__ = ["PrunePlan", "PruneSettings", "plan_prune", "prune_pool", "write_pruned"]
-
-log = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
+__all__ = ["PrunePlan", "PruneSettings", "plan_prune", "prune_pool", "pruned", "write_pruned"]
 
 # A pool that leaves less than this share of its budget unused is not written again for one more batch.
 _TOLERANCE = 0.001
@@ -43,9 +40,17 @@ def prune_pool(
     *,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the pruned pool to `out`, which must not exist, and return its manifest."""
-    require_free(out)
+    """Write the pruned pool to `out`, which must not hold anything else, and return its manifest."""
+    require_possible(out, pool)
     return write_pruned(pool, out, plan_prune(pool, settings, progress=progress), progress=progress)
+
+
+def pruned(pool: PoolReader, plan: PrunePlan) -> Selection:
+    """Return the batches that a plan keeps."""
+    step = LineageStep(
+        operation="prune", parent_digest=pool.manifest.content_digest, parameters=plan.parameters()
+    )
+    return Selection(pool=pool, keys=[pool.index.key(place) for place in plan.kept.tolist()], step=step)
 
 
 def write_pruned(
@@ -58,99 +63,56 @@ def write_pruned(
 
     progress: called with (done, total) batches.
     """
-    path = Path(out)
-    require_free(path)
-    fits, fails = 0, len(plan.candidates) + 1
-    while True:
-        writer = _stage(pool, path, plan, progress)
-        if plan.settings.budget is None:
-            break
-        measured = plan.sizes.staged(path, plan.count)
-        spare = plan.settings.budget - measured
-        fits, fails = (plan.count, fails) if spare >= 0 else (fits, plan.count)
-        if fails == 1:
-            StagingArea(path).remove()
-            raise too_small(plan, measured)
-        count = _next_count(plan, spare, fits, fails)
-        if count == plan.count:
-            break
-        log.info("%d batches take %d bytes; trying %d", plan.count, measured, count)
-        StagingArea(path).remove()
-        plan = plan.resized(count)
-    step = LineageStep(
-        operation="prune", parent_digest=pool.manifest.content_digest, parameters=plan.parameters()
-    )
-    return writer.commit(lineage=(*pool.header.lineage, step))
+    path = Path(out).absolute()
+    found = published(path, lambda manifest: _made_by(plan, pool, manifest))
+    if found is not None:
+        return found
+    budget = plan.settings.budget
+    judge = None if budget is None else _BudgetJudge(pool, plan, path, budget)
+    writer = stage(_draft(pool, plan, path), judge=judge, progress=progress)
+    kept = plan if judge is None else judge.plan
+    return writer.commit(lineage=pruned(pool, kept).lineage)
 
 
-def _next_count(plan: PrunePlan, spare: int, fits: int, fails: int) -> int:
-    """Return how many batches to try next, given that `fits` fit and `fails` do not; the same to stop."""
-    budget = plan.settings.budget or 0
-    if 0 <= spare < budget * _TOLERANCE:
-        return plan.count
-    per_batch = float(plan.sizes.per_batch[plan.kept].mean())
-    return max(fits, min(plan.count + math.floor(spare / per_batch), fails - 1), 1)
+def _draft(pool: PoolReader, plan: PrunePlan, out: Path) -> Draft:
+    purpose = {"prune": pool.manifest.content_digest, **asdict(plan.settings)}
+    return pruned(pool, plan).draft(out, purpose)
 
 
-def require_free(out: str | os.PathLike[str]) -> None:
-    """Refuse a path where something lies already, unless it is a prune that was interrupted."""
-    path = Path(out)
-    if not path.exists():
-        return
-    if path.is_dir() and not (path / MANIFEST_FILE).exists():
-        strangers = [entry.name for entry in sorted(path.iterdir()) if entry.name != STAGING_DIRECTORY]
-        if not strangers:
-            return
-    what = "a pool is already here" if (path / MANIFEST_FILE).exists() else "something is already here"
-    raise PoolConflictError(what, where=path, hint="choose another path")
+def _made_by(plan: PrunePlan, pool: PoolReader, manifest: Manifest) -> bool:
+    """Whether a pool is what the plan makes of its parent, up to what a budget left room for."""
+    if plan.settings.budget is not None and manifest.counts.batches <= len(plan.candidates):
+        plan = plan.resized(manifest.counts.batches)
+    selection = pruned(pool, plan)
+    same_past = same_lineage(manifest.header.lineage, selection.lineage)
+    return same_past and manifest.content_digest == selection.digest()
 
 
-def _stage(pool: PoolReader, out: Path, plan: PrunePlan, progress: Progress | None) -> PoolWriter:
-    """Copy the planned batches into the staging area of `out`, those that are not there yet."""
-    kept = plan.kept[in_file_order(pool, plan.kept)]
-    keys = [pool.index.key(place) for place in kept.tolist()]
-    writer = PoolWriter(out, header=pool.header, images=pool.images, codec=pool.codec)
-    strangers = sorted(writer.keys - set(keys))
-    if strangers:
-        raise StagingMismatchError(
-            f"unfinished work of another selection is here: it holds {strangers[0]}",
-            where=out,
-            expected="batches of this plan only",
-            hint=f"finish it with its own settings, choose another path, or delete {out}",
-        )
-    with writer:
-        for number, key in enumerate(keys):
-            if key not in writer:
-                writer.append_encoded(_detached(pool.read_encoded(key)))
-            if progress is not None:
-                progress(number + 1, len(keys))
-    return writer
+class _BudgetJudge:
+    """Weighs a staged pool and corrects how many batches it has."""
 
+    def __init__(self, pool: PoolReader, plan: PrunePlan, out: Path, budget: int) -> None:
+        self.plan = plan
+        self._pool, self._out, self._budget = pool, out, budget
+        self._fits, self._fails = 0, len(plan.candidates) + 1
 
-def _detached(batch: EncodedBatch) -> EncodedBatch:
-    """Return a batch that owns its memory.
+    def __call__(self, writer: PoolWriter) -> Draft | None:
+        count = self.plan.count
+        measured = self.plan.sizes.fixed + index_bytes(count) + writer.staged_bytes()
+        spare = self._budget - measured
+        if spare >= 0:
+            self._fits = count
+        else:
+            self._fails = count
+        if self._fails == 1:
+            raise too_small(self.plan, measured)
+        self.plan = self.plan.resized(self._next(spare))
+        return None if self.plan.count == count else _draft(self._pool, self.plan, self._out)
 
-    What a reader hands out points into row groups of up to hundreds of batches; keeping a few batches
-    of each until a shard is full must not keep the groups.
-    """
-    payload = {name: _owned(array) for name, array in batch.payload.items()}
-    return EncodedBatch(views=_owned_views(batch.views), payload=payload, digest=batch.digest)
-
-
-def _owned(array: pa.Array) -> pa.Array:
-    return array.take(pa.array(np.arange(len(array))))
-
-
-def _owned_views(views: ViewBatch) -> ViewBatch:
-    mix, cutout, patches = views.mix, views.cutout, views.patch_order
-    return replace(
-        views,
-        images=views.images.copy(),
-        crops=views.crops.copy(),
-        flips=views.flips.copy(),
-        mix=None if mix is None else replace(mix, partner=mix.partner.copy()),
-        cutout=None
-        if cutout is None
-        else replace(cutout, boxes=cutout.boxes.copy(), fill=cutout.fill.copy()),
-        patch_order=None if patches is None else patches.copy(),
-    )
+    def _next(self, spare: int) -> int:
+        """Return how many batches to try next; the same to stop."""
+        if 0 <= spare < self._budget * _TOLERANCE:
+            return self.plan.count
+        per_batch = self.plan.estimated_bytes - self.plan.sizes.total(0, rows=0)
+        wanted = self.plan.count + math.floor(spare * self.plan.count / per_batch)
+        return max(self._fits, min(wanted, self._fails - 1), 1)

@@ -10,9 +10,10 @@ import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.sizes import SizeModel
+from lpld_labels.pool.sizes import PoolSize, most_within
 from lpld_labels.rewriting.metrics import METRICS, score_batches
 from lpld_labels.rewriting.selection import (
+    COUNTS,
     LEVELS,
     PREFERENCES,
     Candidates,
@@ -21,6 +22,7 @@ from lpld_labels.rewriting.selection import (
     choose,
     drop_extremes,
     kept_count,
+    paper_count,
 )
 
 Progress = Callable[[int, int], None]
@@ -31,6 +33,7 @@ class PruneSettings:
     """What to keep. Exactly one of `ratio` and `budget` is given.
 
     ratio: keep floor(n / ratio) of the n candidate batches.
+    count: "exact", as said, or "paper", as LPLD's programs reckon: see `paper_count`.
     budget: keep as many as fit into this many bytes, everything that belongs to the pool counted.
     level: choose "batch"es, or whole "epoch"s with the last one cut short.
     by: "random" or one of `METRICS`; with a metric, prefer says "hard", "easy" or "uniform".
@@ -40,6 +43,7 @@ class PruneSettings:
     """
 
     ratio: float | None = None
+    count: str = "exact"
     budget: int | None = None
     level: str = "batch"
     by: str = "random"
@@ -53,7 +57,10 @@ class PruneSettings:
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.budget is None):
             raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
-        for field, choices in (("level", LEVELS), ("by", ("random", *METRICS)), ("drop_by", METRICS)):
+        if self.count != "exact" and self.ratio is None:
+            raise InvalidArgumentError("a way to count goes with a ratio", got=self.count)
+        known = {"level": LEVELS, "count": COUNTS, "by": ("random", *METRICS), "drop_by": METRICS}
+        for field, choices in known.items():
             if getattr(self, field) not in choices:
                 raise InvalidArgumentError(
                     f"unknown {field}", expected=f"one of {', '.join(choices)}", got=getattr(self, field)
@@ -84,7 +91,7 @@ class PrunePlan:
     considered: int
     candidates: Candidates
     kept: Places
-    sizes: SizeModel
+    sizes: PoolSize
 
     @property
     def count(self) -> int:
@@ -93,7 +100,8 @@ class PrunePlan:
     @property
     def estimated_bytes(self) -> int:
         """What the new pool will weigh, judging by its parent."""
-        return self.sizes.estimate(self.kept)
+        kept = np.isin(self.candidates.places, self.kept)
+        return self.sizes.total(self.count, rows=int(self.candidates.rows[kept].sum()))
 
     def resized(self, count: int) -> PrunePlan:
         """Return the plan that keeps another number of batches."""
@@ -106,6 +114,7 @@ class PrunePlan:
         settings = self.settings
         return {
             "ratio": settings.ratio,
+            **({} if settings.count == "exact" else {"count": settings.count}),
             "budget_bytes": settings.budget,
             "level": settings.level,
             "metric": settings.by,
@@ -128,7 +137,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     seed = settings.seed if settings.seed is not None else pool.header.seed or 0
     candidates = _candidates(pool, settings)
     considered = len(candidates)
-    count = kept_count(considered, settings.ratio) if settings.ratio is not None else None
+    count = _wanted_count(candidates, settings)
     scores = _scores(pool, candidates, settings, progress)
     if settings.by != "random":
         candidates = replace(candidates, scores=scores[settings.by])
@@ -154,9 +163,17 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
         considered=considered,
         candidates=candidates,
         kept=candidates.places,
-        sizes=SizeModel.of(pool),
+        sizes=PoolSize.of(pool),
     )
     return plan.resized(count if count is not None else _fitting_count(plan))
+
+
+def _wanted_count(candidates: Candidates, settings: PruneSettings) -> int | None:
+    if settings.ratio is None:
+        return None
+    if settings.count == "paper":
+        return paper_count(candidates, settings.ratio, level=settings.level)
+    return kept_count(len(candidates), settings.ratio)
 
 
 def _candidates(pool: PoolReader, settings: PruneSettings) -> Candidates:
@@ -183,8 +200,9 @@ def _scores(
     wanted = [settings.by] if settings.by != "random" else []
     if settings.drops and settings.drop_by not in wanted:
         wanted.append(settings.drop_by)
-    order = in_file_order(pool, candidates.places)
-    keys = [pool.index.key(place) for place in candidates.places[order].tolist()]
+    keys = [pool.index.key(place) for place in candidates.places.tolist()]
+    order = pool.index.in_file_order(keys)
+    place_of = {key: place for place, key in enumerate(keys)}
     scores = {}
     for number, metric in enumerate(wanted):
 
@@ -193,26 +211,15 @@ def _scores(
                 progress(number * total + done, len(wanted) * total)
 
         scores[metric] = np.empty(len(candidates))
-        scores[metric][order] = score_batches(pool, keys, metric, progress=report)
+        places = [place_of[key] for key in order]
+        scores[metric][places] = score_batches(pool, order, metric, progress=report)
     return scores
-
-
-def in_file_order(pool: PoolReader, places: Places) -> Places:
-    """Return the order in which to visit some places of the index so that reads go front to back."""
-    lie = pool.index.places[places]
-    return np.lexsort((lie[:, 1], lie[:, 0]))
 
 
 def _fitting_count(plan: PrunePlan) -> int:
     """Return the largest number of batches whose estimated bytes fit the budget."""
     budget = plan.settings.budget or 0
-    fits, fails = 0, len(plan.candidates) + 1
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
-        if plan.resized(middle).estimated_bytes <= budget:
-            fits = middle
-        else:
-            fails = middle
+    fits = most_within(budget, len(plan.candidates), lambda count: plan.resized(count).estimated_bytes)
     if fits == 0:
         raise too_small(plan, plan.resized(1).estimated_bytes)
     return fits

@@ -24,6 +24,7 @@ Places = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 LEVELS = ("batch", "epoch")
+COUNTS = ("exact", "paper")
 PREFERENCES = ("hard", "easy", "uniform")
 # An epoch is ranked as the batch no real epoch has.
 _WHOLE_EPOCH = MAX_INDEX + 1
@@ -67,6 +68,29 @@ def kept_count(candidates: int, ratio: float) -> int:
             "ratio is too large for this pool: nothing would be left",
             expected=f"1 to {candidates}, the number of batches to choose from",
             got=ratio,
+        )
+    return count
+
+
+def paper_count(candidates: Candidates, ratio: float, *, level: str) -> int:
+    """Return how many batches LPLD's programs keep: int((1 - share) * n), share = 1 - 1 / ratio.
+
+    In floating point, which may fall short by one. At epoch level n counts epochs, which stay whole: 9, 5
+    and 2 of 100 at ratio 10, 20 and 40.
+    """
+    kept_count(len(candidates), ratio)
+    epochs, sizes = np.unique(candidates.epochs, return_counts=True)
+    units, size = (len(epochs), int(sizes.max())) if level == "epoch" else (len(candidates), 1)
+    if level == "epoch" and (sizes != size).any():
+        raise InvalidArgumentError(
+            "epochs differ in their number of batches",
+            expected="as many in every epoch",
+            hint="count exactly",
+        )
+    count = int((1 - (1 - 1 / ratio)) * units) * size
+    if count < 1:
+        raise InvalidArgumentError(
+            f"ratio is too large for this pool: no {level} would be left", expected=f"1 to {units}", got=ratio
         )
     return count
 

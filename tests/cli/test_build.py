@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,17 +65,21 @@ def sealed(out: Path) -> list[Path]:
 
 
 def start_and_wait_for_work(images: Path, out: Path, *more: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        command(images, out, "--seal-seconds", 0.05, *more), stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while len(sealed(out)) < 3:
-        assert process.poll() is None, "the build ended before it could be stopped"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    return process
+    """Return a build that is at work, and has sealed some of it. One that was too fast is started again."""
+    for _ in range(5):
+        process = subprocess.Popen(
+            command(images, out, "--seal-seconds", 0.05, *more), stderr=subprocess.PIPE, text=True
+        )
+        while process.poll() is None:
+            if len(sealed(out)) >= 3:
+                return process
+            time.sleep(0.002)
+        process.communicate()
+        shutil.rmtree(out, ignore_errors=True)
+    pytest.fail("the build ended before it could be stopped")
 
 
+@pytest.mark.timing
 def test_killed_and_resumed(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
     process = start_and_wait_for_work(images, tmp_path / "pool")
     process.send_signal(signal.SIGKILL)
@@ -86,6 +91,7 @@ def test_killed_and_resumed(images: Path, expected: str, tmp_path: Path, cli: Cl
     assert digest(tmp_path / "pool") == expected
 
 
+@pytest.mark.timing
 def test_ctrl_c_keeps_finished_work(images: Path, expected: str, tmp_path: Path, cli: Cli) -> None:
     process = start_and_wait_for_work(images, tmp_path / "pool")
     process.send_signal(signal.SIGINT)
@@ -114,6 +120,7 @@ def test_three_parts(images: Path, expected: str, tmp_path: Path, cli: Cli) -> N
     assert digest(out) == expected
 
 
+@pytest.mark.timing
 def test_a_dead_process_is_reported_and_its_work_taken_up(
     images: Path, expected: str, tmp_path: Path, cli: Cli
 ) -> None:

@@ -13,10 +13,13 @@ import pytest
 import torch
 from click.testing import Result
 
+from lpld_core.teachers.teacher import load_teacher
 from lpld_labels import PoolReader
-from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
+from tests.lpld_labels.foreign.importers.label_folders import CLASSES, write_epochs, write_images
+from tests.lpld_labels.foreign.restated import SMALL, label_again, small_teacher
 
 Cli = Callable[..., Result]
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.2)
 
 
 @pytest.fixture
@@ -90,12 +93,46 @@ def test_wrong_folders(cli: Cli, made: Path) -> None:
         ["--images", "x", "--mean", "1,2,3"],
         ["--images", "x", "--mean", "1,2"],
         ["--images", "x", "--classes", "1"],
+        ["--images", "x", "--ensemble", "median"],
+        ["--images", "x", "--temperature", "0"],
     ],
 )
 def test_usage_errors(cli: Cli, made: Path, options: list[str]) -> None:
     done = cli("import", made / "labels", made / "pool", *options)
     assert done.exit_code == 2
     assert not (made / "pool").exists()
+
+
+def test_an_ensemble_is_imported_and_confirmed_by_all_its_teachers(cli: Cli, tmp_path: Path) -> None:
+    """G-VBSM, labelled by two networks; verify takes as many teachers as the folder had."""
+    images = write_images(tmp_path / "images")
+    source = write_epochs(tmp_path / "labels", epochs=1, ids_in_batch=True)
+    teacher = load_teacher(SMALL, weights="random", classes=CLASSES, input_size=(32, 32), mean=MEAN, std=STD)
+    other = small_teacher(CLASSES, mean=MEAN, std=STD, seed=5)
+    weights = tmp_path / "other.pt"
+    torch.save(other.model.state_dict(), weights)
+    label_again(source, images, [teacher, other], side=32)
+    values = ("--mean", ",".join(map(str, MEAN)), "--std", ",".join(map(str, STD)))
+    asked = cli("import", source, tmp_path / "pool", "--images", images, *values)
+    assert (asked.exit_code, asked.stderr.count("\n")) == (1, 1)
+    assert "--ensemble" in asked.stderr
+    done = cli("import", source, tmp_path / "pool", "--images", images, *values, "--ensemble", "average")
+    assert done.exit_code == 0, done.stderr
+    both = (
+        "--teacher",
+        SMALL,
+        "--teacher-weights",
+        "random",
+        "--teacher",
+        SMALL,
+        "--teacher-weights",
+        weights,
+    )
+    checked = cli("verify", tmp_path / "pool", "--images", images, *both, *values, "--size", 32)
+    assert checked.exit_code == 0, checked.stdout + checked.stderr
+    assert "true: 20 rows" in checked.stdout
+    one = cli("verify", tmp_path / "pool", "--images", images, *both[:4], *values, "--size", 32)
+    assert one.exit_code == 1
 
 
 def test_no_torch_is_imported(made: Path) -> None:

@@ -52,8 +52,10 @@ def test_apply(cli: Cli, pool: Path, tmp_path: Path) -> None:
         assert out.manifest.codec.name == "int8"
         assert len(out) == facts["applied"]["batches"]
     again = cli(*arguments)
-    assert again.exit_code == 1
-    assert "already here" in again.stderr
+    assert json.loads(again.stdout)["applied"] == facts["applied"], "it finds its own pool"
+    other = cli("plan", pool, "--budget", "60kB", "--codec", "int8", "--apply", tmp_path / "out")
+    assert other.exit_code == 1
+    assert "already here" in other.stderr
 
 
 def test_a_budget_in_images(cli: Cli, pool: Path, tmp_path: Path) -> None:

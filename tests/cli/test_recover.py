@@ -56,6 +56,27 @@ def test_images_by_every_method(cli: Cli, squeezed: tuple[str, ...], real: Path,
     assert len(set(contents)) == 5, "two methods made the same images"
 
 
+def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path) -> None:
+    def record(name: str, *options: object) -> dict[str, object]:
+        result = cli("recover", tmp_path / name, *squeezed, *SHORT, *options)
+        assert result.exit_code == 0, result.output
+        found: dict[str, object] = json.loads((tmp_path / name / "recover.json").read_text())
+        return found
+
+    # Left out where it is what versions without the setting did, so that their folders can be resumed.
+    assert "roll_direction" not in record("tiny")
+    large = record("large", "--preset", "imagenet1k")
+    assert (large["roll"], large["roll_direction"], large["learning_rate"]) == (32, "forward", 0.25)
+    either = record("either", "--preset", "imagenet1k", "--roll-direction", "both", "--lr", 0.5)
+    assert "roll_direction" not in either
+    assert (either["learning_rate"], either["alpha"]) == (0.5, 0.01)
+    assert record("cda", "--method", "cda", "--seed", 3)["roll_direction"] == "forward"
+    padded = record("rded", "--method", "rded", "--real", real, "--candidates", 9)
+    assert (padded["scoring"], padded["candidates"], padded["crops"]) == ("padded", 9, 5)
+    assert "scoring" not in record("whole", "--method", "rded", "--real", real, "--scoring", "whole")
+    assert padded["image_files"] == {"format": "png", "quality": 95}
+
+
 def test_second_run_keeps_what_is_there(cli: Cli, squeezed: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = json.loads(cli("recover", out, *squeezed, *SHORT, "--part", "1/2", "--json").stdout)

@@ -42,9 +42,28 @@ def test_json_gives_size_and_bound(cli: Cli, real: Path, tmp_path: Path) -> None
     assert document["bound"]["required"] > document["bound"]["available"]
 
 
+def test_random_views_in_several_passes(cli: Cli, real: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.safetensors"
+    result = cli("squeeze", real, out, *TINY, "--views", "crop", "--passes", 3)
+    assert result.exit_code == 0, result.output
+    assert "from 54 random views (exact)" in result.stdout
+    statistics = ClassStatistics.load(out)
+    assert (statistics.views, statistics.passes, statistics.counts.tolist()) == ("crop", 3, [18, 18, 18])
+    again = cli("squeeze", real, tmp_path / "t.safetensors", *TINY, "--views", "crop", "--json")
+    document = json.loads(again.stdout)
+    assert (document["views"], document["passes"], document["images"]) == ("crop", 1, 18)
+    idle = cli("squeeze", real, tmp_path / "u.safetensors", *TINY, "--passes", 2)
+    assert idle.exit_code == 1
+    assert "a centre looks the same every time" in idle.stderr
+
+
 def test_unsettled_averages_are_warned_of(cli: Cli, real: Path, tmp_path: Path) -> None:
     result = cli("squeeze", real, tmp_path / "s.safetensors", *TINY, "--update", "ema")
-    assert "use --update exact" in result.stderr
+    assert "use --update exact or --passes" in result.stderr
+    needed = result.stderr.strip().split()[-1]
+    enough = cli("squeeze", real, tmp_path / "t.safetensors", *TINY, "--update", "ema", "--passes", needed)
+    assert enough.exit_code == 0, enough.output
+    assert "warning" not in enough.stderr
 
 
 def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:

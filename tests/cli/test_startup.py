@@ -16,6 +16,7 @@ from tests.factories import make_batches, write_pool
 SCRIPT = Path(sys.executable).with_name("lpld-labels")
 
 
+@pytest.mark.timing
 def test_help_starts_in_under_300_ms() -> None:
     assert SCRIPT.exists()
     seconds = []

@@ -58,6 +58,31 @@ def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, c
     assert (settings["learning_rate"], settings["label_smoothing"]) == (0.01, 0.1)
 
 
+def test_lpqld_lets_temperatures_follow_the_epochs(
+    pool: Path, images: Path, tmp_path: Path, cli: Cli
+) -> None:
+    out = tmp_path / "run"
+    options = ("--preset", "lpqld", "--epochs", 3, "--temperature-step-epochs", 2, "--ema", 0.9)
+    result = cli("train", pool, "--images", images, "--out", out, *STUDENT, *options)
+    assert result.exit_code == 0, result.output
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [line["temperature"] for line in log] == pytest.approx([20, 14, 14])
+    assert log[0]["student_temperature"] == 1
+    assert 0.01 <= log[1]["student_temperature"] <= 1
+    settings = read_weights(out / "checkpoint.safetensors").about["settings"]
+    assert (settings["student_temperature"], settings["sampling"]) == ("calibrated", "shuffled")
+
+
+def test_a_normalisation_can_be_given(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "run"
+    pixels = ("--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25")
+    options = ("--images", images, "--out", out, *STUDENT, "--epochs", 1)
+    assert cli("train", pool, *options, *pixels).exit_code == 0
+    about = read_weights(out / "student.safetensors").about
+    assert about["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
+    one_line_error(cli("train", pool, *options, *pixels[:2]), "normalisation", "give both")
+
+
 def test_a_run_goes_on_to_the_same_weights(
     pool: Path, images: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +121,9 @@ def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cl
     one_line_error(cli("train", pool, "--images", images, *options, "--student", "resnet81"), "resnet81")
     assert not (tmp_path / "run").exists()
     one_line_error(cli("train", pool, "--images", images, *options, "--loss", "hinge"), "hinge", code=2)
+    student = ("--student-temperature", "mine")
+    one_line_error(cli("train", pool, "--images", images, *options, *student), "mine", "calibrated", code=2)
+    one_line_error(cli("train", pool, "--images", images, *options, "--temperature", 0), "temperature")
     one_line_error(cli("train", pool), "--images", code=2)
 
 

@@ -10,7 +10,7 @@ from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 from torch import nn
 
 from lpld_core.analysis import analyse, class_similarity, mean_kernel, median_bandwidth, mmd_squared
-from lpld_core.images.real_images import RealFolder, centre_batches, centre_view
+from lpld_core.images.real_images import RealFolder, centre_batches
 from lpld_core.teachers.features import extract_features
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ImageReadError, InvalidArgumentError
@@ -112,14 +112,6 @@ def test_batches_show_every_image_in_order(tmp_path: Path) -> None:
     for image, row in zip(images, rows.tolist(), strict=True):
         pixels = torch.from_numpy(folder.decode(row)).permute(2, 0, 1)
         torch.testing.assert_close((image * std + mean) * 255, pixels.float(), rtol=0, atol=1e-3)
-
-
-def test_centre_view_keeps_the_shape_of_things() -> None:
-    wide = np.zeros((10, 30, 3), np.uint8)
-    wide[:, 10:20] = 200
-    assert (centre_view(wide, (5, 5)) == 200).all()
-    assert (centre_view(wide.transpose(1, 0, 2).copy(), (5, 5)) == 200).all()
-    assert centre_view(wide, (4, 12)).shape == (4, 12, 3)
 
 
 def test_broken_images_and_empty_classes_are_named(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lpld_core.training.losses import TrueClasses, kl_loss, mixed_cross_entropy, student_loss
-from lpld_core.training.presets import PRESETS, SCHEDULES, TrainRecipe, preset_named
-from lpld_core.training.schedules import rate_factor
+from lpld_core.training.losses import (
+    CALIBRATION_GRID,
+    StudentLoss,
+    TrueClasses,
+    largest_only,
+    mixed_cross_entropy,
+)
+from lpld_core.training.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])
@@ -18,102 +22,103 @@ LABELS = torch.tensor([[2.0, -1.0, 0.0], [0.5, 2.0, -4.0]])
 TRUTH = TrueClasses(own=torch.tensor([0, 1]), partner=torch.tensor([1, 0]), weight=torch.tensor([0.7, 0.7]))
 
 
+def loss_of(
+    output: torch.Tensor = OUTPUT, labels: torch.Tensor = LABELS, kind: str = "logits", **settings: Any
+) -> torch.Tensor:
+    return StudentLoss(TrainSettings(**settings), label_kind=kind).of(labels, TRUTH)(output)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 4.0, 20.0])
 @pytest.mark.parametrize("squared", [False, True])
 def test_kl_is_the_sum_over_classes_averaged_over_rows(temperature: float, squared: bool) -> None:
-    recipe = TrainRecipe(temperature=temperature, scale_by_t2=squared)
     p, q = (F.softmax(x / temperature, dim=1) for x in (LABELS, OUTPUT))
     expected = (p * (p / q).log()).sum() / 2 * (temperature**2 if squared else 1)
-    torch.testing.assert_close(kl_loss(recipe, OUTPUT, LABELS), expected)
+    torch.testing.assert_close(loss_of(temperature=temperature, scale_by_t2=squared), expected)
 
 
 def test_kl_vanishes_where_the_student_agrees() -> None:
     shifted = LABELS + 5.0  # softmax does not see a shift
-    assert float(kl_loss(TrainRecipe(), shifted, LABELS)) == pytest.approx(0, abs=1e-6)
+    assert float(loss_of(shifted)) == pytest.approx(0, abs=1e-6)
 
 
 def test_probabilities_are_softened_like_the_logits_they_came_from() -> None:
-    recipe = TrainRecipe(temperature=4)
     probabilities = F.softmax(LABELS, dim=1)
     torch.testing.assert_close(
-        kl_loss(recipe, OUTPUT, probabilities, label_kind="probabilities"), kl_loss(recipe, OUTPUT, LABELS)
+        loss_of(labels=probabilities, kind="probabilities", temperature=4), loss_of(temperature=4)
     )
+
+
+def test_a_probability_of_0_has_no_mass_and_costs_nothing() -> None:
     certain = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    loss = kl_loss(recipe, OUTPUT, certain, label_kind="probabilities")
+    output = OUTPUT.clone().requires_grad_()
+    loss = loss_of(output, certain, "probabilities", temperature=4)
     torch.testing.assert_close(loss, F.cross_entropy(OUTPUT / 4, torch.tensor([0, 1])))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert output.grad is not None
+    assert output.grad.isfinite().all()
 
 
-def test_label_smoothing_spreads_a_share_evenly() -> None:
-    recipe = TrainRecipe(temperature=2, label_smoothing=0.2)
+def test_label_smoothing_spreads_a_share_evenly_or_shrinks_the_logits() -> None:
     target = 0.8 * F.softmax(LABELS / 2, dim=1) + 0.2 / 3
     expected = F.kl_div(F.log_softmax(OUTPUT / 2, dim=1), target, reduction="batchmean")
-    torch.testing.assert_close(kl_loss(recipe, OUTPUT, LABELS), expected)
+    spread = loss_of(temperature=2, label_smoothing=0.2, smoothing_on="probabilities")
+    torch.testing.assert_close(spread, expected)
+    # As the authors' programs write it.
+    target = F.softmax((0.8 * LABELS + 0.2 * torch.full((2, 3), 1 / 3)) / 2, dim=1)
+    expected = F.kl_div(F.log_softmax(OUTPUT / 2, dim=1), target, reduction="batchmean")
+    torch.testing.assert_close(loss_of(temperature=2, label_smoothing=0.2), expected)
 
 
 def test_mse_and_ground_truth() -> None:
-    recipe = TrainRecipe(loss="mse+gt", gamma=0.1)
-    truth = 0.7 * F.cross_entropy(OUTPUT, TRUTH.own) + 0.3 * F.cross_entropy(OUTPUT, TRUTH.partner)
-    torch.testing.assert_close(mixed_cross_entropy(OUTPUT, TRUTH), truth)
-    loss = student_loss(recipe, OUTPUT, LABELS, TRUTH, label_kind="logits")
-    torch.testing.assert_close(loss, ((OUTPUT - LABELS) ** 2).mean() + 0.1 * truth)
+    mixed = 0.7 * F.cross_entropy(OUTPUT, TRUTH.own) + 0.3 * F.cross_entropy(OUTPUT, TRUTH.partner)
+    torch.testing.assert_close(mixed_cross_entropy(OUTPUT, TRUTH), mixed)
+    squares = ((OUTPUT - LABELS) ** 2).mean()
+    own = F.cross_entropy(OUTPUT, TRUTH.own)
+    torch.testing.assert_close(loss_of(loss="mse+gt", gamma=0.1), squares + 0.1 * own)
+    torch.testing.assert_close(loss_of(loss="mse+gt", gamma=0.1, ground_truth="mixed"), squares + 0.1 * mixed)
     with pytest.raises(InvalidArgumentError, match="needs logits"):
-        student_loss(recipe, OUTPUT, LABELS, TRUTH, label_kind="probabilities")
+        loss_of(loss="mse+gt", kind="probabilities")
 
 
-def test_cosine_falls_from_one_to_nothing() -> None:
-    recipe = TrainRecipe(epochs=10)
-    assert rate_factor(recipe, 0) == 1
-    assert rate_factor(recipe, 5) == pytest.approx(0.5)
-    assert rate_factor(recipe, 10) == pytest.approx(0)
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_without_a_tail_the_kept_classes_share_the_mass(kind: str) -> None:
+    labels = LABELS if kind == "logits" else F.softmax(LABELS, dim=1)
+    loss = StudentLoss(TrainSettings(tail="none"), label_kind=kind, kept=2)
+    expected = torch.zeros(2, 3)
+    expected[:, :2] = F.softmax(LABELS[:, :2] / 20, dim=1)
+    expected[0] = F.softmax(torch.tensor([2.0, -torch.inf, 0.0]) / 20, dim=0)
+    torch.testing.assert_close(loss.target(labels), expected)
+    assert torch.isneginf(largest_only(LABELS, 2)).sum() == 2
+    whole = StudentLoss(TrainSettings(), label_kind=kind, kept=2).target(labels)
+    torch.testing.assert_close(whole, F.softmax(LABELS / 20, dim=1))
 
 
-def test_smoothed_cosine_ends_half_way() -> None:
-    recipe = TrainRecipe(epochs=10, schedule="smoothed-cosine")
-    assert rate_factor(recipe, 5) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
-    assert rate_factor(recipe, 10) == pytest.approx(0.5)
+def test_the_students_temperature_is_the_teachers_unless_given() -> None:
+    p, q = F.softmax(LABELS / 20, dim=1), F.softmax(OUTPUT / 3, dim=1)
+    torch.testing.assert_close(loss_of(student_temperature=3.0), (p * (p / q).log()).sum() / 2)
 
 
-def test_warm_up_is_linear() -> None:
-    recipe = PRESETS["tiny"].train
-    assert rate_factor(recipe, 0) == pytest.approx(0.01)
-    assert rate_factor(recipe, 2.5) == pytest.approx((0.01 + 1) / 2)
-    assert rate_factor(recipe, 5) == 1
-    assert rate_factor(recipe, 100) == pytest.approx(0)
+def test_calibrated_alignment_takes_the_best_temperature_of_the_last_batch() -> None:
+    loss = StudentLoss(TrainSettings(temperature=4, student_temperature="calibrated"), label_kind="logits")
+    assert loss.student_temperature == 1
+    loss.of(LABELS, TRUTH)(OUTPUT)
+    last = 0.1 * LABELS
+    loss.of(LABELS, TRUTH)(last)
+    loss.end_epoch()
+    # softmax(0.1 z / t) is softmax(z / 4) at t = 0.4.
+    assert loss.student_temperature == pytest.approx(0.4)
+    assert loss.student_temperature in CALIBRATION_GRID.tolist()
+    again = StudentLoss(TrainSettings(student_temperature="calibrated"), label_kind="logits")
+    again.load_state(loss.state())
+    assert again.student_temperature == loss.student_temperature
+    np.testing.assert_allclose(CALIBRATION_GRID, np.arange(1, 101) / 100)
 
 
-@given(st.sampled_from(SCHEDULES), st.floats(0, 5), st.floats(0, 20))
-def test_rates_stay_in_bounds(schedule: str, warm_up: float, epoch: float) -> None:
-    recipe = TrainRecipe(epochs=20, schedule=schedule, warm_up_epochs=warm_up)  # type: ignore[arg-type]
-    assert 0 <= rate_factor(recipe, epoch) <= 1
-
-
-def test_presets_are_the_published_settings() -> None:
-    in1k, tiny, in21k, plus = (PRESETS[n] for n in ("imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus"))
-    for preset in PRESETS.values():
-        assert preset.label.crop_scale == (0.08, 1.0)
-        assert preset.train.temperature == 20
-        assert preset.train.schedule == "cosine"
-        assert preset.train.epochs == preset.label.epochs
-    assert (in1k.label.epochs, in1k.label.batch_size) == (300, 128)
-    assert (in1k.label.flip_probability, in1k.label.mix, in1k.label.cutout_fraction) == (0.5, "cutmix", None)
-    assert (in1k.train.optimizer, in1k.train.learning_rate, in1k.train.weight_decay) == ("adamw", 0.001, 0.01)
-    assert not in1k.train.scale_by_t2
-    assert (tiny.label.epochs, tiny.label.batch_size) == (100, 64)
-    assert (tiny.label.flip_probability, tiny.label.mix) == (0.5, "none")
-    assert (tiny.train.optimizer, tiny.train.learning_rate, tiny.train.weight_decay) == ("sgd", 0.2, 1e-4)
-    assert (tiny.train.momentum, tiny.train.warm_up_epochs, tiny.train.warm_up_from) == (0.9, 5, 0.01)
-    assert tiny.train.scale_by_t2
-    assert (in21k.label.epochs, in21k.label.batch_size) == (300, 32)
-    assert (in21k.label.flip_probability, in21k.label.mix, in21k.label.cutout_fraction) == (None, "none", 0.5)
-    assert (in21k.train.learning_rate, in21k.train.weight_decay) == (0.002, 0.01)
-    assert in21k.train.label_smoothing == 0.2
-    assert len(plus.label.teachers) == 4
-    assert (plus.train.loss, plus.train.gamma) == ("mse+gt", 0.1)
-    with pytest.raises(InvalidArgumentError, match="unknown preset"):
-        preset_named("cifar")
-
-
-def test_presets_become_augmentations() -> None:
-    augmentation = PRESETS["imagenet1k"].label.augmentation((224, 224))
-    assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
-    assert PRESETS["tiny"].label.augmentation((64, 64)).mix_alpha is None
+def test_a_falling_temperature_reaches_the_loss() -> None:
+    settings = TrainSettings(temperature_schedule="step", temperature_step_epochs=1, scale_by_t2=True)
+    loss = StudentLoss(settings, label_kind="logits")
+    loss.start_epoch(2)
+    assert loss.temperature == pytest.approx(20 * 0.7**3)
+    torch.testing.assert_close(
+        loss.of(LABELS, TRUTH)(OUTPUT), loss_of(temperature=20 * 0.7**3, scale_by_t2=True)
+    )

@@ -29,6 +29,9 @@ def test_work_runs_ahead_but_not_far() -> None:
         for expected in range(5):
             assert next(results) == expected
             assert len(begun) <= expected + 3
+        # However busy the machine is, two more are begun in the end, and with nobody asking no third.
+        while len(begun) < 7:
+            time.sleep(0.001)
         time.sleep(0.05)
         assert len(begun) == 7
 

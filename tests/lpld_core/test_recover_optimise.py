@@ -3,15 +3,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.part import Part
 from lpld_core.recover.optimise import layer_targets, recover_group
-from lpld_core.recover.plan import Part, class_units, grouped, mixed_units
-from lpld_core.recover.settings import PRESETS, RdedSettings, RecoverSettings, fitting_group
+from lpld_core.recover.plan import class_units, grouped, mixed_units
+from lpld_core.recover.settings import (
+    RECOVERY_PRESETS,
+    RdedSettings,
+    RecoverSettings,
+    fitting_group,
+    method_settings,
+)
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher
@@ -181,7 +189,7 @@ def test_plans_hold_every_image_once() -> None:
             groups = grouped(units, size)
             members = [member for group in groups for member in group.members]
             assert sorted(members) == [(label, number) for label in range(7) for number in range(3)]
-            shares = [[g.index for g in groups if Part(number=n, of=3).holds(g)] for n in (1, 2, 3)]
+            shares = [[g.index for g in Part(number=n, of=3).share(groups)] for n in (1, 2, 3)]
             assert sorted(itertools.chain(*shares)) == list(range(len(groups)))
     assert [unit.members for unit in mixed_units(3, 1, 2)] == [((0, 0), (1, 0)), ((2, 0),)]
     with pytest.raises(InvalidArgumentError, match="part is out of range"):
@@ -193,12 +201,38 @@ def test_forward_passes_have_a_usual_size() -> None:
 
 
 def test_presets_are_the_papers() -> None:
-    table = {name: (p.iterations, p.learning_rate, p.alpha, p.roll) for name, p in PRESETS.items()}
-    assert table == {
-        "imagenet1k": (4000, 0.25, 0.01, 32),
-        "tiny": (4000, 0.1, 0.05, 4),
-        "imagenet21k": (2000, 0.05, 0.25, 32),
+    table = {
+        name: (p.iterations, p.learning_rate, p.alpha, p.roll, p.roll_direction)
+        for name, p in RECOVERY_PRESETS.items()
     }
+    assert table == {
+        "imagenet1k": (4000, 0.25, 0.01, 32, "forward"),
+        "tiny": (4000, 0.1, 0.05, 4, "both"),
+        "imagenet21k": (2000, 0.05, 0.25, 32, "forward"),
+    }
+
+
+def test_settings_of_a_method_are_the_presets_and_what_is_given() -> None:
+    large = method_settings("lpld", size=(224, 224), classes=1000, ipc=10)
+    assert large == RecoverSettings(
+        method="lpld",
+        ipc=10,
+        iterations=4000,
+        learning_rate=0.25,
+        alpha=0.01,
+        roll=32,
+        roll_direction="forward",
+        size=(224, 224),
+    )
+    given: dict[str, Any] = {"alpha": 0.5, "roll_direction": "both", "crops": 2, "batch_size": 50}
+    small = method_settings("sre2l", size=(64, 64), classes=20, ipc=10, **given)
+    assert isinstance(small, RecoverSettings)
+    assert (small.alpha, small.roll, small.statistics_kind, small.class_group) == (0.5, 4, "global", 5)
+    cda = method_settings("cda", size=(64, 64), classes=20, ipc=1, preset="tiny")
+    assert isinstance(cda, RecoverSettings)
+    assert cda.roll_direction == "forward"
+    rded = method_settings("rded", size=(64, 64), classes=20, ipc=1, **given)
+    assert rded == RdedSettings(ipc=1, size=(64, 64), crops=2, scoring="padded")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +240,7 @@ def test_presets_are_the_papers() -> None:
     [
         ("method", "magic"),
         ("statistics_kind", "local"),
+        ("roll_direction", "backward"),
         ("ipc", 0),
         ("alpha", -1.0),
         ("alpha", math.nan),

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder
+from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import evenly
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, ImageFiles, to_pixels
-from lpld_core.recover.plan import Part
+from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, to_pixels
 from lpld_core.recover.run import recover_images, stitch_images
-from lpld_core.recover.settings import RdedSettings, RecoverSettings
+from lpld_core.recover.settings import ImageFiles, RdedSettings, RecoverSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import Teacher
@@ -116,12 +116,13 @@ def test_folder_of_another_run_is_refused(
 ) -> None:
     recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
     before = contents(tmp_path / "out")
-    for changes in ({"alpha": 0.1}, {"seed": 1}, {"ipc": 2}):
+    for changes in ({"alpha": 0.1}, {"seed": 1}, {"ipc": 2}, {"roll_direction": "forward"}):
         other = dataclasses.replace(SETTINGS, **changes)
         with pytest.raises(PoolConflictError, match=f"'{next(iter(changes))}' differs"):
             recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
+    other = dataclasses.replace(SETTINGS, files=PNG)
     with pytest.raises(PoolConflictError, match="'image_files' differs"):
-        recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics, files=PNG)
+        recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
     assert contents(tmp_path / "out") == before
     regrouped = dataclasses.replace(SETTINGS, class_group=4)
     summary = recover_images(teacher, tmp_path / "out", settings=regrouped, statistics=statistics)
@@ -160,7 +161,7 @@ def test_pixels_come_back_exactly() -> None:
 
 def test_image_files_are_checked() -> None:
     with pytest.raises(InvalidArgumentError, match="jpeg, png"):
-        ImageFiles(format="gif")
+        ImageFiles(format="gif")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="1 to 100"):
         ImageFiles(quality=0)
 
@@ -199,8 +200,8 @@ def grey_folder(root: Path, greys: list[int]) -> RealFolder:
 def test_rded_stitches_the_crops_the_teacher_is_surest_of(tmp_path: Path) -> None:
     greys = [10, 200, 30, 120, 220, 60, 90, 250, 160, 70]
     real = grey_folder(tmp_path / "real", greys)
-    settings = RdedSettings(ipc=2, size=(8, 8), crops=3)
-    stitch_images(brightness_teacher(), tmp_path / "out", settings=settings, real=real, files=PNG)
+    settings = RdedSettings(ipc=2, size=(8, 8), crops=3, files=PNG)
+    stitch_images(brightness_teacher(), tmp_path / "out", settings=settings, real=real)
     tiles = {}
     for name in ("dark", "light"):
         images = [np.asarray(Image.open(path)) for path in sorted((tmp_path / "out" / name).iterdir())]
@@ -224,9 +225,9 @@ def test_rded_keeps_the_best_crop_of_an_image(tmp_path: Path) -> None:
     real = RealFolder.open(tmp_path / "real")
     brightness = {}
     for crops in (1, 12):
-        settings = RdedSettings(ipc=1, size=(8, 8), tiles=1, crops=crops)
+        settings = RdedSettings(ipc=1, size=(8, 8), tiles=1, crops=crops, files=PNG)
         out = tmp_path / f"out{crops}"
-        stitch_images(brightness_teacher(), out, settings=settings, real=real, files=PNG)
+        stitch_images(brightness_teacher(), out, settings=settings, real=real)
         for name in ("a", "b"):
             brightness[name, crops] = float(np.asarray(Image.open(out / name / f"{name}_00000.png")).mean())
     assert brightness["a", 12] < brightness["a", 1]

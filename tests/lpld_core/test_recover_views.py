@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,13 @@ def test_draws_fill_their_ranges() -> None:
     ranges = ViewRanges(smallest_crop=0.25, roll=4)
     drawn = [draw_view(ranges, (32, 32), seed=0, unit=(0, 0), iteration=n) for n in range(2000)]
     assert {view.roll_down for view in drawn} == set(range(-4, 5)) == {view.roll_right for view in drawn}
+    forward = dataclasses.replace(ranges, roll_direction="forward")
+    rolled = [draw_view(forward, (32, 32), seed=0, unit=(0, 0), iteration=n) for n in range(2000)]
+    assert {view.roll_down for view in rolled} == set(range(5)) == {view.roll_right for view in rolled}
+    # The same draws: nothing but the shift follows the direction.
+    assert [dataclasses.replace(v, roll_down=0, roll_right=0) for v in rolled] == [
+        dataclasses.replace(v, roll_down=0, roll_right=0) for v in drawn
+    ]
     share = sum(view.flip for view in drawn) / len(drawn)
     assert 0.45 < share < 0.55
     areas = [view.height * view.width / 1024 for view in drawn]

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lpld_core.part import Part
 from lpld_core.relabel.build import BuildResult, LabelJob, build_pool, wanted_batches
 from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
 from lpld_labels.errors import (
@@ -112,7 +113,7 @@ def test_parts_make_the_same_pool(
 ) -> None:
     job = make_job(images, tmp_path / "pool")
     results = [
-        build_pool(job, ensemble, table, part=(number, parts), publish=False, workers=2)
+        build_pool(job, ensemble, table, part=Part(number=number + 1, of=parts), publish=False, workers=2)
         for number in reversed(range(parts))
     ]
     assert sum(result.labelled for result in results) == 96

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from lpld_core.class_statistics.class_moments import BatchRows, RunningMoments
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.class_statistics.update_bound import update_bound
-from lpld_core.networks.batchnorm import batchnorm_layers, image_sums
+from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
+from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.manifest import Teacher
@@ -92,6 +96,33 @@ def test_moving_average_updates_only_the_classes_in_a_batch() -> None:
         torch.testing.assert_close(layer.variance, variance, rtol=1e-5, atol=1e-5)
 
 
+def test_moving_average_is_the_published_one_in_float64() -> None:
+    """The published layer: mask a class, mean and biased variance, (1 - m) old + m new, from 0 and 1."""
+    teacher = tiny_teacher(dtype=torch.float64)
+    images, labels = data()
+    layers = batchnorm_layers(teacher.model)[:2]
+    rows = BatchRows(layers)
+    moments = RunningMoments(4, rows.shift, 0.1)
+    seen = activations(teacher.model, images.double())
+    mean = {layer.name: torch.zeros(4, layer.channels, dtype=torch.float64) for layer in layers}
+    variance = {layer.name: torch.ones(4, layer.channels, dtype=torch.float64) for layer in layers}
+    for start in range(0, len(labels), 6):
+        part = slice(start, start + 6)
+        with watched_inputs(layers, rows.watch), torch.no_grad():
+            teacher.model(images[part].double())
+        moments.add(labels[part], *rows.take(len(labels[part])))
+        for layer, label in itertools.product(layers, sorted(set(labels[part].tolist()))):
+            values = seen[layer.name][part][labels[part] == label]
+            for table, now in (
+                (mean, values.mean([0, 2, 3])),
+                (variance, values.var([0, 2, 3], unbiased=False)),
+            ):
+                table[layer.name][label] = (1 - 0.1) * table[layer.name][label] + 0.1 * now
+    for found, expected in zip(moments.result(), (mean, variance), strict=True):
+        joined = torch.cat([expected[layer.name] for layer in layers], dim=1)
+        torch.testing.assert_close(found, joined, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_sums_keep_the_variance_where_the_mean_is_large(memory_format: torch.memory_format) -> None:
     values = 1000 + torch.randn(9, 5, 130, 130).contiguous(memory_format=memory_format)
@@ -138,7 +169,7 @@ def test_wrong_data_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="class 'cat' has no image"):
         collect_statistics(tiny_teacher(), [(images, labels * (labels != 2))], class_names=NAMES)
     with pytest.raises(InvalidArgumentError, match="exact or ema, got median"):
-        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES, update="median")
+        collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES, update="median")  # type: ignore[arg-type]
     images[3, 0, 0, 0] = math.nan
     with pytest.raises(InvalidArgumentError, match="'bn1' saw values that are not finite"):
         collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES)
@@ -191,3 +222,18 @@ def test_resnet18_of_tiny_imagenet_weighs_what_the_paper_says() -> None:
     found = collect_statistics(teacher, [batch], class_names=[f"{n:03d}" for n in range(200)])
     # The paper's 7.35 MB are 2^20 bytes each and include the file's small change.
     assert found.nbytes / 2**20 == pytest.approx(7.35, abs=0.05)
+
+
+def test_files_of_the_first_version_are_centre_views_of_one_pass(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    found = collect_statistics(tiny_teacher(), [data()], class_names=NAMES)
+    replace(found, views="crop", passes=3).save(path)
+    assert (ClassStatistics.load(path).views, ClassStatistics.load(path).passes) == ("crop", 3)
+    file = read_weights(path)
+    about = {name: value for name, value in file.about.items() if name not in ("views", "passes")}
+    save_weights(path, file.tensors, {**about, "version": 1})
+    old = ClassStatistics.load(path)
+    assert (old.views, old.passes, old.digest()) == ("centre", 1, found.digest())
+    save_weights(path, file.tensors, {**file.about, "version": 3})
+    with pytest.raises(InvalidArgumentError, match="written as version 3, this program reads 2"):
+        ClassStatistics.load(path)

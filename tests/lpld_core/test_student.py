@@ -16,9 +16,10 @@ from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.build import build_pool
 from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
 from lpld_core.teachers.teacher import load_teacher
-from lpld_core.training.evaluate import ValidationSet, centre_crop
-from lpld_core.training.presets import LabelRecipe, TrainRecipe
-from lpld_core.training.student import TrainJob, train_student
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.student import epoch_steps, train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_core.training.trainer import Trainer
 from lpld_labels.errors import (
@@ -29,9 +30,11 @@ from lpld_labels.errors import (
 )
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
 
-RECIPE = TrainRecipe(epochs=4, learning_rate=0.01)
+SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)
+GREY = replace(SETTINGS, mean=(0.5,) * 3, std=(0.5,) * 3, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +51,6 @@ def pool_path(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def make_train(out: Path, **changes: object) -> TrainJob:
-    recipe = replace(RECIPE, **changes)  # type: ignore[arg-type]
-    return TrainJob(out=out, recipe=recipe, student=NETWORK, evaluate_every=2)
-
-
 def test_a_student_learns_and_is_written_down(pool_path: Path, images: Path, tmp_path: Path) -> None:
     validation = ValidationSet(images, size=(SIDE, SIDE))
     seen: list[tuple[int, int]] = []
@@ -60,7 +58,8 @@ def test_a_student_learns_and_is_written_down(pool_path: Path, images: Path, tmp
         result = train_student(
             pool,
             images,
-            make_train(tmp_path / "run"),
+            tmp_path / "run",
+            SETTINGS,
             validation=validation,
             progress=lambda done, total: seen.append((done, total)),
         )
@@ -77,21 +76,37 @@ def test_a_student_learns_and_is_written_down(pool_path: Path, images: Path, tmp
     assert validation.accuracy(student.model, student.mean, student.std) == result.accuracy
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS,
+        replace(SETTINGS, optimizer="sgd", rate_steps="step", decay_on="all"),
+        replace(
+            SETTINGS,
+            temperature=0.02,  # sharp labels, so that the student's temperature moves
+            temperature_schedule="step",
+            temperature_step_epochs=1,
+            temperature_minimum=0.01,
+            student_temperature="calibrated",
+            ema=0.9,
+        ),
+    ],
+    ids=["adamw", "sgd", "lpqld"],
+)
 def test_resuming_ends_with_the_same_weights(
-    pool_path: Path, images: Path, tmp_path: Path, optimizer: str
+    pool_path: Path, images: Path, tmp_path: Path, settings: TrainSettings
 ) -> None:
     with PoolReader(pool_path) as pool:
-        whole = train_student(pool, images, make_train(tmp_path / "whole", optimizer=optimizer))
+        whole = train_student(pool, images, tmp_path / "whole", settings)
 
         def interrupt(done: int, total: int) -> None:
             if done == total // 2 + 3:
                 raise KeyboardInterrupt
 
-        job = make_train(tmp_path / "broken", optimizer=optimizer)
+        broken = tmp_path / "broken"
         with pytest.raises(KeyboardInterrupt):
-            train_student(pool, images, job, progress=interrupt)
-        resumed = train_student(pool, images, job, workers=2)
+            train_student(pool, images, broken, settings, progress=interrupt)
+        resumed = train_student(pool, images, broken, replace(settings, workers=2))
         assert (whole.resumed_from, resumed.resumed_from) == (0, 2)
         ours, theirs = read_weights(resumed.weights), read_weights(whole.weights)
         for name, tensor in theirs.tensors.items():
@@ -105,7 +120,9 @@ def test_resuming_ends_with_the_same_weights(
         logs = [(tmp_path / run / "log.jsonl").read_text().splitlines() for run in ("whole", "broken")]
         losses = [[json.loads(line)["loss"] for line in log] for log in logs]
         assert losses[0] == losses[1]
-        again = train_student(pool, images, job)
+        if settings.student_temperature == "calibrated":
+            assert json.loads(logs[0][2])["student_temperature"] < 1
+        again = train_student(pool, images, broken, settings)
         assert again.resumed_from == 4
 
 
@@ -113,7 +130,7 @@ def test_dropout_resumes_too(tmp_path: Path) -> None:
     def trainer() -> Trainer:
         with seeded(0):
             model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(48, 3))
-        return Trainer(model, RECIPE, mean=(0.5,) * 3, std=(0.5,) * 3, seed=1)
+        return Trainer(model, replace(GREY, ema=0.9))
 
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 4, 4), dtype=np.uint8))
     batches = [(pixels, lambda output: output.square().mean())] * 3
@@ -131,9 +148,9 @@ def test_dropout_resumes_too(tmp_path: Path) -> None:
 
 def test_another_runs_directory_is_respected(pool_path: Path, images: Path, tmp_path: Path) -> None:
     with PoolReader(pool_path) as pool:
-        train_student(pool, images, make_train(tmp_path / "run", epochs=1))
+        train_student(pool, images, tmp_path / "run", replace(SETTINGS, epochs=1))
         with pytest.raises(PoolConflictError, match="'temperature' differs"):
-            train_student(pool, images, make_train(tmp_path / "run", epochs=1, temperature=4.0))
+            train_student(pool, images, tmp_path / "run", replace(SETTINGS, epochs=1, temperature=4.0))
 
 
 def test_changed_images_are_refused_before_the_first_step(
@@ -143,7 +160,7 @@ def test_changed_images_are_refused_before_the_first_step(
     changed = folder / "class2/001.png"
     Image.new("RGB", (SIDE + 1, SIDE + 1)).save(changed)
     with PoolReader(pool_path) as pool, pytest.raises(ImageMismatchError, match=r"class2/001\.png"):
-        train_student(pool, folder, make_train(tmp_path / "run"))
+        train_student(pool, folder, tmp_path / "run", SETTINGS)
     assert not (tmp_path / "run").exists()
 
 
@@ -152,17 +169,40 @@ def test_settings_that_cannot_work_are_refused(pool_path: Path, images: Path, tm
     with PoolReader(pool_path) as pool:
         with pytest.raises(InvalidArgumentError, match="number of classes"):
             train_student(
-                pool, images, make_train(tmp_path / "a"), validation=ValidationSet(four, size=(SIDE, SIDE))
+                pool, images, tmp_path / "a", SETTINGS, validation=ValidationSet(four, size=(SIDE, SIDE))
             )
         with pytest.raises(ComputationError, match="training diverged"):
-            train_student(pool, images, make_train(tmp_path / "b", learning_rate=1e30, epochs=2))
+            train_student(pool, images, tmp_path / "b", replace(SETTINGS, learning_rate=1e30, epochs=3))
 
 
 def test_mse_and_ground_truth_trains(pool_path: Path, images: Path, tmp_path: Path) -> None:
     with PoolReader(pool_path) as pool:
-        train_student(pool, images, make_train(tmp_path / "run", loss="mse+gt", warm_up_epochs=1.0))
+        settings = replace(SETTINGS, loss="mse+gt", warm_up_epochs=1.0, warm_up_from=0.1)
+        train_student(pool, images, tmp_path / "run", settings)
     log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert log[-1]["loss"] < log[0]["loss"]
+
+
+def test_a_pruned_epoch_has_as_many_steps_as_complete_batches(
+    pool_path: Path, images: Path, tmp_path: Path
+) -> None:
+    with PoolReader(pool_path) as pool:
+        assert epoch_steps(SETTINGS, pool) == 6
+        prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=3))
+    with PoolReader(tmp_path / "pruned") as pool:
+        assert epoch_steps(SETTINGS, pool) == 5
+        assert epoch_steps(replace(SETTINGS, epoch_steps="ceil"), pool) == 6
+        result = train_student(pool, images, tmp_path / "run", replace(SETTINGS, epochs=1))
+    assert result.steps == 5
+
+
+def test_an_averaged_student_is_what_is_kept(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    with PoolReader(pool_path) as pool:
+        result = train_student(pool, images, tmp_path / "run", replace(SETTINGS, ema=0.9))
+    saved = read_weights(result.weights).tensors
+    state = read_weights(tmp_path / "run/checkpoint.safetensors").tensors
+    assert all(torch.equal(saved[name], state[f"average.{name}"]) for name in saved)
+    assert not torch.equal(saved["conv1.weight"], state["model.conv1.weight"])
 
 
 def test_a_teacher_trained_on_a_folder_knows_it(images: Path, tmp_path: Path) -> None:
@@ -171,7 +211,7 @@ def test_a_teacher_trained_on_a_folder_knows_it(images: Path, tmp_path: Path) ->
         network=NETWORK,
         size=(SIDE, SIDE),
         views=LabelRecipe(batch_size=9, crop_scale=(0.5, 1.0)),
-        recipe=TrainRecipe(epochs=6, learning_rate=0.01),
+        recipe=TrainSettings(epochs=6, learning_rate=0.01),
     )
     validation = ValidationSet(images, size=(SIDE, SIDE))
     accuracy = train_teacher(images, job, validation=validation)
@@ -187,22 +227,8 @@ def test_narrow_networks_are_not_trained_channels_last() -> None:
 
     def channels_last(width: int) -> bool:
         model = SmallResNet(classes=3, depth=10, width=width)
-        Trainer(model, RECIPE, mean=(0.5,) * 3, std=(0.5,) * 3, seed=0)
+        Trainer(model, GREY)
         return model.conv1.weight.is_contiguous(memory_format=torch.channels_last)
 
     assert channels_last(16)
     assert not channels_last(4)
-
-
-@pytest.mark.parametrize(
-    ("size", "share", "crop"),
-    [
-        ((64, 64), 1.0, (0, 0, 64, 64)),
-        ((64, 100), 1.0, (0, 18, 64, 64)),
-        ((256, 256), 224 / 256, (16, 16, 224, 224)),
-        ((500, 375), 224 / 256, (86, 23, 328, 328)),
-        ((1, 9), 1.0, (0, 4, 1, 1)),
-    ],
-)
-def test_centre_crops(size: tuple[int, int], share: float, crop: tuple[int, int, int, int]) -> None:
-    assert centre_crop(*size, (64, 64), share) == crop

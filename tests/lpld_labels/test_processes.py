@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
-from lpld_labels.processes import Do, Tell, work_in_processes
+from lpld_labels.processes import Do, Send, work_in_processes
 
 
 def start(folder: Path, ballast: bytes = b"") -> Do[int]:
     return functools.partial(note, folder)
 
 
-def note(folder: Path, task: int, tell: Tell) -> None:
+def note(folder: Path, task: int, send: Send) -> None:
     """Leave a file per task; some tasks end badly."""
     if task == -1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -31,14 +31,14 @@ def note(folder: Path, task: int, tell: Tell) -> None:
         raise InvalidArgumentError("no such task", got=str(task))
     if task == -3:
         # Long, but stops when told.
-        while tell("still here"):
+        while send("still here"):
             time.sleep(0.01)
         (folder / "stopped").touch()
         return
     if task == -4:
         raise EOFError("the task's own, not the line's")
     (folder / f"{task} by {os.getpid()}").touch()
-    tell(task)
+    send(task)
 
 
 def tasks_done(folder: Path) -> list[int]:
@@ -48,7 +48,11 @@ def tasks_done(folder: Path) -> list[int]:
 def test_every_task_is_done_once(tmp_path: Path) -> None:
     news: list[int] = []
     work_in_processes(
-        functools.partial(start, tmp_path), iter(range(50)), processes=3, heard=news.append, where=tmp_path
+        functools.partial(start, tmp_path),
+        iter(range(50)),
+        processes=3,
+        on_message=news.append,
+        where=tmp_path,
     )
     assert tasks_done(tmp_path) == sorted(news) == list(range(50))
     assert multiprocessing.active_children() == []
@@ -71,7 +75,7 @@ def test_a_bad_end_stops_the_others_gently(
             functools.partial(start, tmp_path),
             [1, -3, last],
             processes=2,
-            heard=lambda news: None,
+            on_message=lambda news: None,
             where=tmp_path,
         )
     assert (tmp_path / "stopped").exists()
@@ -98,7 +102,7 @@ def test_killed_while_others_are_being_started(tmp_path: Path, wait: float, ball
             functools.partial(start, tmp_path, bytes(ballast)),
             [-3] * 3,
             processes=3,
-            heard=lambda news: None,
+            on_message=lambda news: None,
             where=tmp_path,
         )
     killer.join()
@@ -114,7 +118,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     say = functools.partial(print, flush=True)
     try:
-        work_in_processes(functools.partial(start, folder), [-3, -3], processes=2, heard=say, where=folder)
+        first = functools.partial(start, folder)
+        work_in_processes(first, [-3, -3], processes=2, on_message=say, where=folder)
     except KeyboardInterrupt:
         sys.exit(7)
 """
@@ -156,6 +161,6 @@ def test_an_error_of_the_listener_stops_the_work(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         work_in_processes(
-            functools.partial(start, tmp_path), [-3, -3], processes=2, heard=press, where=tmp_path
+            functools.partial(start, tmp_path), [-3, -3], processes=2, on_message=press, where=tmp_path
         )
     assert (tmp_path / "stopped").exists()

@@ -1,8 +1,8 @@
 """Exporting pools to the label folders that other programs read with plain `torch.load`.
 
-from lpld_labels import open_pool
+from lpld_labels import PoolReader
 from lpld_labels.foreign.exporters import export_pool
-export_pool(open_pool("pool"), "FKD_cutmix_fp16", label_format="lpld")
+export_pool(PoolReader("pool"), "FKD_cutmix_fp16", label_format="lpld")
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.foreign.exporters.claims import Claim
 from lpld_labels.format.records import BatchKey, LabelArray
 from lpld_labels.pool.reader import PoolReader
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """top_k: keep only the k largest labels (LPQLD). drop_incomplete: leave out short batches."""
+    """top_k: keep only the k largest labels (LPQLD, FKD). drop_incomplete: leave out short batches."""
 
     top_k: int | None = None
     drop_incomplete: bool = False
@@ -31,20 +32,72 @@ class ExportFile:
     path: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """How much an export writes: label files, and batches and rows of the pool in them."""
+
+    files: int
+    batches: int
+    rows: int
+
+
 class ExportFormat(ABC):
-    """One foreign format, for one pool. Refuses in `files` what the format cannot hold."""
+    """One foreign format, for one pool: first `prepare`, then `contents`, then the rest."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    label_kinds: ClassVar[tuple[str, ...]] = ("logits",)
 
     def __init__(self, pool: PoolReader, options: ExportOptions) -> None:
         self.pool = pool
         self.options = options
         self.notes: list[str] = []
-        if pool.header.label_kind != "logits":
+        if pool.header.label_kind not in self.label_kinds:
             raise LabelSourceError(
-                "labels are probabilities, the format holds logits", where=pool.location, hint="keep the pool"
+                f"labels are {pool.header.label_kind}, the format holds {' or '.join(self.label_kinds)}",
+                where=pool.location,
+                hint="export to fkd" if pool.header.label_kind == "probabilities" else "keep the pool",
             )
+
+    @abstractmethod
+    def prepare(self) -> Amount:
+        """Refuse what the format cannot hold; return what will be written."""
+
+    @abstractmethod
+    def contents(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the path of every label file below the folder and the list it holds."""
+
+    def id_files(self) -> dict[str, Iterator[str]]:
+        """Return JSON files of image ids: name -> text in pieces. Formats without ids have none."""
+        return {}
+
+    @abstractmethod
+    def claims(self) -> list[Claim]:
+        """Return what holds when the program that reads this format trains on what was written."""
+
+
+class BatchExport(ExportFormat):
+    """A format with one file per batch."""
+
+    def prepare(self) -> Amount:
+        """Choose the files."""
+        self._files = self.files()
+        rows = dict(zip(self.pool.keys, self.pool.index.rows.tolist(), strict=True))
+        return Amount(
+            files=len(self._files),
+            batches=len(self._files),
+            rows=sum(rows[file.key] for file in self._files),
+        )
+
+    def contents(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield file after file."""
+        for file in self._files:
+            yield file.path, self.content(file.key)
+
+    @property
+    def chosen(self) -> list[ExportFile]:
+        """The files, once prepared."""
+        return self._files
 
     @abstractmethod
     def files(self) -> list[ExportFile]:
@@ -53,11 +106,6 @@ class ExportFormat(ABC):
     @abstractmethod
     def content(self, key: BatchKey) -> list[Any]:
         """Return the list a file holds."""
-
-    def id_files(self, files: list[ExportFile]) -> dict[str, Iterator[str]]:
-        """Return JSON files of image ids: name -> text in pieces. Formats without ids have none."""
-        del files
-        return {}
 
     def dense(self, key: BatchKey) -> LabelArray:
         """Return labels [B, C] as these programs store them: float16, or float32 if the pool holds that."""

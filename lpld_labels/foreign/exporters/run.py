@@ -11,7 +11,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.foreign.exporters.base import ExportFile, ExportFormat, ExportOptions
+from lpld_labels.foreign.exporters.base import ExportFormat, ExportOptions
+from lpld_labels.foreign.exporters.claims import Claim
+from lpld_labels.foreign.exporters.fkd import FkdExport
+from lpld_labels.foreign.exporters.gvbsm import GvbsmExport
 from lpld_labels.foreign.exporters.lpld import LpldExport
 from lpld_labels.foreign.exporters.lpqld import LpqldExport
 from lpld_labels.foreign.exporters.sre2l import Sre2lExport
@@ -20,14 +23,14 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.storage import write_errors
 
 EXPORT_FORMATS: Mapping[str, type[ExportFormat]] = {
-    kind.name: kind for kind in (Sre2lExport, LpldExport, LpqldExport)
+    kind.name: kind for kind in (Sre2lExport, LpldExport, LpqldExport, GvbsmExport, FkdExport)
 }
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What was written; notes are one sentence each."""
+    """What was written; notes are one sentence each, claims say what holds in the program it is for."""
 
     format: str
     pool: str
@@ -36,6 +39,7 @@ class ExportReport:
     rows: int
     bytes: int
     notes: tuple[str, ...]
+    claims: tuple[Claim, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
@@ -62,37 +66,37 @@ def export_pool(
     if out.exists():
         raise PoolConflictError("something is already here", where=out, hint="choose another path")
     kind = EXPORT_FORMATS[label_format](pool, options or ExportOptions())
-    files = kind.files()
+    amount = kind.prepare()
     workplace = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     with write_errors(out):
         try:
             workplace.mkdir(parents=True)
-            size = _write(kind, files, workplace, progress)
+            size = _write(kind, amount.files, workplace, progress)
             workplace.rename(out)
         except BaseException:
             shutil.rmtree(workplace, ignore_errors=True)
             raise
-    rows = dict(zip(pool.keys, pool.index.rows.tolist(), strict=True))
     return ExportReport(
         format=label_format,
         pool=str(pool.location),
         folder=str(out),
-        batches=len(files),
-        rows=sum(rows[file.key] for file in files),
+        batches=amount.batches,
+        rows=amount.rows,
         bytes=size,
         notes=tuple(kind.notes),
+        claims=tuple(kind.claims()),
     )
 
 
-def _write(kind: ExportFormat, files: list[ExportFile], root: Path, progress: Progress | None) -> int:
+def _write(kind: ExportFormat, files: int, root: Path, progress: Progress | None) -> int:
     size = 0
-    for done, file in enumerate(files, 1):
-        path = root / file.path
-        path.parent.mkdir(exist_ok=True)
-        size += path.write_bytes(torch_zip_bytes(kind.content(file.key), name=PurePath(file.path).stem))
+    for done, (name, content) in enumerate(kind.contents(), 1):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size += path.write_bytes(torch_zip_bytes(content, name=PurePath(name).stem))
         if progress is not None:
-            progress(done, len(files))
-    for name, pieces in kind.id_files(files).items():
+            progress(done, files)
+    for name, pieces in kind.id_files().items():
         with (root / name).open("w", encoding="utf-8") as stream:
             for piece in pieces:
                 size += stream.write(piece)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from lpld_labels.errors import LabelSourceError
-from lpld_labels.foreign.exporters.base import ExportFile, ExportFormat, epoch_file
+from lpld_labels.foreign.exporters.base import BatchExport, ExportFile, epoch_file
 from lpld_labels.foreign.exporters.batch_list import batch_items
+from lpld_labels.foreign.exporters.claims import Claim, pixel_problems, sampler_eras
 from lpld_labels.foreign.exporters.regular import is_regular
-from lpld_labels.foreign.sampler import DEFAULT_SEED, ERAS, Era, epoch_orders
+from lpld_labels.foreign.programs import IMAGENET
+from lpld_labels.foreign.sampler import DEFAULT_SEED, ERAS
 from lpld_labels.format.records import BatchKey
 
+TRAINERS = {224: IMAGENET}
 
-class Sre2lExport(ExportFormat):
+
+class Sre2lExport(BatchExport):
     """Only pools whose images come in RandomSampler's order."""
 
     name = "sre2l"
@@ -29,13 +31,13 @@ class Sre2lExport(ExportFormat):
                 expected="every batch of every epoch",
                 hint="use --format lpld, which stores image ids",
             )
-        fitting = [era for era in ERAS if self._drawn_by(era)]
+        fitting = sampler_eras(self.pool)
         if not fitting:
             raise LabelSourceError(
                 "this format stores no image ids, and the pool's are not those it implies",
                 where=self.pool.location,
                 expected=f"the order of RandomSampler with seed {DEFAULT_SEED}",
-                hint="use --format lpld, which stores image ids",
+                hint="use --format lpld, which stores image ids, or build with --replayable-by sre2l",
             )
         if len(fitting) < len(ERAS):
             version = ">= 1.11" if fitting[0] == "new" else "< 1.11"
@@ -47,15 +49,19 @@ class Sre2lExport(ExportFormat):
         items = batch_items(self.pool.read_views(key), self.pool.images, self.pool.header.augmentation)
         return [*items, self.dense(key)]
 
-    def _drawn_by(self, era: Era) -> bool:
-        size = self.pool.header.batch_size
-        orders = epoch_orders(len(self.pool.images), era=era)
-        epoch, order = -1, np.empty(0, np.int32)
-        for key in self.pool.keys:
-            if key.epoch != epoch:
-                epoch, order = key.epoch, next(orders)
-            expected = order[key.batch * size : (key.batch + 1) * size]
-            found = self.pool.read_views(key).images
-            if not np.array_equal(found, expected[: len(found)]):
-                return False
-        return True
+    def claims(self) -> list[Claim]:
+        """SRe2L's trainer has one way to read a folder."""
+        header = self.pool.header
+        problems = pixel_problems(header, TRAINERS)
+        if header.augmentation.cutout_fraction is not None:
+            problems.append("it knows no cut-outs")
+        epochs = self.pool.manifest.counts.epochs
+        needs = (
+            f"give --fkd-path with a slash at its end, --batch-size {header.batch_size}, "
+            f"--epochs up to {epochs}{_mix(header.augmentation.mix)}"
+        )
+        return [Claim.make("SRe2L train_FKD.py", "default", problems, needs=needs)]
+
+
+def _mix(mix: str) -> str:
+    return "" if mix == "none" else f", --mix-type {mix}"

@@ -17,6 +17,7 @@ from lpld_labels.codecs import Codec
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.foreign.label_folder import LabelFolder
 from lpld_labels.foreign.sampler import DEFAULT_SEED, Era
+from lpld_labels.format.ensembles import EnsembleRule
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray
@@ -29,7 +30,9 @@ class ImportOptions:
 
     classes: number of label columns. output_size: side of a view in pixels.
     torch_era, sampler_seed: how image ids were drawn that are not stored (see sampler.py).
-    teacher: name of the network that labelled. mean, std: its normalisation.
+    teachers: names of the networks that labelled. mean, std: their normalisation.
+    ensemble: how the logits of several became one label (G-VBSM).
+    temperature: of the softmax that gave stored probabilities (FKD).
     batch_size: rows of a batch where the folder has no batches (FKD).
     allow_extra_images: accept an image folder with more images than the labels speak of.
     """
@@ -38,9 +41,11 @@ class ImportOptions:
     output_size: int | None = None
     torch_era: Era | Literal["auto"] = "auto"
     sampler_seed: int = DEFAULT_SEED
-    teacher: str = "unknown"
+    teachers: tuple[str, ...] = ()
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
+    ensemble: EnsembleRule | None = None
+    temperature: float = 1.0
     batch_size: int = 128
     allow_extra_images: bool = False
 

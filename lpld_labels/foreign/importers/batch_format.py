@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import ImageMismatchError, InvalidBatchError, LabelFileError, LabelSourceError
 from lpld_labels.foreign.importers.base import (
     ImportOptions,
@@ -70,12 +69,13 @@ class BatchFormat(LabelFormat):
 def _check_against(record: BatchList, unit: Unit, target: ImportTarget, path: Path) -> None:
     """Refuse a batch that differs from the rest of its folder."""
     header, codec = target.header, target.codec
-    columns = codec.k if isinstance(codec, TopKCodec) else header.classes
+    top = codec.top_k
+    columns = header.classes if top is None else top.k
     facts = {
         "rows": (unit.rows, record.rows),
         "columns of labels": (columns, record.labels.shape[1]),
         "type of labels": (_stored_dtype(target), record.labels.dtype),
-        "top-k classes": (isinstance(codec, TopKCodec), record.classes is not None),
+        "top-k classes": (top is not None, record.classes is not None),
         "mixing": (header.augmentation.mix, record.mix_kind),
         "cut-outs": (header.augmentation.cutout_fraction is not None, record.cutouts is not None),
     }
@@ -108,9 +108,8 @@ def _check_against(record: BatchList, unit: Unit, target: ImportTarget, path: Pa
 
 
 def _stored_dtype(target: ImportTarget) -> np.dtype[np.generic]:
-    if isinstance(target.codec, TopKCodec):
-        return target.codec.value_dtype
-    return np.dtype(target.codec.native_dtype)
+    top = target.codec.top_k
+    return np.dtype(target.codec.native_dtype) if top is None else top.value_dtype
 
 
 def _encoded(
@@ -131,10 +130,9 @@ def _encoded(
         cutout=cutout,
     )
     check_labels(record.labels, key, images)
-    if isinstance(target.codec, TopKCodec) and record.classes is not None:
-        encoded = target.codec.encode_sparse(
-            record.labels, record.classes, None, classes=target.header.classes
-        )
+    top = target.codec.top_k
+    if top is not None and record.classes is not None:
+        encoded = top.encode_sparse(record.labels, record.classes, None, classes=target.header.classes)
     else:
         encoded = target.codec.encode(record.labels)
     return EncodedBatch.make(views, encoded)
@@ -186,6 +184,7 @@ def check_image_count(
 def epoch_plan(
     folder: LabelFolder,
     *,
+    label_format: str,
     sample: BatchList,
     batch_size: int,
     images: ImageTable,
@@ -200,7 +199,14 @@ def epoch_plan(
     counts: rows of every epoch. ids: (epoch, image ids int32 [rows], or None where the files say them)
     for at least these epochs, in order; read once, epoch by epoch.
     """
-    target = batch_target(sample, batch_size=batch_size, images=images, options=options, notes=notes)
+    target = batch_target(
+        sample,
+        label_format=label_format,
+        batch_size=batch_size,
+        images=images,
+        options=options,
+        notes=notes,
+    )
     expected = {epoch: -(-rows // batch_size) for epoch, rows in counts.items()}
     extra = [key for key in folder.by_epoch if key.batch >= expected.get(key.epoch, 0)]
     if extra:

@@ -71,16 +71,19 @@ class _Parser:
         )
 
     def parse(self, saved: object) -> BatchList:
+        if isinstance(saved, list) and len(saved) in (7, 8) and isinstance(saved[2], list):
+            raise LabelFileError(
+                "this batch was labelled with RandAugment",
+                where=self._path,
+                expected="views made by crop, flip, cut-out and mixing alone",
+                got=f"{len(saved[2])} operations on every whole image before its crop",
+                hint="a pool cannot express them, nor does the folder: LPQLD's program rounds their "
+                "parameters to half precision after use; label again without --use_rand_aug",
+            )
         if not isinstance(saved, list) or len(saved) not in (6, 7):
             got = f"a list of {len(saved)}" if isinstance(saved, list) else type(saved).__name__
             raise LabelFileError(
-                "not a label batch",
-                where=self._path,
-                expected="a list of 6 or 7 items",
-                got=got,
-                hint="lists of 8 hold RandAugment parameters, which a pool cannot express"
-                if got == "a list of 8"
-                else "",
+                "not a label batch", where=self._path, expected="a list of 6 or 7 items", got=got
             )
         coords = self._floats(saved, 0, "coords", columns=4)
         if not ((coords >= 0) & (coords <= 1)).all():

@@ -1,19 +1,17 @@
-"""FKD: one file per image, with many crops of it.
+"""FKD: one file per image, with many crops of it (see fkd_file.py).
 
-    train/<class>/<image>.tar = NumPy [coords float32 [n, 4], flips bool [n], pairs float32 [n, 2, k]]
-
-pairs[:, 0] are class numbers (as floats), pairs[:, 1] their probabilities after softmax. Nothing is
-mixed, so the batches are ours to choose: batch b of epoch c holds crop c of the b-th group of images.
+Nothing is mixed, so the batches are ours to choose: batch b of epoch c holds crop c of the b-th group
+of images. Labels are probabilities after softmax; what the classes that were left out had together is
+known, and spread evenly over them, as FKD's trainer does (marginal smoothing). Hard labels are
+probability 1 for one class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lpld_labels.codecs import EncodedLabels
 from lpld_labels.codecs.topk import TopKCodec
@@ -27,33 +25,22 @@ from lpld_labels.foreign.importers.base import (
     OnBad,
     Unit,
 )
-from lpld_labels.foreign.importers.guess import PROGRAM_FLIPS, likely_classes, output_size, teacher
-from lpld_labels.foreign.importers.torch_zip import read_torch_zip
+from lpld_labels.foreign.importers.fkd_file import ImageCrops, read_image_crops
+from lpld_labels.foreign.importers.guess import PROGRAM_FLIPS, likely_classes, output_size, teachers
 from lpld_labels.foreign.label_folder import LabelFolder
 from lpld_labels.foreign.pixels import crops_in_pixels
+from lpld_labels.foreign.programs import published_program
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader
-from lpld_labels.format.records import BatchKey, BoolArray, IntArray, LabelArray, ViewBatch
+from lpld_labels.format.records import BatchKey, IntArray, LabelArray, ViewBatch
 from lpld_labels.pool.shard import EncodedBatch
 
 
-class ImageCrops(NamedTuple):
-    """What one file says about its image.
-
-    coords: [n, 4] fractions. flips: bool [n]. classes: int32 [n, k]. values: float16/32 [n, k].
-    """
-
-    coords: npt.NDArray[np.floating[Any]]
-    flips: BoolArray
-    classes: IntArray
-    values: LabelArray
-
-
 class Fkd(LabelFormat):
-    """Labels by image, probabilities of the k most likely classes."""
+    """Labels by image: probabilities of the k most likely classes, or one class."""
 
     name = "fkd"
-    summary = "[train/]CLASS/IMAGE.tar, crops and top-k probabilities by image (FKD)"
+    summary = "[[NAME/]train/]CLASS/IMAGE.tar, crops and labels by image (FKD)"
 
     def recognises(self, folder: LabelFolder) -> bool:
         """The layout is enough."""
@@ -70,7 +57,8 @@ class Fkd(LabelFormat):
         crops, kept = sample.classes.shape
         target = _target(sample, images, options, notes)
         groups = [files[i : i + options.batch_size] for i in range(0, len(files), options.batch_size)]
-        notes.found.append(f"{len(files)} images with {crops} crops each, top {kept} probabilities")
+        labels = "hard labels" if sample.kind == "hard" else f"top {kept} probabilities"
+        notes.found.append(f"{len(files)} images with {crops} crops each, {labels}")
         notes.assumed.append(
             f"batches of {options.batch_size} images (--batch-size); epoch c holds crop c of every image"
         )
@@ -84,7 +72,12 @@ class Fkd(LabelFormat):
                     rows=len(group),
                 )
 
-        return ImportPlan(target=target, batches=crops * len(groups), units=units)
+        return ImportPlan(
+            target=target,
+            batches=crops * len(groups),
+            units=units,
+            parameters={"label_type": sample.kind, "temperature": options.temperature},
+        )
 
     def read(self, unit: Unit, target: ImportTarget, on_bad: OnBad) -> Iterator[EncodedBatch]:
         """Read a group of images; yield one batch per crop."""
@@ -101,28 +94,30 @@ class Fkd(LabelFormat):
             return
         which = np.array(rows, np.int32)
         heights, widths = target.images.heights[which], target.images.widths[which]
-        stacked = [np.stack(columns, axis=1) for columns in zip(*good, strict=True)]
         for number, key in enumerate(unit.keys):
-            parts = ImageCrops(*(column[number] for column in stacked))
-            where = f"{unit.files[0].parent}, crop {number}"
+            coords = np.stack([crops.coords[number] for crops in good])
             views = ViewBatch(
                 key=key,
                 images=which,
-                crops=crops_in_pixels(parts.coords, heights, widths, which, where=where),
-                flips=parts.flips,
+                crops=crops_in_pixels(
+                    coords, heights, widths, which, where=f"{unit.files[0].parent}, crop {number}"
+                ),
+                flips=np.stack([crops.flips[number] for crops in good]),
             )
-            yield EncodedBatch.make(views, _encode(parts, target))
+            values = np.stack([crops.values[number] for crops in good])
+            classes = np.stack([crops.classes[number] for crops in good])
+            yield EncodedBatch.make(views, _encode(values, classes, target))
 
 
-def _encode(parts: ImageCrops, target: ImportTarget) -> EncodedLabels:
-    codec = target.codec
-    if not isinstance(codec, TopKCodec):
+def _encode(values: LabelArray, indices: IntArray, target: ImportTarget) -> EncodedLabels:
+    codec = target.codec.top_k
+    if codec is None:
         raise TypeError("FKD labels are stored as top-k")
     classes = target.header.classes
     # Probabilities add up to one, so the mass of the classes that were left out is known.
-    left = 1.0 - parts.values.astype(np.float64).sum(axis=1)
+    left = 1.0 - values.astype(np.float64).sum(axis=1)
     tail = (np.maximum(left, 0.0) / max(classes - codec.k, 1)).astype(np.float32)
-    return codec.encode_sparse(parts.values, parts.classes, tail, classes=classes)
+    return codec.encode_sparse(values, indices, tail, classes=classes)
 
 
 def _files_of_images(
@@ -166,9 +161,12 @@ def _first_readable(files: list[tuple[int, Path]]) -> ImageCrops:
 
 def _target(sample: ImageCrops, images: ImageTable, options: ImportOptions, notes: Notes) -> ImportTarget:
     folders = int(images.classes.max()) + 1
-    classes = options.classes or likely_classes(int(sample.classes.max()), folders, notes)
+    classes = options.classes or likely_classes("fkd", int(sample.classes.max()), folders, notes)
     side = output_size(images, options, notes)
-    notes.assumed.append("bicubic resize and temperature 1, as FKD's labelling program has them")
+    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
+    if sample.kind != "hard":
+        notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
+    program = published_program("fkd", classes=classes)
     header = PoolHeader(
         classes=classes,
         batch_size=options.batch_size,
@@ -176,7 +174,7 @@ def _target(sample: ImageCrops, images: ImageTable, options: ImportOptions, note
             output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
         ),
         label_kind="probabilities",
-        teachers=(teacher(classes, options, notes, normalised=True),),
+        teachers=teachers(classes, options, notes, program),
     )
     bits = sample.values.dtype.itemsize * 8
     codec = TopKCodec(k=sample.values.shape[1], value_bits=bits, label_kind="probabilities")
@@ -186,10 +184,10 @@ def _target(sample: ImageCrops, images: ImageTable, options: ImportOptions, note
 def _checked(path: Path, target: ImportTarget, *, crops: int) -> ImageCrops:
     """Read a file and refuse it if it differs from the others."""
     found = read_image_crops(path)
-    codec = target.codec
-    if isinstance(codec, TopKCodec):
-        expected = f"{codec.value_dtype} [{crops}, 2, {codec.k}]"
-        got = f"{found.values.dtype} [{len(found.values)}, 2, {found.values.shape[1]}]"
+    codec = target.codec.top_k
+    if codec is not None:
+        expected = f"{crops} crops, top {codec.k} in {codec.value_dtype}"
+        got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
         if expected != got:
             raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
     highest = int(found.classes.max())
@@ -201,43 +199,3 @@ def _checked(path: Path, target: ImportTarget, *, crops: int) -> ImageCrops:
             hint="give the number of classes with --classes",
         )
     return found
-
-
-def read_image_crops(path: Path) -> ImageCrops:
-    """Read and check one file."""
-    match read_torch_zip(path):
-        case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as pairs]:
-            pass
-        case _:
-            raise LabelFileError("not labels of one image", where=path, expected="a list of three arrays")
-    floats = (np.float16, np.float32)
-    good = (
-        coords.dtype in floats
-        and pairs.dtype in floats
-        and flips.dtype == np.bool_
-        and len(flips) > 0
-        and coords.shape == (len(flips), 4)
-        and pairs.ndim == 3
-        and pairs.shape[:2] == (len(flips), 2)
-        and pairs.shape[2] > 0
-    )
-    if not good:
-        raise LabelFileError(
-            "labels have the wrong shape or type",
-            where=path,
-            expected="coords float [n, 4], flips bool [n], pairs float [n, 2, k]",
-            got=", ".join(f"{a.dtype} {list(a.shape)}" for a in (coords, flips, pairs)),
-        )
-    classes, values = pairs[:, 0].astype(np.float64), pairs[:, 1]
-    sound = (
-        ((coords >= 0) & (coords <= 1)).all()
-        and ((classes >= 0) & (classes < 2**24) & (classes == np.round(classes))).all()
-        and ((values >= 0) & (values <= 1)).all()
-    )
-    if not sound:
-        raise LabelFileError(
-            "labels are out of range",
-            where=path,
-            expected="coords 0 to 1, whole class numbers, probabilities 0 to 1",
-        )
-    return ImageCrops(coords, flips, classes.astype(np.int32), values)

@@ -14,26 +14,30 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.importers.base import ImportOptions, ImportTarget, Notes
 from lpld_labels.foreign.importers.batch_list import BatchList
+from lpld_labels.foreign.programs import PROGRAMS, Program, published_program
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
 
-KNOWN_CLASS_COUNTS = (10, 100, 200, 1000, 10450)
-"""CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet-1K, ImageNet-21K-P."""
-
-Triple = tuple[float, float, float]
-IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-TINY: tuple[Triple, Triple] = ((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262))
-NOT_NORMALISED: tuple[Triple, Triple] = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+UNKNOWN_TEACHER = "unknown"
 DEFAULT_OUTPUT_SIZE = 224
 PROGRAM_FLIPS = 0.5
 
 
 def batch_target(
-    sample: BatchList, *, batch_size: int, images: ImageTable, options: ImportOptions, notes: Notes
+    sample: BatchList,
+    *,
+    label_format: str,
+    batch_size: int,
+    images: ImageTable,
+    options: ImportOptions,
+    notes: Notes,
 ) -> ImportTarget:
     """Return header and codec of a pool of batches like the sample."""
-    classes = _classes(sample, images, options, notes)
-    side = output_size(images, options, notes)
+    cut_out = sample.cutouts is not None
+    classes = _classes(sample, label_format, images, options, notes)
+    program = published_program(label_format, classes=classes, cut_out=cut_out)
+    side = output_size(images, options, notes, program)
+    program = published_program(label_format, classes=classes, side=side, cut_out=cut_out)
     augmentation = Augmentation(
         output_height=side,
         output_width=side,
@@ -46,7 +50,7 @@ def batch_target(
         classes=classes,
         batch_size=batch_size,
         augmentation=augmentation,
-        teachers=(teacher(classes, options, notes, normalised=sample.cutouts is None),),
+        teachers=teachers(classes, options, notes, program),
     )
     notes.found.append(
         f"batches of {batch_size} rows, {sample.labels.dtype} labels of "
@@ -63,7 +67,9 @@ def _codec(sample: BatchList) -> Codec:
     return Float32Codec() if single else Float16Codec()
 
 
-def _classes(sample: BatchList, images: ImageTable, options: ImportOptions, notes: Notes) -> int:
+def _classes(
+    sample: BatchList, label_format: str, images: ImageTable, options: ImportOptions, notes: Notes
+) -> int:
     folders = int(images.classes.max()) + 1
     if sample.classes is None:
         classes = int(sample.labels.shape[1])
@@ -74,7 +80,8 @@ def _classes(sample: BatchList, images: ImageTable, options: ImportOptions, note
                 got=classes,
             )
     else:
-        classes = options.classes or likely_classes(int(sample.classes.max()), folders, notes)
+        highest = int(sample.classes.max())
+        classes = options.classes or likely_classes(label_format, highest, folders, notes)
     if folders > classes:
         raise LabelSourceError(
             "the image folder has more classes than the labels have columns",
@@ -87,33 +94,59 @@ def _classes(sample: BatchList, images: ImageTable, options: ImportOptions, note
     return classes
 
 
-def likely_classes(highest: int, folders: int, notes: Notes) -> int:
-    """Return the number of classes of a top-k folder that speaks of classes up to `highest`."""
-    likely = [count for count in (folders, *KNOWN_CLASS_COUNTS) if count > highest]
+def likely_classes(label_format: str, highest: int, folders: int, notes: Notes) -> int:
+    """Return the number of classes of a top-k folder that speaks of classes up to `highest`.
+
+    Labels of more classes than there are image folders, or folders as many as a published program has
+    classes, name that program; the rest is asked for.
+    """
+    counts = sorted(PROGRAMS[label_format])
+    likely = [count for count in counts if count > highest and (highest >= folders or count == folders)]
     if not likely:
         raise LabelSourceError(
-            "cannot tell the number of classes of top-k labels", got=f"class {highest}", hint="give --classes"
+            "cannot tell the number of classes of top-k labels",
+            got=f"class {highest} in the first file, {folders} image folders",
+            hint="give --classes",
         )
     notes.assumed.append(f"{likely[0]} classes: top-k labels do not say how many there are (--classes)")
     return likely[0]
 
 
-def output_size(images: ImageTable, options: ImportOptions, notes: Notes) -> int:
-    """Return the side of a view: as given, else that of the images if all are one square, else 224."""
+def output_size(
+    images: ImageTable, options: ImportOptions, notes: Notes, program: Program | None = None
+) -> int:
+    """Return the side of a view: as given, else the program's own or that of the images, else 224."""
     if options.output_size is not None:
         return options.output_size
     sides = {*images.heights.tolist(), *images.widths.tolist()}
     size, why = DEFAULT_OUTPUT_SIZE, "the images differ in size"
-    if len(sides) == 1:
+    if program is not None and program.views is not None:
+        size, why = program.views, f"as {program.name} makes them"
+    elif len(sides) == 1:
         size, why = int(images.heights[0]), "the size of the images"
     notes.assumed.append(f"views of {size} x {size} pixels: {why} (--output-size)")
     return size
 
 
-def teacher(classes: int, options: ImportOptions, notes: Notes, *, normalised: bool) -> Teacher:
-    """Return what is known of the teacher; the normalisation is the programs' own unless given."""
-    mean, std = (IMAGENET if classes != 200 else TINY) if normalised else NOT_NORMALISED
-    if options.mean is None or options.std is None:
-        name = {IMAGENET: "ImageNet's", TINY: "Tiny-ImageNet's", NOT_NORMALISED: "no"}[mean, std]
-        notes.assumed.append(f"{name} normalisation, as the labelling programs do (--mean, --std)")
-    return Teacher(name=options.teacher, mean=options.mean or mean, std=options.std or std)
+def teachers(
+    classes: int, options: ImportOptions, notes: Notes, program: Program | None
+) -> tuple[Teacher, ...]:
+    """Return what is known of the teachers.
+
+    Their normalisation is as given, else the published program's, else unknown.
+    """
+    mean, std = options.mean, options.std
+    if mean is None or std is None:
+        if program is not None:
+            normalisation = program.normalisation
+            mean, std = normalisation.mean, normalisation.std
+            notes.assumed.append(
+                f"{normalisation.owner} normalisation, as {program.name} has it (--mean, --std)"
+            )
+        else:
+            notes.odd.append(
+                f"the normalisation is not known, no published program labels {classes} classes like this: "
+                "give --mean and --std here, or whenever the pool is used"
+            )
+    names = options.teachers or (UNKNOWN_TEACHER,)
+    return tuple(Teacher(name=name, mean=mean, std=std) for name in names)

@@ -81,6 +81,7 @@ class Lpld(BatchFormat):
 
         return epoch_plan(
             folder,
+            label_format=self.name,
             sample=sample,
             batch_size=batch_size,
             images=images,

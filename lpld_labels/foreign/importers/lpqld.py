@@ -65,7 +65,14 @@ class Lpqld(BatchFormat):
         notes.found.append(f"{len(keys)} batches, image ids stored for each")
         notes.assumed.append(f"{len(_by_epoch(keys))} epochs: one ends where an image would come again")
         _note_coarse_crops(sample, images, notes)
-        target = batch_target(sample, batch_size=batch_size, images=images, options=options, notes=notes)
+        target = batch_target(
+            sample,
+            label_format=self.name,
+            batch_size=batch_size,
+            images=images,
+            options=options,
+            notes=notes,
+        )
         missing = [n for n in keys if n not in folder.numbered]
 
         def units() -> Iterator[Unit]:

@@ -13,7 +13,7 @@ import pickletools
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from lpld_labels.errors import LabelFileError, UnsafePickleError
 
@@ -27,16 +27,6 @@ class Name:
 
     text: str
     call: Callable[..., object] | None = None
-
-
-class Stateful(Protocol):
-    """An object whose contents a pickle sets after making it."""
-
-    def set_state(self, state: object) -> None:
-        """Take over the state."""
-
-    def value(self) -> object:
-        """Return the finished object."""
 
 
 _STOP, _BINPUT, _BINGET, _BININT1, _TUPLE2, _MARK = map(

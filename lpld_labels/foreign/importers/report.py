@@ -65,7 +65,8 @@ class HoleLog:
 
     def add(self, hole: Hole) -> None:
         """Append one entry."""
-        line = json.dumps(asdict(hole)) + "\n"
+        # A line of its own, even after one that a full disk cut short.
+        line = "\n" + json.dumps(asdict(hole)) + "\n"
         with write_errors(self._path):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
@@ -79,7 +80,10 @@ class HoleLog:
             return []
         holes = {}
         for line in self._path.read_text().splitlines():
-            entry = json.loads(line)
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # Empty or cut short; what it was about has not been read and will be again.
             key = entry["key"]
             holes[entry["file"]] = Hole(
                 file=entry["file"], why=entry["why"], key=None if key is None else (key[0], key[1])

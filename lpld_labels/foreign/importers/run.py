@@ -9,13 +9,14 @@ from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.importers.base import ImportOptions, ImportPlan, LabelFormat, Notes
 from lpld_labels.foreign.importers.formats import AUTO, format_named
 from lpld_labels.foreign.importers.report import Hole, HoleLog, ImportReport
-from lpld_labels.foreign.importers.work import Job, Progress, run_here, run_parallel
+from lpld_labels.foreign.importers.work import Job
 from lpld_labels.foreign.label_folder import LabelFolder, list_label_folder
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import STAGING_DIRECTORY
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.engine import Progress, published, stage
 
 HOLES_FILE = "holes.jsonl"
 
@@ -53,25 +54,27 @@ def import_labels(
     plan = kind.plan(folder, table, options or ImportOptions(), notes)
     _refuse_missing(plan, skip_bad)
     out = Path(pool).absolute()
-    job = Job(
-        format=kind.name,
-        source=folder.root,
-        pool=out,
-        target=plan.target,
-        log=HoleLog(out / STAGING_DIRECTORY / HOLES_FILE) if skip_bad else None,
-    )
-    writer = job.writer()
-    resumed = len(writer.keys)
-    report_progress = progress or (lambda done, total: None)
-    if jobs > 1 and plan.batches > 1:
-        run_parallel(job, plan.units(), jobs=jobs, total=plan.batches, progress=report_progress)
-        writer = job.writer()
-    else:
-        run_here(job, plan.units(), writer, total=plan.batches, progress=report_progress)
+    log = HoleLog(out / STAGING_DIRECTORY / HOLES_FILE) if skip_bad else None
+    job = Job(format=kind.name, source=folder.root, target=plan.target, log=log)
+    manifest = published(out, lambda found: _is_import(found, kind) and job.made(out, plan))
+    if manifest is not None:
+        parameters = manifest.header.lineage[-1].parameters
+        holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
+        return _report(folder, out, kind, plan, manifest, notes, holes, manifest.counts.batches)
+    purpose = {"import": folder.root.name, "format": kind.name, **plan.parameters}
+    draft = job.draft(out, plan, purpose)
+    resumed = len(draft.writer().keys)
+    writer = stage(draft, jobs=jobs, progress=progress)
     holes = _holes(job, writer)
     step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
     manifest = writer.commit(lineage=(step,))
     return _report(folder, out, kind, plan, manifest, notes, holes, resumed)
+
+
+def _is_import(manifest: Manifest, kind: LabelFormat) -> bool:
+    """Whether a pool was imported from such a folder and not changed since."""
+    lineage = manifest.header.lineage
+    return [(step.operation, step.parameters.get("format")) for step in lineage] == [("import", kind.name)]
 
 
 def _refuse_missing(plan: ImportPlan, skip_bad: bool) -> None:

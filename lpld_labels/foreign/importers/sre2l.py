@@ -52,6 +52,7 @@ class Sre2l(BatchFormat):
 
         return epoch_plan(
             folder,
+            label_format=self.name,
             sample=sample,
             batch_size=batch_size,
             images=images,

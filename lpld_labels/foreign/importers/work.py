@@ -1,125 +1,77 @@
-"""Doing the units of a plan: in this process, or in several that write to the same pool."""
+"""Where an import's batches come from: the units of its plan, read one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from lpld_labels.errors import LabelPoolError, PoolWriteError
-from lpld_labels.foreign.importers.base import ImportTarget, Unit
+from lpld_labels.errors import LabelPoolError
+from lpld_labels.foreign.importers.base import ImportPlan, ImportTarget, Unit
 from lpld_labels.foreign.importers.formats import FORMATS
 from lpld_labels.foreign.importers.report import Hole, HoleLog
-from lpld_labels.format.schema import SHARD_LABEL_BYTES
-from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.processes import Tell, work_in_processes
-
-Progress = Callable[[int, int], None]
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.staging import describe
+from lpld_labels.rewriting.engine import Draft
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """What a worker needs to know, once.
+    """What a process needs to know, once.
 
-    source, pool: the label folder and the pool. log: where files that are passed over are written down;
-    None to stop at the first one.
+    source: the label folder. log: where files that are passed over are written down; None to stop at the
+    first one.
     """
 
     format: str
     source: Path
-    pool: Path
     target: ImportTarget
     log: HoleLog | None
 
-    def writer(self) -> PoolWriter:
-        """Open a writer on the pool."""
-        target = self.target
-        return PoolWriter(self.pool, header=target.header, images=target.images, codec=target.codec)
+    def __call__(self, unit: Unit) -> Iterator[EncodedBatch]:
+        """Read a unit."""
 
-
-def do_units(
-    job: Job, units: Sequence[Unit] | Iterator[Unit], writer: PoolWriter, tick: Callable[[int], bool]
-) -> None:
-    """Read units and append their batches; `tick` is told how many are done and says whether to go on."""
-    kind = FORMATS[job.format]
-    for unit in units:
-
-        def on_bad(path: Path, error: LabelPoolError, unit: Unit = unit) -> None:
-            if job.log is None:
+        def on_bad(path: Path, error: LabelPoolError) -> None:
+            if self.log is None:
                 raise error
             key = unit.keys[0] if len(unit.files) == 1 else None
-            job.log.add(Hole(file=path.relative_to(job.source).as_posix(), why=error.problem, key=key))
+            self.log.add(Hole(file=path.relative_to(self.source).as_posix(), why=error.problem, key=key))
 
-        if not all(key in writer for key in unit.keys):
-            for batch in kind.read(unit, job.target, on_bad):
-                if batch.key not in writer:
-                    writer.append_encoded(batch)
-        if not tick(len(unit.keys)):
-            return
+        return FORMATS[self.format].read(unit, self.target, on_bad)
 
+    def draft(self, pool: Path, plan: ImportPlan, purpose: dict[str, Any]) -> Draft:
+        """Return the draft of the pool."""
+        target = self.target
+        return Draft(
+            out=pool,
+            header=target.header,
+            images=target.images,
+            codec=target.codec,
+            source=self,
+            pieces=plan.units,
+            batches=plan.batches,
+            purpose=purpose,
+        )
 
-def run_here(job: Job, units: Iterator[Unit], writer: PoolWriter, *, total: int, progress: Progress) -> None:
-    """Do all units in this process."""
-    done = 0
+    def made(self, location: Path, plan: ImportPlan) -> bool:
+        """Whether a pool holds what importing now would give: every file is read again and compared."""
+        target = self.target
+        with PoolReader(location) as pool:
+            found = describe(pool.header, pool.codec, pool.images.digest())
+            if found != describe(target.header, target.codec, target.images.digest()):
+                return False
+            count = 0
+            for unit in plan.units():
+                for batch in FORMATS[self.format].read(unit, target, self._pass_over):
+                    number = pool.index.find(batch.key)
+                    if number is None or pool.index.digest(number) != batch.digest:
+                        return False
+                    count += 1
+            return count == len(pool)
 
-    def tick(batches: int) -> bool:
-        nonlocal done
-        done += batches
-        progress(done, total)
-        return True
-
-    with writer:
-        do_units(job, units, writer, tick)
-
-
-def run_parallel(job: Job, units: Iterator[Unit], *, jobs: int, total: int, progress: Progress) -> None:
-    """Do all units in `jobs` processes. Each task is a run of neighbours that fills about one shard."""
-    done = 0
-
-    def heard(batches: int) -> None:
-        nonlocal done
-        done += batches
-        progress(done, total)
-
-    tasks = _tasks(units, _task_size(job.target, jobs, total))
-    work_in_processes(partial(_Importer, job), tasks, processes=jobs, heard=heard, where=job.source)
-
-
-def _task_size(target: ImportTarget, jobs: int, total: int) -> int:
-    """Return how many batches a task has: about one full shard, fewer if there would be too few tasks."""
-    row_bytes = target.header.classes * 2
-    full = max(1, SHARD_LABEL_BYTES // (row_bytes * target.header.batch_size))
-    return max(1, min(full, -(-total // jobs)))
-
-
-def _tasks(units: Iterator[Unit], batches: int) -> Iterator[list[Unit]]:
-    """Gather units until they make up the given number of batches."""
-    task: list[Unit] = []
-    gathered = 0
-    for unit in units:
-        task.append(unit)
-        gathered += len(unit.keys)
-        if gathered >= batches:
-            yield task
-            task, gathered = [], 0
-    if task:
-        yield task
-
-
-class _Importer:
-    """Lives in a process of its own, with a writer of its own."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._writer = job.writer()
-
-    def __call__(self, units: list[Unit], tell: Tell) -> None:
-        try:
-            do_units(self._job, units, self._writer, tell)
-        except PoolWriteError:
-            raise
-        except BaseException:
-            self._writer.flush()
-            raise
-        self._writer.flush()
+    def _pass_over(self, path: Path, error: LabelPoolError) -> None:
+        del path
+        if self.log is None:
+            raise error

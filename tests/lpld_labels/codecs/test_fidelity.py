@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels.codecs.fidelity import TEMPERATURES, FidelityMeter
-from lpld_labels.codecs.probabilities import log_probabilities, softmax
+from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
 from tests.label_factory import make_logits, make_probabilities
 
 
@@ -76,8 +76,38 @@ def test_probabilities_are_measured_as_such() -> None:
     meter = FidelityMeter(label_kind="probabilities")
     meter.add(true, true)
     assert set(meter.result().kept.values()) == {1.0}
-    np.testing.assert_allclose(softmax(log_probabilities(true)), true, rtol=1e-4, atol=1e-6)
-    assert np.isfinite(log_probabilities(np.zeros((1, 3), np.float32))).all()
+
+
+def test_probabilities_of_nothing_are_measured_as_nothing() -> None:
+    true = np.array([[0.9, 0.1, 0, 0], [0, 0, 1, 0]], np.float32)
+    decoded = np.array([[0.8, 0.2, 0, 0], [0, 0, 1, 0]], np.float32)
+    meter = FidelityMeter(label_kind="probabilities", temperatures=(1, 20))
+    meter.add(true, decoded)
+    for temperature, kept in meter.result().kept.items():
+        p, q = (x[0, :2].astype(np.float64) ** (1 / temperature) for x in (true, decoded))
+        p, q = p / p.sum(), q / q.sum()
+        known = (p * np.log(p)).sum() + 2 * np.log(4)
+        assert kept == pytest.approx(1 - (p * np.log(p / q)).sum() / known, abs=1e-6)
+
+
+def test_a_class_lost_to_rounding_costs_much_but_not_everything() -> None:
+    true = np.array([[0.9, 0.1 - 1e-9, 1e-9]], np.float32)
+    meter = FidelityMeter(label_kind="probabilities", temperatures=(1, 20))
+    meter.add(true, true.astype(np.float16))
+    kept = meter.result().kept
+    assert kept[1] == pytest.approx(1, abs=1e-3)
+    assert -10 < kept[20] < 0.99
+
+
+def test_a_codec_without_zeros_is_told_so() -> None:
+    true = np.zeros((8, 100), np.float32)
+    true[np.arange(8), np.arange(8)] = 1
+    decoded = softmax(as_finite_logits(true, "probabilities"))
+    meter = FidelityMeter(label_kind="probabilities")
+    meter.add(true, decoded)
+    kept = meter.result().kept
+    assert kept[1] > 0.999
+    assert kept[20] < 0.3
 
 
 def test_json_is_rounded() -> None:

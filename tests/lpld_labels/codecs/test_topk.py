@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels.codecs import codec_named, restore_codec
-from lpld_labels.codecs.marginal import marginal_renormalisation, marginal_smoothing
+from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format.manifest import CodecEntry
@@ -81,32 +81,13 @@ def test_the_tail_holds_its_mass_at_temperature_one() -> None:
     np.testing.assert_allclose(kept, true, rtol=2e-3)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 4.0, 20.0])
-def test_both_published_decoders_at_any_temperature(temperature: float) -> None:
-    labels = make_logits(16, 100, dtype=np.float32)
-    codec = TopKCodec(k=10, value_bits=32)
-    payload = codec.encode(labels).payload
-    sparse = codec.sparse(payload, rows=16, classes=100)
-    smooth = marginal_smoothing(sparse, classes=100, temperature=temperature)
-    np.testing.assert_allclose(
-        smooth, softmax(codec.decode(payload, rows=16, classes=100), temperature), rtol=1e-4
-    )
-    narrow = marginal_renormalisation(sparse, classes=100, temperature=temperature)
-    np.testing.assert_allclose(narrow.sum(axis=1), 1, rtol=1e-5)
-    assert ((narrow > 0).sum(axis=1) == 10).all()
-    np.testing.assert_allclose(
-        np.take_along_axis(narrow, sparse.indices, axis=1), softmax(sparse.values, temperature), rtol=1e-4
-    )
-
-
 def test_probabilities_have_a_mean_tail_and_temper_by_powers() -> None:
     labels = make_probabilities(8, 50, dtype=np.float32)
     codec = TopKCodec(k=5, value_bits=32, label_kind="probabilities")
     payload = codec.encode(labels).payload
     decoded = codec.decode(payload, rows=8, classes=50)
     np.testing.assert_allclose(decoded.sum(axis=1), 1, atol=1e-3)
-    sparse = codec.sparse(payload, rows=8, classes=50)
-    tempered = marginal_smoothing(sparse, classes=50, temperature=2, label_kind="probabilities")
+    tempered = softened(decoded, "probabilities", 2)
     expected = np.sqrt(decoded.astype(np.float64))
     np.testing.assert_allclose(tempered, expected / expected.sum(axis=1, keepdims=True), rtol=1e-4)
 
@@ -153,8 +134,6 @@ def test_without_a_tail_missing_classes_have_no_mass() -> None:
     np.testing.assert_allclose(
         np.take_along_axis(probabilities, entries.indices, axis=1).sum(axis=1), 1, rtol=1e-6
     )
-    with pytest.raises(InvalidArgumentError, match="without a tail"):
-        marginal_smoothing(codec.sparse(payload, rows=6, classes=1000), classes=1000)
 
 
 def test_indices_are_cheap() -> None:

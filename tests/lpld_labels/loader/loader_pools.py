@@ -47,6 +47,7 @@ def build(
     codec: str = "f16",
     seed: int = 5,
     label_kind: str = "logits",
+    classes: int = CLASSES,
     **header: Any,
 ) -> PoolReader:
     """Build a pool over an image folder with made-up labels."""
@@ -61,7 +62,7 @@ def build(
     table = scan_image_folder(images)
     teacher = Teacher(name="none", mean=MEAN, std=STD)
     described = PoolHeader(
-        classes=CLASSES,
+        classes=classes,
         batch_size=batch_size,
         augmentation=augmentation,
         seed=seed,
@@ -74,13 +75,16 @@ def build(
                 views = draw_views(
                     augmentation, table, seed=seed, epoch=epoch, batch=batch, batch_size=batch_size
                 )
-                writer.append(LabelBatch(**vars(views), labels=_labels(epoch, batch, views.rows, label_kind)))
+                labels = _labels(epoch, batch, (views.rows, classes), label_kind)
+                writer.append(LabelBatch(**vars(views), labels=labels))
         writer.commit()
     return PoolReader(pool)
 
 
-def _labels(epoch: int, batch: int, rows: int, label_kind: str) -> np.ndarray[Any, np.dtype[np.float16]]:
-    logits = np.random.default_rng([epoch, batch]).normal(0, 3, (rows, CLASSES))
+def _labels(
+    epoch: int, batch: int, shape: tuple[int, int], label_kind: str
+) -> np.ndarray[Any, np.dtype[np.float16]]:
+    logits = np.random.default_rng([epoch, batch]).normal(0, 3, shape)
     if label_kind == "probabilities":
         logits = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     return logits.astype(np.float16)

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
-from lpld_labels.loader.cursor import TaskSampler
 from lpld_labels.loader.sampling import POLICIES, Sampling
+from lpld_labels.loader.steps import StepSampler
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
@@ -117,7 +117,7 @@ def test_epochs_follow_each_other_and_break_ends_one(
     assert row_keys(list(loader)) == scheduled(pool, 3)
     loader.set_epoch(1)
     assert row_keys(list(loader)) == scheduled(pool, 1)
-    assert isinstance(loader.sampler, TaskSampler)
+    assert isinstance(loader.sampler, StepSampler)
     loader.sampler.set_epoch(7)
     assert row_keys(list(loader)) == scheduled(pool, 7)
 
@@ -190,26 +190,6 @@ def test_another_batch_size_may_resume(pools: dict[str, PoolReader], folder: Pat
     assert row_keys(list(second)) == scheduled(pool, 0)[30:]
 
 
-@pytest.mark.parametrize("world", [2, 3, 7])
-@pytest.mark.parametrize("batch_size", [5, 100])
-def test_processes_get_equal_disjoint_shares(
-    pools: dict[str, PoolReader], folder: Path, world: int, batch_size: int
-) -> None:
-    pool = pools["cutmix"]
-    rows = scheduled(pool, 0)
-    shares = []
-    for rank in range(world):
-        loader = open_loader(pool, folder, batch_size=batch_size, rank=rank, world_size=world)
-        batches = list(loader)
-        shares.append(row_keys(batches))
-        assert [len(b.keys) for b in batches] == [len(b.keys) for b in batches[:-1]] + [
-            len(shares[-1]) - batch_size * (len(batches) - 1)
-        ]
-    assert {len(share) for share in shares} == {len(rows) // world}
-    # In order they are the epoch, but for the rows that cannot be shared out evenly.
-    assert [row for share in shares for row in share] == rows[: len(rows) // world * world]
-
-
 def test_a_kept_batch_is_not_written_over(pools: dict[str, PoolReader], folder: Path) -> None:
     loader = open_loader(pools["cutmix"], folder, batch_size=16)
     kept, rows = [], []
@@ -239,6 +219,49 @@ def test_softened_labels(pools: dict[str, PoolReader], folder: Path, tmp_path: P
     torch.testing.assert_close(stored.labels.sum(dim=1), torch.ones(len(stored.labels)), atol=0.01, rtol=0)
     soft = next(iter(open_loader(pool, folder, temperature=1.0)))
     torch.testing.assert_close(soft.labels, stored.labels, atol=0.01, rtol=0)
+
+
+def test_the_temperature_may_depend_on_the_epoch(pools: dict[str, PoolReader], folder: Path) -> None:
+    def falling(epoch: int) -> float:
+        return 20.0 * 0.7**epoch
+
+    plain, soft = open_loader(pools["none"], folder), open_loader(pools["none"], folder, temperature=falling)
+    for epoch in range(3):
+        for stored, softened in zip(plain, soft, strict=True):
+            expected = torch.softmax(stored.labels / falling(epoch), dim=1)
+            assert torch.equal(softened.labels, expected)
+    # A resumed run is at the temperature of its epoch.
+    resumed = open_loader(pools["none"], folder, temperature=falling)
+    resumed.set_epoch(5)
+    plain.set_epoch(5)
+    expected = torch.softmax(next(iter(plain)).labels / falling(5), dim=1)
+    assert torch.equal(next(iter(resumed)).labels, expected)
+    with pytest.raises(InvalidArgumentError, match="temperature is out of range"):
+        next(iter(open_loader(pools["none"], folder, temperature=lambda epoch: -1.0)))
+
+
+@pytest.mark.parametrize("batch_size", [None, 30])
+def test_batches_come_in_the_form_a_trainer_wants(
+    pools: dict[str, PoolReader], folder: Path, batch_size: int | None
+) -> None:
+    loaders = [
+        open_loader(pools["cutmix"], folder, batch_size=batch_size, batch_format=form)
+        for form in ("batch", "dict", "tuple")
+    ]
+    for batch, named, pair in zip(*loaders, strict=True):
+        assert isinstance(batch, PoolBatch)
+        assert list(named) == list(PoolBatch._fields)
+        assert all(torch.equal(named[name], getattr(batch, name)) for name in named)
+        assert type(pair) is tuple
+        assert torch.equal(pair[0], batch.images)
+        assert torch.equal(pair[1], batch.labels)
+
+
+def test_the_dataset_has_the_epochs_rows(pools: dict[str, PoolReader], folder: Path) -> None:
+    loader = open_loader(pools["cutmix"], folder, batch_size=7, rank=1, world_size=2)
+    for epoch in range(3):
+        assert len(loader.dataset) == len(scheduled(pools["cutmix"], epoch))
+        list(loader)
 
 
 def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Path) -> None:
@@ -305,7 +328,7 @@ def test_states_of_other_runs_are_refused(pools: dict[str, PoolReader], folder: 
     for options, field in (
         ({"seed": 1}, "seed"),
         ({"policy": "stored"}, "policy"),
-        ({"rank": 0, "world_size": 2}, "world"),
+        ({"batches_per_epoch": 2}, "batches_per_epoch"),
     ):
         with pytest.raises(InvalidArgumentError, match=f"another run: field '{field}' differs"):
             open_loader(pools["none"], folder, **options).load_state_dict(state)

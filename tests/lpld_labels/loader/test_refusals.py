@@ -37,6 +37,7 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
         ({"batch_size": 0}, "batch size is out of range"),
         ({"temperature": 0.0}, "temperature is out of range"),
         ({"num_workers": -1}, "number of workers"),
+        ({"batch_format": "list"}, "unknown batch format"),
         ({"policy": "luck"}, "unknown sampling policy"),
         ({"rank": 0}, "give rank and world_size together"),
         ({"rank": 2, "world_size": 2}, "rank is out of range"),

@@ -18,7 +18,7 @@ VALUES = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float16)
 
 
 def write(path: Path, **options: Any) -> Path:
-    column = pa.array(VALUES.tolist(), pa.list_(pa.field("element", pa.float16(), nullable=False)))
+    column = pa.array(list(VALUES), pa.list_(pa.field("element", pa.float16(), nullable=False)))
     schema = pa.schema([pa.field("labels", column.type, nullable=False)])
     settings = {"compression": "none", "use_dictionary": False, "write_page_checksum": True, **options}
     pq.write_table(pa.table([column], schema=schema), path, **settings)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lpld_labels import BatchKey, LabelPoolError, PoolReader, open_pool
+from lpld_labels import BatchKey, LabelPoolError, PoolReader
 from lpld_labels.errors import (
     BatchNotFoundError,
     FormatVersionError,
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_batches_come_in_any_order_asked_for(path: Path) -> None:
-    with open_pool(path) as pool:
+    with PoolReader(path) as pool:
         order = [batch.key for batch in BATCHES][::-2]
         assert [batch.key for batch in pool.iterate(order)] == order
         assert [batch.key for batch in pool] == [batch.key for batch in BATCHES]
@@ -50,10 +50,10 @@ def test_batches_come_in_any_order_asked_for(path: Path) -> None:
 
 
 def test_a_uri_opens_like_a_path(path: Path) -> None:
-    with open_pool(path.as_uri()) as pool:
+    with PoolReader(path.as_uri()) as pool:
         np.testing.assert_array_equal(pool.read((1, 2)).labels, BATCHES[6].labels)
     with pytest.raises(NotAPoolError):
-        open_pool("nosuchscheme://bucket/pool")
+        PoolReader("nosuchscheme://bucket/pool")
 
 
 def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.
         return real(self, group, columns)
 
     monkeypatch.setattr(ParquetRows, "read", recorded)
-    with open_pool(path) as pool:
+    with PoolReader(path) as pool:
         assert_same_views(pool.read_views((1, 2)), BATCHES[6])
         assert touched
         assert all("/views/" in where for where, _ in touched)
@@ -75,7 +75,7 @@ def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.
 
 
 def test_some_columns_of_all_views(path: Path) -> None:
-    with open_pool(path) as pool:
+    with PoolReader(path) as pool:
         tables = list(pool.view_tables(["image", "crop_top"]))
     assert [table.column_names for table in tables] == [["image", "crop_top"]]
     images = np.concatenate([batch.images for batch in BATCHES])
@@ -83,7 +83,7 @@ def test_some_columns_of_all_views(path: Path) -> None:
 
 
 def test_a_preloaded_pool_needs_no_files(path: Path) -> None:
-    pool = open_pool(path, preload=True)
+    pool = PoolReader(path, preload=True)
     for file in sorted(path.rglob("*.parquet")):
         file.unlink()
     for expected in BATCHES:
@@ -91,7 +91,7 @@ def test_a_preloaded_pool_needs_no_files(path: Path) -> None:
 
 
 def test_a_reader_can_be_pickled(path: Path) -> None:
-    with open_pool(path) as pool:
+    with PoolReader(path) as pool:
         pool.read((0, 0))
         with pickle.loads(pickle.dumps(pool)) as copy:
             assert copy.manifest == pool.manifest
@@ -105,7 +105,7 @@ def _sum_of(pool: PoolReader, key: BatchKey, results: Any) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_read_what_the_parent_opened(path: Path, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
-    with open_pool(path) as pool:
+    with PoolReader(path) as pool:
         pool.read((0, 0))
         results = context.Queue()
         workers = [context.Process(target=_sum_of, args=(pool, b.key, results)) for b in BATCHES[:3]]
@@ -128,7 +128,7 @@ def test_threads_share_a_reader(path: Path) -> None:
         except BaseException as error:  # noqa: BLE001 (a thread must hand its failure over)
             failures.append(error)
 
-    with open_pool(path) as pool:
+    with PoolReader(path) as pool:
         threads = [threading.Thread(target=read_all, args=(pool,)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -177,19 +177,19 @@ def test_a_manifest_that_lies_is_refused(
 ) -> None:
     _edit(path, **changes)
     with pytest.raises(kind, match=words) as caught:
-        open_pool(path)
+        PoolReader(path)
     assert "\n" not in str(caught.value)
 
 
 def test_the_image_count_is_checked_when_images_are_used(path: Path) -> None:
     _edit(path, counts__images=7)
     with pytest.raises(PoolCorruptError, match="expected 7 rows"):
-        _ = open_pool(path).images
+        _ = PoolReader(path).images
 
 
 def test_fields_that_may_be_ignored_are_ignored(path: Path) -> None:
     _edit(path, future={"must_understand": False, "note": "hello"})
-    assert len(open_pool(path)) == len(BATCHES)
+    assert len(PoolReader(path)) == len(BATCHES)
 
 
 def test_a_manifest_cannot_point_outside_its_pool(path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_manifest_cannot_point_outside_its_pool(path: Path) -> None:
     document["files"][0]["path"] = "../elsewhere.parquet"
     (path / "pool.json").write_text(json.dumps(document))
     with pytest.raises(ManifestError, match="below the pool"):
-        open_pool(path)
+        PoolReader(path)
 
 
 def test_files_that_are_gone_or_cut_are_named_at_once(path: Path) -> None:
@@ -205,10 +205,10 @@ def test_files_that_are_gone_or_cut_are_named_at_once(path: Path) -> None:
     data = file.read_bytes()
     file.write_bytes(data[:-10])
     with pytest.raises(PoolCorruptError, match=f"{file.name}.*wrong size"):
-        open_pool(path)
+        PoolReader(path)
     file.unlink()
     with pytest.raises(PoolCorruptError, match=f"{file.name}.*missing"):
-        open_pool(path)
+        PoolReader(path)
 
 
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8"])
@@ -223,7 +223,7 @@ def test_a_flipped_bit_never_becomes_a_label(tmp_path: Path, codec: str) -> None
         data[place] ^= 4
         file.write_bytes(data)
         try:
-            with open_pool(path) as pool:
+            with PoolReader(path) as pool:
                 for expected in BATCHES:
                     np.testing.assert_array_equal(
                         pool.read(expected.key).labels.astype(np.float32),
@@ -258,7 +258,7 @@ def test_damaged_footers_never_become_labels(
     for flip in [*moved, *flips[::37]]:
         file.write_bytes(_flipped(whole, *flip))
         try:
-            with open_pool(path) as pool:
+            with PoolReader(path) as pool:
                 for expected in few:
                     found = pool.read(expected.key, dtype=np.float32).labels
                     np.testing.assert_array_equal(found, _expected(codec, expected.labels))
@@ -270,7 +270,7 @@ def test_damaged_footers_never_become_labels(
 def test_column_names_that_are_no_text_are_refused(path: Path) -> None:
     (file,) = (path / "labels").iterdir()
     file.write_bytes(file.read_bytes().replace(b"plane_0", b"plane_\xff"))
-    with open_pool(path) as pool, pytest.raises(PoolCorruptError, match="not a readable Parquet file"):
+    with PoolReader(path) as pool, pytest.raises(PoolCorruptError, match="not a readable Parquet file"):
         pool.read((0, 0))
 
 
@@ -299,16 +299,16 @@ def _expected(codec: str, labels: Any) -> Any:
 
 def test_not_a_pool(tmp_path: Path) -> None:
     with pytest.raises(NotAPoolError, match="no pool"):
-        open_pool(tmp_path)
+        PoolReader(tmp_path)
     with pytest.raises(NotAPoolError):
-        open_pool(tmp_path / "nowhere")
+        PoolReader(tmp_path / "nowhere")
     (tmp_path / "pool.json").write_bytes(b"\xff\x00 not json")
     with pytest.raises(ManifestError, match="not valid JSON"):
-        open_pool(tmp_path)
+        PoolReader(tmp_path)
 
 
 def test_opening_reads_no_shard(path: Path) -> None:
     for file in sorted((path / "views").iterdir()) + sorted((path / "labels").iterdir()):
         os.truncate(file, file.stat().st_size)
         file.write_bytes(b"x" * file.stat().st_size)
-    assert len(open_pool(path)) == len(BATCHES)
+    assert len(PoolReader(path)) == len(BATCHES)

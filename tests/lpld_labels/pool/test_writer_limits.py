@@ -77,11 +77,12 @@ def test_a_read_only_directory_is_named(tmp_path: Path, project: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.timing
 def test_memory_stays_flat_while_the_pool_grows(tmp_path: Path, project: Path) -> None:
     script = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from benchmarks.harness import peak_memory_mb
+        from benchmarks.common.harness import peak_memory_mb
         from tests.factories import make_batch, make_header, make_images
         from lpld_labels import PoolWriter
         images = make_images(classes=500)

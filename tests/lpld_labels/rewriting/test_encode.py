@@ -20,8 +20,7 @@ from lpld_labels.errors import (
 )
 from lpld_labels.inspection.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting import encode as encode_module
-from lpld_labels.rewriting.codec_request import CodecRequest
+from lpld_labels.rewriting.codec_request import CodecRequest, FittedCodecs
 from lpld_labels.rewriting.encode import encode_pool
 from lpld_labels.rewriting.encode_size import weigh
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
@@ -116,13 +115,13 @@ def test_an_interrupted_run_goes_on(
         encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=stop)
     assert not (tmp_path / "out" / "pool.json").exists()
     # The staged codec is used, so nothing is fitted again.
-    monkeypatch.setattr(encode_module, "choose_codec", None)
+    monkeypatch.setattr(FittedCodecs, "codec", None)
     done: list[int] = []
     result = encode_pool(
-        pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=lambda d, t: done.append(t)
+        pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=lambda d, t: done.append(d)
     )
     assert result.manifest.content_digest == whole.manifest.content_digest
-    assert done[-1] == 7, "five of twelve batches were safe already"
+    assert done == list(range(6, 13)), "five of twelve batches were safe already"
 
 
 def test_other_settings_do_not_mix_with_unfinished_work(tmp_path: Path, pool: PoolReader) -> None:

@@ -27,21 +27,28 @@ def write_images(folder: Path, count: int = IMAGES, *, size: int = SIZE, per_cla
     return folder
 
 
-def image_label(image: int, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float32]]:
+def image_label(
+    image: int, rng: np.random.Generator, classes: int = CLASSES
+) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return a label that every look at the image resembles."""
-    own = np.random.default_rng(1000 + image).normal(0, 2, CLASSES)
-    return (own + rng.normal(0, 0.5, CLASSES)).astype(np.float32)
+    own = np.random.default_rng(1000 + image).normal(0, 2, classes)
+    return (own + rng.normal(0, 0.5, classes)).astype(np.float32)
 
 
 def batch_list(
-    ids: np.ndarray[Any, Any], rng: np.random.Generator, *, mix: str = "cutmix", size: int = SIZE
+    ids: np.ndarray[Any, Any],
+    rng: np.random.Generator,
+    *,
+    mix: str = "cutmix",
+    size: int = SIZE,
+    classes: int = CLASSES,
 ) -> list[Any]:
     """Return what a program saves for a batch of these images."""
     rows = len(ids)
     sides = rng.integers(size // 4, size + 1, (rows, 2))
     corners = (rng.random((rows, 2)) * (size - sides + 1)).astype(np.int64)
     coords = torch.from_numpy(np.concatenate([corners, sides], axis=1) / size).float()
-    labels = np.stack([image_label(int(i), rng) for i in ids])
+    labels = np.stack([image_label(int(i), rng, classes) for i in ids])
     partner, strength, box = None, None, None
     if mix != "none":
         order = rng.permutation(rows)
@@ -71,6 +78,8 @@ def write_epochs(
     old: bool = False,
     ids_file: bool = False,
     ids_in_batch: bool = False,
+    classes: int = CLASSES,
+    size: int = SIZE,
 ) -> Path:
     """Write a folder of epochs: SRe2L's, with a file of ids LPLD's, with ids in the batch G-VBSM's."""
     rng = np.random.default_rng(0)
@@ -82,7 +91,7 @@ def write_epochs(
         (folder / f"epoch_{epoch}").mkdir(parents=True)
         for batch, first in enumerate(range(0, images, BATCH)):
             part = ids[first : first + BATCH]
-            content = batch_list(part, rng, mix=mix)
+            content = batch_list(part, rng, mix=mix, classes=classes, size=size)
             if ids_in_batch:
                 content.append(torch.from_numpy(part.astype(np.int64)))
             torch.save(content, folder / f"epoch_{epoch}" / f"batch_{batch}.tar")

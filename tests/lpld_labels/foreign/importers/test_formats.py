@@ -13,6 +13,7 @@ from lpld_labels import PoolReader
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.foreign.importers import FORMATS, ImportOptions, detect_format, import_labels
+from lpld_labels.format.ensembles import ENSEMBLE_WORDS
 from tests.lpld_labels.foreign.importers.label_folders import (
     CLASSES,
     IMAGES,
@@ -32,10 +33,11 @@ def images(tmp_path: Path) -> Path:
 
 def test_gvbsm(tmp_path: Path, images: Path) -> None:
     source = write_epochs(tmp_path / "labels", epochs=2, ids_in_batch=True)
-    report = import_labels(source, tmp_path / "pool", images=images)
+    options = ImportOptions(ensemble="average")
+    report = import_labels(source, tmp_path / "pool", images=images, options=options)
     assert report.format == "gvbsm"
     with PoolReader(tmp_path / "pool") as pool:
-        assert pool.header.ensemble is not None
+        assert pool.header.ensemble == ENSEMBLE_WORDS["average"]
         assert len(pool) == 6
         for key in pool.keys:
             saved = torch.load(source / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar", weights_only=False)
@@ -106,7 +108,7 @@ def test_the_labels_tell_the_era(tmp_path: Path, images: Path, old: bool, mix: s
             assert found == draw().tolist()
         lineage = pool.header.lineage[-1]
     assert lineage.parameters["torch_era"] == ("old" if old else "new")
-    assert any("< 1.11" if old else ">= 1.11" in line for line in report.assumed)
+    assert any(("< 1.11" if old else ">= 1.11") in line for line in report.assumed)
 
 
 def test_an_era_that_is_told_is_taken(tmp_path: Path, images: Path) -> None:
@@ -186,10 +188,14 @@ def test_a_format_that_does_not_fit(tmp_path: Path, images: Path) -> None:
             import_labels(source, tmp_path / "pool", images=images, label_format=name)
 
 
-def test_randaugment_lists_are_named(tmp_path: Path, images: Path) -> None:
+@pytest.mark.parametrize("quantised", [False, True])
+def test_randaugment_lists_are_named(tmp_path: Path, images: Path, quantised: bool) -> None:
+    """Seven items with whole rows, eight with top-k labels."""
     source = write_epochs(tmp_path / "labels", epochs=1)
     content: list[Any] = torch.load(source / "epoch_0" / "batch_0.tar", weights_only=False)
+    operations = [[torch.zeros(8, dtype=torch.int64), torch.zeros(8).half(), torch.zeros(8).half()]] * 2
     for file in sorted(source.rglob("*.tar")):
-        torch.save([*content[:2], [torch.zeros(8)], *content[2:], torch.zeros(8)], file)
-    with pytest.raises(LabelSourceError, match="RandAugment"):
+        more = [torch.zeros(8, 5, dtype=torch.int16)] if quantised else []
+        torch.save([*content[:2], operations, *content[2:], *more], file)
+    with pytest.raises(LabelSourceError, match=r"RandAugment.*2 operations.*half precision"):
         import_labels(source, tmp_path / "pool", images=images)

@@ -97,11 +97,12 @@ def test_killed_and_resumed(made: Path, digest: str, tmp_path: Path) -> None:
     code = f"""
 import time
 from lpld_labels.foreign.importers import import_labels
-def slow(done, total):
+def stop(done, total):
     print(done, flush=True)
-    time.sleep(0.05)
+    if done == 7:
+        time.sleep(600)  # until it is killed, however late that is
 made = {str(made)!r}
-import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", progress=slow)
+import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", progress=stop)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -125,9 +126,17 @@ def test_other_settings_do_not_resume(made: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_pool_in_the_way(made: Path, digest: str) -> None:
+def test_once_more_when_all_is_done(made: Path, digest: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (made / "whole").rglob("*")}
+    report = import_labels(made / "labels", made / "whole", images=made / "images")
+    assert (report.content_digest, report.resumed) == (digest, 24)
+    assert {path: path.stat().st_mtime_ns for path in (made / "whole").rglob("*")} == before
+
+
+def test_a_pool_in_the_way(made: Path, digest: str, tmp_path: Path) -> None:
+    write_epochs(tmp_path / "labels", epochs=7, ids_file=True)
     with pytest.raises(PoolConflictError, match="already here"):
-        import_labels(made / "labels", made / "whole", images=made / "images")
+        import_labels(tmp_path / "labels", made / "whole", images=made / "images")
     with PoolReader(made / "whole") as pool:
         assert pool.manifest.content_digest == digest
 

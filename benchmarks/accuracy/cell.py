@@ -1,0 +1,193 @@
+"""One cell of the accuracy benchmark: prune its pool, train its student, measure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.temperatures import with_temperatures
+from benchmarks.accuracy.work import Workshop
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.settings import SamplingPolicy, TrainSettings
+from lpld_core.training.student import train_student
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY
+from lpld_labels.rewriting.plan import plan_budget
+from lpld_labels.rewriting.plan_apply import apply_row
+from lpld_labels.rewriting.prune import PruneSettings, prune_pool
+
+EPOCHS_BETWEEN_CHECKPOINTS = 25
+SECONDS_BETWEEN_NOTES = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What came of a student: shares of correct answers, its pool's size, its steps and their seconds.
+
+    preparing: seconds until its pool was there, with all that was missing or waited for.
+    """
+
+    top1: float
+    top5: float
+    bytes: int
+    rows: int
+    batches: int
+    steps: int
+    seconds: float
+    preparing: float
+
+
+def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
+    """Make what is missing, then prune, train and evaluate one student."""
+    scale = workshop.scale
+    begun = time.perf_counter()
+    images = workshop.images(cell)
+    folder = _folder(workshop, cell)
+    validation = ValidationSet(workshop.validation, size=(scale.size, scale.size), workers=1)
+    with pool_of(workshop, cell) as pool:
+        preparing = time.perf_counter() - begun
+        watch = Stopwatch(folder.with_suffix(".seconds"))
+        found = train_student(
+            pool, images, folder, train_settings(workshop, cell), validation=validation, progress=watch
+        )
+        seconds = watch.stop()
+        size, rows = pool_bytes(pool.manifest), pool.manifest.counts.rows
+        batches = pool.manifest.counts.batches
+    shutil.rmtree(folder)
+    watch.path.unlink()
+    if found.accuracy is None:
+        raise RuntimeError("a validation folder was given and no accuracy came back")
+    return CellResult(
+        top1=found.accuracy.top1,
+        top5=found.accuracy.top5,
+        bytes=size,
+        rows=rows,
+        batches=batches,
+        steps=found.steps,
+        seconds=round(seconds, 1),
+        preparing=round(preparing, 1),
+    )
+
+
+@contextmanager
+def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
+    """Lend the cell's pool; it is deleted afterwards. All labels in f16 are lent as they are."""
+    with PoolReader(workshop.labels(cell)) as labels:
+        if cell.ratio == 1 and cell.codec == "f16":
+            yield labels
+            return
+        # In the work directory, so that what a stopped process leaves is found and replaced.
+        folder = _folder(workshop, cell).with_suffix(".pool")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            made = folder / "f16"
+            prune_pool(labels, made, prune_settings(cell))
+            if cell.codec != "f16":
+                with PoolReader(made) as plain:
+                    fill_budget(labels, folder / "pool", cell, pool_bytes(plain.manifest))
+                made = folder / "pool"
+            with PoolReader(made) as pool:
+                yield pool
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class TooFewBytesError(RuntimeError):
+    """Not one batch and the codec's tables fit into the bytes of f16 at the cell's ratio."""
+
+
+def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
+    """Write as many batches in the cell's codec as fit into the budget, like `lpld-labels plan --apply`."""
+    fidelity = cell.fidelity or DEFAULT_FIDELITY
+    problem = TooFewBytesError(
+        f"{cell.codec_name} does not fit into the {budget} bytes of f16 at {cell.ratio:g}x"
+    )
+    try:
+        plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
+    except InvalidArgumentError:
+        raise problem from None
+    wanted = fidelity if cell.codec == "klt" else None
+    rows = [row for row in plan.rows if row.request.fidelity == wanted]
+    if not rows:
+        raise problem
+    try:
+        apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
+    except InvalidArgumentError:
+        raise problem from None
+
+
+def prune_settings(cell: Cell) -> PruneSettings:
+    """Return how all labels in f16 are pruned for a cell."""
+    return PruneSettings(
+        ratio=cell.ratio,
+        level="batch" if cell.pool == "batches" else "epoch",
+        by=cell.by,
+        prefer=cell.prefer,
+        drop_easy=cell.drop_easy,
+        drop_hard=cell.drop_hard,
+        seed=cell.seed,
+    )
+
+
+def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
+    """Return how a cell's student is trained: as the paper's programs do, but for what the cell says."""
+    scale = workshop.scale
+    epochs = cell.epochs or scale.epochs
+    settings = TrainSettings(
+        student=cell.student or scale.network,
+        seed=cell.seed,
+        epochs=epochs,
+        sampling=_sampling(cell),
+        loss="mse+gt" if cell.loss == "mse+gt" else "kl",
+        learning_rate=scale.student_rate,
+        evaluate_every=epochs,
+        save_every=EPOCHS_BETWEEN_CHECKPOINTS,
+    )
+    return with_temperatures(settings, cell)
+
+
+class Stopwatch:
+    """Counts the seconds of a job, also of one that is stopped and taken up again: a progress callback."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._before = float(path.read_text() or 0) if path.exists() else 0.0
+        self._start = self._saved = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Write down, every now and then, how long it took so far."""
+        now = time.perf_counter()
+        if now - self._saved > SECONDS_BETWEEN_NOTES:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(f"{self._before + now - self._start:.1f}")
+            self._saved = now
+
+    def stop(self) -> float:
+        """Return the seconds in all."""
+        self._saved = -float("inf")
+        self(0, 0)
+        return self._before + time.perf_counter() - self._start
+
+
+def _sampling(cell: Cell) -> SamplingPolicy:
+    """Without ILP, stored epochs are replayed: all of them in turn at 1x, random ones of those left after."""
+    if cell.policy is not None:
+        return cell.policy
+    if cell.pool == "batches":
+        return "batches"
+    return "epoch-by-epoch" if cell.ratio == 1 else "epochs"
+
+
+def _folder(workshop: Workshop, cell: Cell) -> Path:
+    """Return where the student's checkpoints are, the same after a restart."""
+    settings = json.dumps(workshop.scale.as_json()) + cell.key
+    return workshop.root / "cells" / hashlib.sha256(settings.encode()).hexdigest()[:16]

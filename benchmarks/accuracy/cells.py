@@ -1,0 +1,166 @@
+"""What an accuracy benchmark trains: a scale says how large the experiment is, a cell is one student."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from lpld_core.training.settings import SamplingPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large an experiment is. Every field decides results, so all are stored with each of them.
+
+    network: of teacher and student. second_network: the other teacher of the ensemble.
+    iterations, learning_rate, alpha, roll: of recovery. epochs: views of every image, and passes over the
+    images that a student's step budget is; large_epochs: those at large_ipc. batch_size: of labels and of
+    students. mix: how views are mixed. student_rate: learning rate of students.
+    """
+
+    dataset: str
+    size: int
+    network: str
+    second_network: str
+    other_students: tuple[str, ...]
+    teacher_epochs: int
+    iterations: int
+    learning_rate: float
+    alpha: float
+    roll: int
+    ipc: int
+    large_ipc: int
+    epochs: int
+    batch_size: int
+    mix: str = "cutmix"
+    student_rate: float = 0.001
+    large_epochs: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the scale as JSON values."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
+
+    @staticmethod
+    def parse(fields: Mapping[str, Any]) -> Scale:
+        """Return the scale of JSON values; fields that an old record does not have are the defaults."""
+        return Scale(**{**fields, "other_students": tuple(fields["other_students"])})
+
+
+TINY20 = Scale(
+    dataset="tiny20",
+    size=32,
+    network="small-resnet10:width=32,stem_stride=2",
+    second_network="small-resnet18:width=16,stem_stride=2",
+    other_students=("small-resnet10:width=16,stem_stride=2", "small-resnet18:width=32,stem_stride=2"),
+    teacher_epochs=30,
+    iterations=300,
+    learning_rate=0.1,
+    alpha=0.05,
+    roll=4,
+    ipc=10,
+    large_ipc=50,
+    epochs=80,
+    batch_size=50,
+)
+DIGITS = Scale(
+    dataset="digits",
+    size=32,
+    network="small-resnet10:width=8,stem_stride=2",
+    second_network="small-resnet10:width=4,stem_stride=2",
+    other_students=("small-resnet10:width=4,stem_stride=2",),
+    teacher_epochs=4,
+    iterations=15,
+    learning_rate=0.1,
+    alpha=0.05,
+    roll=4,
+    ipc=4,
+    large_ipc=8,
+    epochs=20,
+    batch_size=20,
+)
+TINY100 = replace(
+    TINY20,
+    dataset="tiny100",
+    other_students=("small-resnet18:width=16,stem_stride=2",),
+    epochs=300,
+    large_epochs=100,
+    batch_size=100,
+    mix="none",
+    student_rate=0.002,
+)
+SCALES: Mapping[str, Scale] = {"tiny20": TINY20, "tiny100": TINY100, "digits": DIGITS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One student.
+
+    method: whose images: lpld, lpld-global (class batches with global statistics), sre2l, cda, rded, real.
+    ratio: of pruning. pool: "batches" (ILP: batches are pruned and drawn) or "epochs" (whole epochs are).
+    by, prefer, drop_easy, drop_hard: as in `PruneSettings`.
+    codec: f16, klt, intN or topk:K; a lossy one keeps as many batches as fit into the bytes of f16 at
+    `ratio`. fidelity: of klt; None for the default. labels: by a "single" teacher or an "ensemble".
+    student: None for the scale's network. policy: of sampling; None for the one that fits `pool`.
+    teacher: trained with label smoothing ("smoothed") or without ("plain").
+    iterations, epochs, mix: None for the scale's.
+    temperature_schedule, student_temperature: as `train` spells them; None for a constant temperature.
+    """
+
+    method: str
+    ratio: float
+    seed: int = 0
+    pool: str = "batches"
+    ipc: int | None = None
+    by: str = "random"
+    prefer: str | None = None
+    drop_easy: float = 0.0
+    drop_hard: float = 0.0
+    codec: str = "f16"
+    labels: str = "single"
+    loss: str = "kl"
+    student: str | None = None
+    policy: SamplingPolicy | None = None
+    fidelity: float | None = None
+    teacher: str = "smoothed"
+    iterations: int | None = None
+    epochs: int | None = None
+    mix: str | None = None
+    temperature_schedule: str | None = None
+    student_temperature: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the settings as one line, the cell's name in the results."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def row(self) -> Cell:
+        """Return what all seeds of this cell share."""
+        return replace(self, seed=0)
+
+    def __str__(self) -> str:
+        parts = [self.method, f"{self.ratio:g}x", self.pool]
+        parts += [f"ipc {self.ipc}"] if self.ipc else []
+        parts += [f"{self.by} {self.prefer}"] if self.prefer else []
+        parts += [f"easy -{self.drop_easy:.0%} hard -{self.drop_hard:.0%}"] if self.calibrated else []
+        parts += [self.codec_name] if self.codec != "f16" else []
+        parts += [self.labels, self.loss] if self.labels != "single" or self.loss != "kl" else []
+        parts += [self.student] if self.student else []
+        parts += [self.policy] if self.policy else []
+        parts += [self.mix] if self.mix else []
+        parts += [f"schedule {self.temperature_schedule}"] if self.temperature_schedule else []
+        parts += [f"student's T {self.student_temperature}"] if self.student_temperature else []
+        parts += ["plain teacher"] if self.teacher == "plain" else []
+        return f"{', '.join(parts)}; seed {self.seed}"
+
+    @property
+    def codec_name(self) -> str:
+        """The codec with its setting."""
+        return self.codec if self.fidelity is None else f"{self.codec} {self.fidelity:g}"
+
+    @property
+    def calibrated(self) -> bool:
+        return self.drop_easy != 0 or self.drop_hard != 0

@@ -1,0 +1,183 @@
+"""The claims at 100 classes and what finished cells say of each: holds, does not hold, undecided.
+
+A difference counts when it is larger than two standard errors. "No worse" leaves a margin of one point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.accuracy import temperatures
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.claims import LITTLE, Claim, Row, Rows, verdict
+from benchmarks.accuracy.report import gathered
+from benchmarks.accuracy.tiny100.decide import decisions
+from benchmarks.accuracy.tiny100.plan import BEST_METRICS, RECOVERED, Decisions, Plan
+from benchmarks.accuracy.tiny100.store import Results
+
+CLASS_WISE = 0.03
+KLT_GAIN = 0.06
+KLT_COST = 0.02
+NO_WORSE = 0.01
+
+
+def claims(plan: Plan, results: Results, noise: float) -> list[Claim]:
+    """Return the verdict on every claim that there are cells for. noise: deviation of one student."""
+    decided = decisions(plan, results)
+    if decided.iterations is None:
+        return []
+    judge = _Judge(plan, decided, results, noise)
+    return [
+        *judge.class_wise(),
+        *judge.little(),
+        *judge.klt(),
+        *judge.codecs(),
+        *judge.policies(),
+        *judge.whole_epochs(),
+        *judge.random(),
+        *judge.temperatures(),
+    ]
+
+
+class _Judge:
+    """Compares rows of cells."""
+
+    def __init__(self, plan: Plan, decided: Decisions, results: Results, noise: float) -> None:
+        self._plan = plan
+        self._decided = decided
+        self._noise = noise
+        records = list(results.records.values())
+        self._rows = gathered(records)
+        # What was chosen on seed 0 is judged on the others.
+        self._judged = gathered([record for record in records if record.cell.seed in plan.other_seeds])
+        self._ratios = sorted({*plan.ratios, *plan.more_ratios})
+
+    def class_wise(self) -> Iterator[Claim]:
+        for ratio in self._ratios:
+            yield from self._compared(
+                f"class-wise beats cross-class by at least {100 * CLASS_WISE:.0f} points ({ratio:g}x, ILP)",
+                self._cell("lpld", ratio),
+                self._cell("sre2l", ratio),
+                least=CLASS_WISE,
+            )
+
+    def little(self) -> Iterator[Claim]:
+        for method in ("lpld", "sre2l", "real", "cda", "rded"):
+            for ratio in (ratio for ratio in self._plan.ratios if ratio in (2, 10)):
+                yield from self._compared(
+                    f"{ratio:g}x costs little: at most {100 * LITTLE:.0f} points ({method})",
+                    self._cell(method, ratio),
+                    self._cell(method, 1),
+                    least=-LITTLE,
+                )
+
+    def klt(self) -> Iterator[Claim]:
+        budget = self._plan.budgets[0]
+        fidelity = self._decided.klt.get(budget)
+        if fidelity is None:
+            return
+        klt = self._cell("lpld", budget, codec="klt", fidelity=fidelity)
+        name = f"klt {fidelity:g} in the bytes of f16 at {budget:g}x"
+        yield from self._compared(
+            f"{name} is at least {100 * KLT_GAIN:.0f} points above it (ours)",
+            klt,
+            self._cell("lpld", budget),
+            least=KLT_GAIN,
+            rows=self._judged,
+        )
+        yield from self._compared(
+            f"{name} is within {100 * KLT_COST:.0f} points of all labels in f16 (ours)",
+            klt,
+            self._cell("lpld", 1),
+            least=-KLT_COST,
+            rows=self._judged,
+        )
+
+    def codecs(self) -> Iterator[Claim]:
+        for budget in self._plan.budgets:
+            fidelity, topk = self._decided.klt.get(budget), self._decided.topk.get(budget)
+            if fidelity is None:
+                continue
+            klt = self._cell("lpld", budget, codec="klt", fidelity=fidelity)
+            others = {"f16": self._cell("lpld", budget)}
+            others |= {topk: self._cell("lpld", budget, codec=topk)} if topk else {}
+            for name, cell in others.items():
+                claim = f"klt {fidelity:g} beats {name} in the bytes of f16 at {budget:g}x (ours)"
+                yield from self._compared(claim, klt, cell, rows=self._judged)
+
+    def policies(self) -> Iterator[Claim]:
+        for ratio in sorted(self._plan.ratios):
+            yield from self._compared(
+                f"shuffled is no worse than batches ({ratio:g}x)",
+                self._cell("lpld", ratio, policy="shuffled"),
+                self._cell("lpld", ratio),
+                least=-NO_WORSE,
+            )
+
+    def whole_epochs(self) -> Iterator[Claim]:
+        for method in ("lpld", "sre2l"):
+            for ratio in (ratio for ratio in self._ratios if ratio > 1):
+                whole = self._cell(method, ratio, pool="epochs")
+                claim = f"ILP beats whole epochs ({method}, {ratio:g}x)"
+                yield from self._compared(claim, self._cell(method, ratio), whole)
+
+    def random(self) -> Iterator[Claim]:
+        """Yield random against the mean of all students of metrics."""
+        ratio = self._plan.metric_ratio
+        random = self._rows.get(self._cell("lpld", ratio).key)
+        cells = [self._cell("lpld", ratio, by=by, prefer=prefer) for by, prefer in BEST_METRICS]
+        found = [row for cell in cells if (row := self._rows.get(cell.key)) is not None]
+        if random is None or not found:
+            return
+        together = Row(
+            cell=found[0].cell,
+            top1=tuple(value for row in found for value in row.top1),
+            bytes=found[0].bytes,
+            rows=found[0].rows,
+            steps=found[0].steps,
+        )
+        best = max(found, key=lambda row: row.mean)
+        detail = f"; best {best.cell.by} {best.cell.prefer} {best.mean:.1%}"
+        claim = f"random pruning is no worse than the mean of {len(found)} metrics ({ratio:g}x)"
+        yield self._claim(claim, random, together, least=-NO_WORSE, detail=detail)
+
+    def temperatures(self) -> Iterator[Claim]:
+        budget = self._plan.budgets[0]
+        codecs: list[dict[str, object]] = [{"codec": "f16"}]
+        if budget in self._decided.klt:
+            codecs.append({"codec": "klt", "fidelity": self._decided.klt[budget]})
+        for codec in codecs:
+            plain = self._cell("lpld", budget, **codec)
+            for variant in temperatures.VARIANTS:
+                name = " and ".join(f"{key.replace('_', ' ')} {value}" for key, value in variant.items())
+                claim = f"{name} helps {plain.codec_name} in the bytes of f16 at {budget:g}x"
+                yield from self._compared(claim, self._cell("lpld", budget, **codec, **variant), plain)
+
+    def _cell(self, method: str, ratio: float, **settings: object) -> Cell:
+        cell = Cell(method=method, ratio=ratio, teacher=self._decided.teacher or "plain")
+        cell = replace(cell, iterations=self._decided.iterations if method in RECOVERED else None)
+        return replace(cell, **settings)  # type: ignore[arg-type]  # settings of a cell by name
+
+    def _compared(
+        self, claim: str, better: Cell, worse: Cell, *, least: float = 0.0, rows: Rows | None = None
+    ) -> Iterator[Claim]:
+        """Yield the claim that one cell is better than another by at least so much, if both are trained."""
+        found = self._rows if rows is None else rows
+        if better.key in found and worse.key in found:
+            yield self._claim(claim, found[better.key], found[worse.key], least=least)
+
+    def _claim(self, claim: str, better: Row, worse: Row, *, least: float, detail: str = "") -> Claim:
+        error = self._noise * math.sqrt(1 / len(better.top1) + 1 / len(worse.top1))
+        difference = float(np.mean(better.top1) - np.mean(worse.top1)) - least
+        counts = f"({len(better.top1)} and {len(worse.top1)} students)"
+        return Claim(
+            claim=claim,
+            verdict=verdict(difference, error),
+            difference=difference,
+            two_errors=2 * error,
+            detail=f"{better.mean:.1%} against {worse.mean:.1%} {counts}{detail}",
+        )

@@ -1,0 +1,89 @@
+"""The paper's claims on 100 classes of Tiny-ImageNet at 32 px, 10 images per class, 300 epochs.
+
+    python -m benchmarks.accuracy --scale tiny100 --data DIRECTORY_WITH_train_AND_val --workers 2
+    python -m benchmarks.accuracy --scale tiny100 --status
+    python -m benchmarks.accuracy --scale tiny100 --groups a,b --minutes 60 --results OUT.json --work WORK
+    python -m benchmarks.accuracy --scale tiny100 --report --png benchmarks/results/accuracy_tiny100.png
+
+Stop it at any time and run the same command again: cells are written to --results as they finish, --work
+keeps teachers, images, pools and checkpoints. Run it from a worktree whose commit stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.accuracy.tiny100.plan import FULL, GROUPS, QUICK, Plan
+from benchmarks.accuracy.tiny100.report import derived, show, show_status
+from benchmarks.accuracy.tiny100.run import Place, run_plan, say
+from benchmarks.accuracy.tiny100.store import Store
+from benchmarks.common.harness import RESULTS, parsed
+
+COMMAND = "python -m benchmarks.accuracy --scale tiny100 --workers 2"
+
+
+def main(words: Sequence[str]) -> None:
+    """Parse, then tell the status, report, or work."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.accuracy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scale", choices=["tiny100"], required=True)
+    parser.add_argument("--results", type=Path, default=RESULTS / "accuracy_tiny100.json")
+    parser.add_argument("--work", type=Path, default=Path("accuracy-work"), help="teachers, images and pools")
+    parser.add_argument("--data", type=Path, help="directory with train/ and val/ [default: tiny100.tar.gz]")
+    parser.add_argument("--groups", default=",".join(GROUPS), help=f"of {', '.join(GROUPS)} [default: all]")
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread")
+    parser.add_argument("--minutes", type=float, help="begin no further cell after this time")
+    parser.add_argument("--status", action="store_true", help="list what is done and left")
+    parser.add_argument("--report", action="store_true", help="train nothing; write rows and claims anew")
+    parser.add_argument("--png", type=Path, help="draw accuracy against bytes here")
+    parser.add_argument("--quick", action="store_true", help="digits, seconds; measures nothing")
+    reading = {"--status", "--report", "-h", "--help"} & set(words)
+    arguments = parsed(parser, words, output="scale" if not reading else "png")
+    groups = arguments.groups.split(",")
+    unknown = set(groups) - set(GROUPS)
+    if unknown:
+        parser.error(f"unknown group {min(unknown)}; known are {', '.join(GROUPS)}")
+    plan = QUICK if arguments.quick else FULL
+    place = _place(plan, arguments)
+    if arguments.status:
+        show_status(plan, place.store.read(), workers=arguments.workers)
+        return
+    failed = 0
+    if not arguments.report:
+        failed = run_plan(plan, place, groups=groups, workers=arguments.workers, minutes=arguments.minutes)
+    _report(place, arguments.png)
+    sys.exit(f"{failed} cells failed; the same command tries them again" if failed else None)
+
+
+def _place(plan: Plan, arguments: argparse.Namespace) -> Place:
+    # Processes may start elsewhere, and the results name no path of this machine.
+    work = arguments.work.resolve() / ("tiny100" + "-quick" * arguments.quick)
+    command = COMMAND + " --quick" * arguments.quick
+    store = Store(
+        path=arguments.results.resolve(),
+        scale=plan.scale,
+        command=command,
+        derived=partial(derived, plan, work),
+    )
+    return Place(store=store, work=work, data=arguments.data.resolve() if arguments.data else None)
+
+
+def _report(place: Place, png: Path | None) -> None:
+    if not place.store.path.exists():
+        say("nothing is finished yet")
+        return
+    place.store.rewrite()
+    results = json.loads(place.store.path.read_text())["results"]
+    show(results)
+    if png is not None:
+        from benchmarks.accuracy.tiny100.chart import draw
+
+        draw(results, png)

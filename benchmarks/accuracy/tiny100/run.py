@@ -1,0 +1,147 @@
+"""Working through the plan: some processes of one thread each, that can be stopped at any moment.
+
+A process holds the lock of its task from before it looks whether the task is done until it has written what
+came of it, so two processes never do the same one, whoever started them. A student goes on from its last
+checkpoint, images from their last group, a pool from its last shard; a teacher begins again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.run import Record
+from benchmarks.accuracy.tiny100.decide import decisions
+from benchmarks.accuracy.tiny100.plan import GROUPS, Plan, Task, tasks
+from benchmarks.accuracy.tiny100.settle import check_recovery
+from benchmarks.accuracy.tiny100.store import Store
+
+_WATCH_SECONDS = 2.0
+_BUSY_SECONDS = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where to work: results, the directory of teachers, images and pools, and the data."""
+
+    store: Store
+    work: Path
+    data: Path | None = None
+
+
+def run_plan(
+    plan: Plan,
+    place: Place,
+    *,
+    groups: Sequence[str] = GROUPS,
+    workers: int = 1,
+    minutes: float | None = None,
+) -> int:
+    """Do what is left of some groups; return how many tasks failed. They are tried again by the next run.
+
+    minutes: begin nothing after this time.
+    """
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    failed: set[str] = set()
+    busy: set[str] = set()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(os.getpid(),)) as processes:
+        running: dict[Future[str], Task] = {}
+        while True:
+            in_time = end is None or time.monotonic() < end
+            away = failed | busy | {task.key for task in running.values()}
+            todo = [task for task in left(plan, place.store, groups) if task.key not in away]
+            for task in todo[: workers - len(running)] if in_time else []:
+                running[processes.submit(do_task, plan, place, task)] = task
+            if not running and busy and in_time:
+                # Another process is at work on what comes next.
+                time.sleep(_BUSY_SECONDS)
+                busy.clear()
+                continue
+            if not running:
+                return len(failed)
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            busy.clear()
+            for future in ended:
+                task = running.pop(future)
+                error = future.exception()
+                came = f"failed: {error!r}" if error is not None else future.result()
+                failed |= {task.key} if error is not None else set()
+                busy |= {task.key} if came == BUSY else set()
+                say(f"{task}: {came}")
+
+
+BUSY = "another process is at it"
+
+
+def left(plan: Plan, store: Store, groups: Sequence[str] = GROUPS) -> list[Task]:
+    """Return the tasks that can be told so far and are not done."""
+    results = store.read()
+    done = results.done
+    return [task for _, task in tasks(plan, decisions(plan, results), groups) if task.key not in done]
+
+
+def do_task(plan: Plan, place: Place, task: Task) -> str:
+    """Do one task unless it is done or being done, write down what came of it, and say it in a few words."""
+    from benchmarks.accuracy.cell import TooFewBytesError
+
+    locks = place.work / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(task.key.encode()).hexdigest()[:16]
+    try:
+        with FileLock(locks / f"task-{name}.lock", timeout=0):
+            if task.key in place.store.read().done:
+                return "was done by another process"
+            try:
+                return _work(plan, place, task)
+            except TooFewBytesError as error:
+                place.store.add(task, str(error))
+                return f"cannot be had: {error}"
+    except Timeout:
+        return BUSY
+
+
+def _work(plan: Plan, place: Place, task: Task) -> str:
+    from benchmarks.accuracy.cell import train_cell
+    from benchmarks.accuracy.work import Workshop
+    from benchmarks.common.harness import commit
+
+    workshop = Workshop.open(place.work, plan.scale, place.data)
+    if isinstance(task, Cell):
+        found = train_cell(workshop, task)
+        scale = plan.scale.as_json()
+        place.store.add(task, Record(scale=scale, cell=task, commit=commit(), **asdict(found)))
+        return f"{found.top1:.1%} in {found.seconds:.0f} s"
+    checked = check_recovery(workshop, task)
+    place.store.add(task, checked)
+    return f"loss {checked.loss:.4g} in {checked.seconds:.0f} s"
+
+
+def _prepare(parent: int) -> None:
+    """Set up a process: one thread, and no life after its parent's."""
+    import torch
+
+    torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def say(text: str) -> None:
+    """Print a line with the time on stderr."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,103 @@
+"""How many iterations of recovery are enough: a small recovery, and what its losses say.
+
+The learning rate falls to 0 along a cosine, so every curve is flat at its end, however short it was. What
+tells is a longer one: iterations are enough where about three times as many lower the loss, seen through the
+same views, by less than SETTLED, for every method. The change over the last tenth is written down too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.accuracy.tiny100.plan import Plan, RecoveryCheck
+
+if TYPE_CHECKING:
+    from benchmarks.accuracy.work import Workshop
+
+SETTLED = 0.05
+JUDGING_VIEWS = 32
+_FIRST_JUDGING_VIEW = 10**6
+"""Far from any iteration: views that no image was optimised for."""
+_POINTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """What came of a check.
+
+    loss: cross-entropy plus weighted BatchNorm loss at the end, mean over units and JUDGING_VIEWS views.
+    last_tenth: relative change of the mean loss from the last but one to the last tenth of the curve.
+    curve: mean losses of equal parts of the run.
+    """
+
+    loss: float
+    last_tenth: float
+    curve: tuple[float, ...]
+    seconds: float
+
+
+def check_recovery(workshop: Workshop, check: RecoveryCheck) -> CheckResult:
+    """Recover the first group of images and look at its losses."""
+    import torch
+
+    from lpld_core.recover.optimise import GroupOptimiser, layer_targets
+
+    scale = workshop.scale
+    settings = workshop.recovery(check.method, ipc=scale.ipc, iterations=check.iterations)
+    teacher = workshop.teacher(check.teacher)
+    targets = layer_targets(teacher, workshop.statistics(check.teacher), settings.statistics_kind)
+    start = time.perf_counter()
+    optimiser = GroupOptimiser(teacher, settings.groups(teacher.classes)[0], targets, settings)
+    losses = []
+    for iteration in range(check.iterations):
+        total = optimiser.losses(iteration).total(settings.alpha)
+        optimiser.step(total.sum(), iteration)
+        losses.append(float(total.detach().mean()))
+    with torch.no_grad():
+        views = range(_FIRST_JUDGING_VIEW, _FIRST_JUDGING_VIEW + JUDGING_VIEWS)
+        judged = [float(optimiser.losses(view).total(settings.alpha).mean()) for view in views]
+    return CheckResult(
+        loss=round(float(np.mean(judged)), 5),
+        last_tenth=round(_last_tenth(losses), 5),
+        curve=tuple(
+            round(float(part.mean()), 5) for part in np.array_split(losses, min(_POINTS, len(losses)))
+        ),
+        seconds=round(time.perf_counter() - start, 1),
+    )
+
+
+def _last_tenth(losses: Sequence[float]) -> float:
+    width = max(1, len(losses) // 10)
+    before, last = np.mean(losses[-2 * width : -width] or losses[:1]), np.mean(losses[-width:])
+    return float(last / before - 1)
+
+
+def enough_iterations(
+    plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str
+) -> tuple[int | None, str]:
+    """Return how many iterations to take, None while checks are missing, and why."""
+    *candidates, _ = plan.check_iterations
+    reasons = []
+    for number, iterations in enumerate(candidates):
+        longer = plan.check_iterations[number + 1]
+        gains = {}
+        for method in ("lpld", "sre2l"):
+            ours, theirs = (
+                found.get(RecoveryCheck(method=method, iterations=count, teacher=teacher))
+                for count in (iterations, longer)
+            )
+            if ours is None or theirs is None:
+                return None, "checks of recovery are missing"
+            gains[method] = 1 - theirs.loss / ours.loss
+        text = ", ".join(f"{method} {gain:.1%}" for method, gain in gains.items())
+        reasons.append(f"{longer} instead of {iterations} iterations lower the loss by {text}")
+        if max(gains.values()) < SETTLED:
+            return iterations, "; ".join(reasons)
+    return candidates[-1], "; ".join(
+        [*reasons, f"not settled, but the most this plan takes: {candidates[-1]}"]
+    )

@@ -1,0 +1,243 @@
+"""The work directory of the accuracy benchmark: everything a student needs, made once and kept.
+
+    teacher-smoothed.safetensors, .json    and teacher-plain.*, second_teacher.*
+    statistics-TEACHER.safetensors         class-wise
+    images/METHOD-ipcN-ITERATIONS-TEACHER/ images: recovered, stitched or, of method real, copied
+    pools/IMAGES-LABELS-EPOCHS-MIX/        all labels in f16
+    cells/                                 students of single cells, while in training
+
+Names say what decides a thing, so that one directory serves several scales; a teacher of another scale
+is refused. Several processes may work here: whoever comes first makes a thing, the others wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from filelock import FileLock
+
+from benchmarks.accuracy.cells import Cell, Scale
+from benchmarks.accuracy.facts import teacher_facts
+from benchmarks.common.harness import SHARED_DATA, write_whole
+from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
+from lpld_core.recover.run import recover_images, stitch_images
+from lpld_core.recover.settings import (
+    ImageFiles,
+    OptimisedMethod,
+    RdedSettings,
+    RecoverSettings,
+    fitting_group,
+)
+from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.replay.image_folder import scan_image_folder
+
+FILES = ImageFiles(format="png")
+"""At 32 px JPEG would change what was recovered and save nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Makes what cells need, in the directory `root`, from the image folders `train` and `validation`."""
+
+    root: Path
+    scale: Scale
+    train: Path
+    validation: Path
+
+    @staticmethod
+    def open(root: Path, scale: Scale, data: Path | None = None) -> Workshop:
+        """Prepare the data set.
+
+        data: a directory with train/ and val/; None unpacks or writes the one the scale names.
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        base = data or root / "data"
+        with FileLock(root / "data.lock"):
+            if not base.exists():
+                _write_data(scale.dataset, base)
+        train = "teacher" if (base / "teacher").is_dir() else "train"
+        validation = "validation" if (base / "validation").is_dir() else "val"
+        return Workshop(root=root, scale=scale, train=base / train, validation=base / validation)
+
+    def teacher(self, kind: str = "smoothed") -> LoadedTeacher:
+        """Return a teacher, trained on first use: "smoothed" (with label smoothing), "plain" or "second"."""
+        name = "second_teacher" if kind == "second" else f"teacher-{kind}"
+        network = self.scale.second_network if kind == "second" else self.scale.network
+        weights, about = self.root / f"{name}.safetensors", self.root / f"{name}.json"
+        settings = {
+            "network": network,
+            "epochs": self.scale.teacher_epochs,
+            "size": self.scale.size,
+            "seed": int(kind == "second"),
+            "label_smoothing": 0.0 if kind == "plain" else TEACHER_RECIPE.label_smoothing,
+        }
+        with self._made_once(about) as missing:
+            if missing:
+                start = time.perf_counter()
+                top1 = self._train_teacher(weights, settings)
+                facts = {**settings, "top1": top1, "seconds": round(time.perf_counter() - start, 1)}
+                write_whole(about, facts)
+        found = json.loads(about.read_text())
+        for field, value in settings.items():
+            if found[field] != value:
+                raise InvalidArgumentError(
+                    f"the teacher here was trained with another '{field}'",
+                    where=about,
+                    expected=value,
+                    got=found[field],
+                    hint="choose another --work directory",
+                )
+        return load_teacher(network, weights=weights)
+
+    def teacher_facts(self, kind: str = "smoothed") -> dict[str, Any] | None:
+        """Return how a teacher was trained and how good it is; None if there is none yet."""
+        return teacher_facts(self.root, kind)
+
+    def _train_teacher(self, weights: Path, settings: dict[str, Any]) -> float:
+        side = (self.scale.size, self.scale.size)
+        job = TeacherJob(
+            out=weights,
+            network=settings["network"],
+            size=side,
+            recipe=replace(
+                TEACHER_RECIPE, epochs=settings["epochs"], label_smoothing=settings["label_smoothing"]
+            ),
+            seed=settings["seed"],
+        )
+        found = train_teacher(self.train, job, validation=ValidationSet(self.validation, size=side))
+        return 0.0 if found is None else found.top1
+
+    def statistics(self, kind: str = "smoothed") -> ClassStatistics:
+        """Return the class statistics of a teacher."""
+        path = self.root / f"statistics-{kind}.safetensors"
+        teacher = self.teacher(kind)
+        with self._made_once(path) as missing:
+            if missing:
+                folder = RealFolder.open(self.train)
+                batches = centre_batches(
+                    folder,
+                    shuffled_rows(folder, 0),
+                    size=teacher.input_size,
+                    mean=teacher.mean,
+                    std=teacher.std,
+                    batch_size=100,
+                    threads=1,
+                )
+                collect_statistics(teacher, batches, class_names=folder.class_names).save(path)
+        return ClassStatistics.load(path)
+
+    def images(self, cell: Cell) -> Path:
+        """Return the folder of a cell's images."""
+        ipc, iterations = cell.ipc or self.scale.ipc, cell.iterations or self.scale.iterations
+        if cell.method == "real":
+            return self._real_images(ipc)
+        folder = self.root / "images" / f"{cell.method}-ipc{ipc}-{iterations}-{cell.teacher}"
+        teacher = self.teacher(cell.teacher)
+        with self._made_once(folder / "contact_sheet.png") as missing:
+            if missing and cell.method == "rded":
+                settings = RdedSettings(ipc=ipc, size=(self.scale.size, self.scale.size))
+                stitch_images(teacher, folder, settings=settings, real=RealFolder.open(self.train))
+            elif missing:
+                # Only the class names are taken where statistics are global.
+                recover_images(
+                    teacher,
+                    folder,
+                    settings=self.recovery(cell.method, ipc=ipc, iterations=iterations),
+                    statistics=self.statistics(cell.teacher),
+                )
+        return folder
+
+    def recovery(self, method: str, *, ipc: int, iterations: int) -> RecoverSettings:
+        """Return how images of a method are recovered at this scale."""
+        settings = RecoverSettings(
+            method=cast("OptimisedMethod", "lpld" if method == "lpld-global" else method),
+            ipc=ipc,
+            iterations=iterations,
+            learning_rate=self.scale.learning_rate,
+            alpha=self.scale.alpha,
+            roll=self.scale.roll,
+            size=(self.scale.size, self.scale.size),
+            statistics_kind="class" if method == "lpld" else "global",
+            files=FILES,
+        )
+        # About a hundred images in a pass, so that a run that is stopped loses minutes.
+        unit = ipc if settings.method == "lpld" else settings.batch_size
+        return replace(settings, class_group=fitting_group(unit))
+
+    def _real_images(self, ipc: int) -> Path:
+        """Return a folder of some real images of every class, drawn once."""
+        folder = self.root / "images" / f"real-ipc{ipc}"
+        with self._made_once(folder) as missing:
+            if missing:
+                real = RealFolder.open(self.train)
+                unfinished = folder.with_name(f".{folder.name}")
+                shutil.rmtree(unfinished, ignore_errors=True)
+                taken = np.zeros(real.classes, int)
+                for row in shuffled_rows(real, 0).tolist():
+                    label = real.labels[row]
+                    if taken[label] < ipc:
+                        taken[label] += 1
+                        target = unfinished / real.paths[row]
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(real.root / real.paths[row], target)
+                unfinished.rename(folder)
+        return folder
+
+    def labels(self, cell: Cell) -> Path:
+        """Return the pool of all labels, in f16, that a cell's pool is made from."""
+        images = self.images(cell)
+        epochs, mix = cell.epochs or self.scale.epochs, cell.mix or self.scale.mix
+        teacher = f"-{cell.teacher}" if cell.method == "real" else ""
+        pool = self.root / "pools" / f"{images.name}{teacher}-{cell.labels}-{epochs}-{mix}"
+        with self._made_once(pool / "pool.json") as missing:
+            if missing:
+                size = (self.scale.size, self.scale.size)
+                teachers = [self.teacher(cell.teacher)]
+                teachers += [self.teacher("second")] if cell.labels == "ensemble" else []
+                job = LabelJob(
+                    images=images,
+                    pool=pool,
+                    augmentation=LabelRecipe(mix=mix).augmentation(size),
+                    epochs=epochs,
+                    batch_size=self.scale.batch_size,
+                )
+                build_pool(job, Ensemble(teachers), scan_image_folder(images))
+        return pool
+
+    @contextmanager
+    def _made_once(self, path: Path) -> Iterator[bool]:
+        """Hold the lock of a thing; the value says whether it is still to be made."""
+        locks = self.root / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(locks / f"{'-'.join(path.relative_to(self.root).parts)}.lock"):
+            yield not path.exists()
+
+
+def _write_data(dataset: str, folder: Path) -> None:
+    """Write train and validation folders, the whole or nothing."""
+    unfinished = folder.with_name(f".{folder.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    if dataset == "digits":
+        from lpld_core.images.digits import write_digits
+
+        write_digits(unfinished)
+    else:
+        with tarfile.open(SHARED_DATA / f"{dataset}.tar.gz") as archive:
+            archive.extractall(unfinished, filter="data")
+    unfinished.rename(folder)

@@ -1,0 +1,1 @@
+"""What every benchmark shares: timing, circumstances, real labels, the original layout."""

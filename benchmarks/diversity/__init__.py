@@ -1,0 +1,1 @@
+"""Claim: class-wise images are more diverse than cross-class ones."""

@@ -1,0 +1,1 @@
+"""Claim: klt keeps more information in the same bytes than other codecs."""

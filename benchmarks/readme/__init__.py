@@ -1,0 +1,1 @@
+"""The README's results, written from the committed JSON files."""

@@ -1,0 +1,189 @@
+"""The README's results, written from the committed JSON files so that no figure is typed by hand.
+
+    python -m benchmarks.readme            rewrite the part of README.md between the two marks
+    python -m benchmarks.readme --check    say whether it is up to date
+
+Every section names the command that measures it. A test runs the check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from benchmarks.common.harness import PROJECT
+from benchmarks.readme.accuracy import accuracy
+from benchmarks.readme.accuracy100 import accuracy100
+from benchmarks.readme.parts import Results, table
+from benchmarks.readme.speed import scaling, speed
+
+README = PROJECT / "README.md"
+BEGIN = "<!-- results: written by `python -m benchmarks.readme` -->"
+END = "<!-- end of results -->"
+_LAYOUTS = {"original": "the original's files", "f16": "`f16`", "klt": "`klt`"}
+
+
+def page(results: Results) -> str:
+    """Return all sections."""
+    sections = (storage, rate_distortion, students, accuracy100, accuracy, diversity, speed, scaling)
+    parts = ["\n".join(section(results)) for section in sections]
+    # A section without results is empty.
+    return "\n\n".join(part for part in parts if part)
+
+
+def storage(results: Results) -> Iterable[str]:
+    """Storage of ImageNet-1K at three sizes."""
+    found = results["storage_tables"]
+    rows = {
+        (row["ipc"], row["ratio"], row["layout"]): row
+        for row in found["rows"]
+        if row["dataset"] == "ImageNet-1K"
+    }
+    worst = {
+        name: max(
+            abs(row["deviation"])
+            for row in found["rows"]
+            if row["dataset"] == name and row["ratio"] == 1 and row["layout"] == "original"
+        )
+        for name in ("ImageNet-1K", "Tiny-ImageNet", "ImageNet-21K-P")
+    }
+    kept = found["information_kept_at_t20"]["ImageNet-1K"]["klt"]
+    yield "### Storage"
+    yield ""
+    yield (
+        "Real label batches written in the original layout and in ours, measured on disk and scaled by the "
+        "exact number of batches. The original layout lands within "
+        + ", ".join(f"{value:.1%} of the paper on {name}" for name, value in worst.items())
+        + f". `klt` here keeps {kept:.1%} of the labels' information at the training temperature of 20."
+    )
+    yield ""
+    body = []
+    for ipc in (10, 50, 100, 200):
+        full = rows[ipc, 1, "original"]
+        values = [full["paper"], full["measured"]] + [
+            rows[ipc, 1, codec]["measured"] for codec in ("f16", "int8", "klt")
+        ]
+        values.append(rows[ipc, 40, "klt"]["measured"])
+        body.append([str(ipc), *(f"{value:.3g}" for value in values), f"{full['images_paper']:g}"])
+    heads = ("images per class", "paper", "original, again", "`f16`", "`int8`", "`klt`", "`klt`, pruned 40x")
+    yield from table((*heads, "the images"), body)
+    yield ""
+    yield f"ImageNet-1K, GiB. {results.source('storage_tables')}"
+    yield ""
+    whole = results["storage_materialised"]
+    yield (
+        f"Written in full, {whole[0]['epochs']} epochs of 10 images per class are "
+        + ", ".join(
+            f"{one['on_disk']:.3g} GiB as {_LAYOUTS[one['layout']]} "
+            f"({one['deviation']:+.2%} against the scaled size)"
+            for one in whole
+        )
+        + f". {results.source('storage_materialised')}"
+    )
+    yield ""
+    yield "![Label storage of published systems and of this project](benchmarks/results/storage.png)"
+
+
+def rate_distortion(results: Results) -> Iterable[str]:
+    """Bytes against kept information, and the promises kept."""
+    found = results["rate_distortion"]
+    curve = found["curves"][0]
+    wanted = ("klt 0.97 at T=20", "klt 0.96 at T=20", "klt 0.9 at T=20", "topk:50:16", "topk:10:16", "int4")
+    settings = {setting["codec"]: setting for setting in curve["settings"]}
+    yield "### Bytes against information"
+    yield ""
+    yield (
+        f"Real ImageNet-1K logits, 2,000 bytes a row in fp16; fitted on {curve['rows_fitted']:,} rows, "
+        f"measured on {curve['rows_measured']:,} others. *Kept* is 1 - KL(p, q) / KL(p, uniform) at "
+        "temperature T."
+    )
+    yield ""
+    body = []
+    for name in wanted:
+        setting = settings[name]
+        kept = setting["kept"]
+        body.append(
+            [
+                f"`{name}`",
+                f"{setting['bytes_per_row']['1000000']['payload']:.0f}",
+                f"{kept['1']:.3f}",
+                f"{kept['4']:.3f}",
+                f"{kept['20']:.3f}",
+            ]
+        )
+    yield from table(("codec", "label bytes per row", "kept, T=1", "T=4", "T=20"), body)
+    yield ""
+    for claim in found["claims"]:
+        yield f"- {'' if claim['holds'] else '**not met:** '}{claim['text']}: {claim['found']}"
+    yield ""
+    yield f"{results.source('rate_distortion')}"
+    yield ""
+    yield "![Bytes per row against information lost](benchmarks/results/rate_distortion.png)"
+
+
+def students(results: Results) -> Iterable[str]:
+    """Students of f16, klt and top-k labels."""
+    yield "### Students and codecs"
+    yield ""
+    body = []
+    for chain in results["codec_students"]:
+        for pool in chain["pools"]:
+            kept = pool["fidelity"]
+            body.append(
+                [
+                    chain["chain"],
+                    f"`{pool['labels']}`",
+                    f"{pool['label_bytes_per_row']:.1f}",
+                    "1" if kept is None else f"{kept['kept']['20']:.3f}",
+                    f"{100 * pool['top1_mean']:.1f} +/- {100 * pool['top1_std']:.1f}",
+                ]
+            )
+    yield from table(("data", "labels", "label bytes per row", "kept, T=20", "top-1, %"), body)
+    yield ""
+    yield (
+        "Three seeds, real images, everything but the codec equal; top-k has the k that comes closest to the "
+        f"bytes of klt. {results.source('codec_students')}"
+    )
+
+
+def diversity(results: Results) -> Iterable[str]:
+    """Similarity within classes and distance to real images."""
+    yield "### Diversity"
+    yield ""
+    body = [
+        [
+            row["images"],
+            f"{row['similarity_mean']:.3f} +/- {row['similarity_std']:.3f}",
+            "" if row["mmd_squared"] is None else f"{row['mmd_squared']:.3f}",
+        ]
+        for row in results["diversity"]["rows"]
+    ]
+    heads = ("images", "cosine similarity within a class (lower is more diverse)", "MMD² to real images")
+    yield from table(heads, body)
+    yield ""
+    yield f"20 classes of Tiny-ImageNet, 10 images per class. {results.source('diversity')}"
+
+
+def with_results(readme: str, results: Results) -> str:
+    """Return the README with its results part written anew."""
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{page(results)}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write or check."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if it is out of date")
+    arguments = parser.parse_args()
+    before = README.read_text()
+    after = with_results(before, Results())
+    if arguments.check:
+        sys.exit(None if before == after else "README.md is out of date: python -m benchmarks.readme")
+    README.write_text(after)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Claim: time per row and memory do not grow with the pool."""

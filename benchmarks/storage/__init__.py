@@ -1,0 +1,1 @@
+"""Claim: the paper's storage tables, and how little is left of them."""

@@ -1,0 +1,5 @@
+"""``python -m lpld_cli``."""
+
+from .main import main
+
+main()

@@ -1,0 +1,105 @@
+"""Progress on stderr: a bar with the time left on a terminal, a line now and then where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+from .console import quiet, talk
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) whenever some work is finished."""
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Progress]:
+    """Show how far some work has come, and how long the rest will take.
+
+    The total may change on the way, and nothing is shown before the first call with one above 0.
+    """
+    console = talk()
+    if quiet():
+        yield lambda done, total: None
+        return
+    if not console.is_terminal:
+        lines = ProgressLines(what)
+        yield lines.update
+        lines.finish()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Bars(*columns, console=console) as bars:
+        task = bars.add_task(what, total=None, visible=False)
+
+        def update(done: int, total: int) -> None:
+            bars.update(task, completed=done, total=total, visible=total > 0)
+
+        yield update
+
+
+class ProgressLines:
+    """Progress for log files: a line every 30 seconds, and one at the end of work that had any.
+
+    write, clock: where lines go and what time it is.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        write: Callable[[str], None] = lambda line: click.echo(line, err=True),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._write = write
+        self._clock = clock
+        self._started = self._last = clock()
+        self._done = self._total = 0
+        # Work that is taken up again begins at what was done before, which says nothing of its speed.
+        self._first: int | None = None
+
+    def update(self, done: int, total: int) -> None:
+        """Note how far the work has come and say so if it is time to."""
+        self._done, self._total = done, total
+        if self._first is None:
+            self._first = done
+        now = self._clock()
+        if now - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = now
+            self._write(self._line(now))
+
+    def finish(self) -> None:
+        """Say how long it took, if anything was said before."""
+        if self._last > self._started:
+            seconds = human_seconds(self._clock() - self._started)
+            self._write(f"{self._what}: {self._done}/{self._total}, took {seconds}")
+
+    def _line(self, now: float) -> str:
+        line = f"{self._what}: {self._done}/{self._total}"
+        if self._total > 0:
+            line += f" ({100 * self._done / self._total:.0f} %)"
+        rate = (self._done - (self._first or 0)) / (now - self._started)
+        if rate <= 0:
+            return line
+        left = human_seconds(max(self._total - self._done, 0) / rate)
+        return f"{line}, {rate:.3g}/s, {left} left"
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a time as people say it: ``40 s``, ``12 min``, ``3 h 05 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

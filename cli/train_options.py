@@ -1,0 +1,116 @@
+"""The options of `train` that are fields of `TrainSettings`, by the same names: one place to add one.
+
+An option that is not given leaves what the preset says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+import click
+
+from lpld_core.training import settings as choices
+
+from .teacher_options import channels, image_cache_option, machine_options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def student_temperature(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
+    """Parse ``teacher``, ``calibrated`` or a number; the settings check its range."""
+    del ctx, param
+    words = get_args(choices.StudentTemperature)
+    if value is None or value in words:
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter(f"expected {', '.join(words)} or a number, got '{value}'") from None
+
+
+def _choice(of: Any) -> click.Choice[str]:
+    return click.Choice(get_args(of))
+
+
+STUDENT_OPTIONS = (
+    click.option("--student", metavar="NAME", help="Network name, as for --teacher [default: ResNet-18]."),
+    click.option("--seed", type=click.IntRange(0), help="[default: 0]"),
+    click.option("--epochs", type=click.IntRange(1), help="Step budget, in passes over the images."),
+    click.option(
+        "--sampling",
+        type=_choice(choices.SamplingPolicy),
+        help="How label batches are drawn: the paper's is 'batches', with replacement.",
+    ),
+    click.option(
+        "--epoch-steps",
+        type=_choice(choices.EpochSteps),
+        help="images / batch size, rounded up, or as stored: down where all batches are complete.",
+    ),
+    click.option("--mean", callback=channels, metavar="R,G,B", help="Of pixels, if the pool does not know."),
+    click.option("--std", callback=channels, metavar="R,G,B", help="Of pixels, if the pool does not know."),
+)
+LOSS_OPTIONS = (
+    click.option("--loss", type=_choice(choices.Loss), help="kl, or squared error of logits + ground truth."),
+    click.option("--gamma", type=float, help="Weight of the ground truth in mse+gt."),
+    click.option(
+        "--ground-truth", type=_choice(choices.GroundTruth), help="Class of the view's own image, or of both."
+    ),
+    click.option("--temperature", type=float, help="Of the label in the kl loss, at first."),
+    click.option(
+        "--temperature-schedule",
+        type=_choice(choices.TemperatureSchedule),
+        help="How it falls: times a factor every so many epochs, or along a cosine, to a minimum.",
+    ),
+    click.option("--temperature-step-epochs", type=click.IntRange(1), help="Epochs between falls (30)."),
+    click.option("--temperature-factor", type=float, help="What it is multiplied by (0.7)."),
+    click.option("--temperature-minimum", type=float, help="Where it stops (2)."),
+    click.option(
+        "--student-temperature",
+        callback=student_temperature,
+        metavar="teacher|calibrated|NUMBER",
+        help="Of the student's output: the teacher's, or the best of the last epoch's last batch.",
+    ),
+    click.option(
+        "--t2/--no-t2", "scale_by_t2", default=None, help="Multiply the kl loss by the temperature squared."
+    ),
+    click.option("--tail", type=_choice(choices.Tail), help="What classes left out by top-k labels get."),
+    click.option("--label-smoothing", type=float, help="Share taken from the label."),
+    click.option(
+        "--smoothing-on",
+        type=_choice(choices.SmoothingOn),
+        help="Shrink logits by it, or spread it evenly over the classes.",
+    ),
+)
+OPTIMIZER_OPTIONS = (
+    click.option("--optimizer", type=_choice(choices.Optimizer)),
+    click.option("--lr", "learning_rate", type=float, help="Learning rate at its highest."),
+    click.option("--weight-decay", type=float),
+    click.option(
+        "--decay-on", type=_choice(choices.DecayOn), help="All, or not biases and normalisation layers."
+    ),
+    click.option("--momentum", type=float, help="Of SGD."),
+    click.option("--schedule", type=_choice(choices.Schedule), help="How the learning rate falls."),
+    click.option("--rate-steps", type=_choice(choices.RateSteps), help="Once an epoch or with every step."),
+    click.option("--warm-up-epochs", type=float, help="Epochs in which it rises linearly."),
+    click.option("--warm-up-from", type=float, help="Share of the rate to begin with."),
+    click.option("--ema", type=float, metavar="DECAY", help="Average the weights, e.g. 0.99."),
+)
+RUN_OPTIONS = (
+    click.option("--evaluate-every", type=click.IntRange(1), help="In epochs [default: 10]."),
+    click.option("--save-every", type=click.IntRange(1), help="In epochs [default: 1]."),
+    machine_options,
+    image_cache_option,
+    click.option(
+        "--workers",
+        type=click.IntRange(0),
+        help="Processes that prepare batches ahead [default: 0 on a CPU, which training keeps busy itself].",
+    ),
+)
+
+
+def settings_options(command: F) -> F:
+    """Add an option for every field of `TrainSettings`, and --threads."""
+    for option in reversed((*STUDENT_OPTIONS, *LOSS_OPTIONS, *OPTIMIZER_OPTIONS, *RUN_OPTIONS)):
+        command = option(command)
+    return command

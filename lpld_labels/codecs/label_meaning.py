@@ -1,0 +1,103 @@
+"""What a stored label means: its kind, a probability of 0, softening, and the pixels it was given for.
+
+logits         z before softmax. At temperature T they mean softmax(z / T).
+probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum: what the
+               logits they came from would mean, for log p is z up to a shift of the row.
+
+A probability of 0 is none of the mass, at every temperature: 0 ** (1 / T) is 0. Its logit is minus
+infinity, and in KL(p || q) it costs nothing, 0 log 0 = 0. So (.9, .1, 0, ...) at T = 20 is (.527, .473,
+0, ...), whoever softens it. This is what programs mean that store zeros (Fast Knowledge Distillation: hard
+labels, and top-k labels whose kept classes share all of the mass); a small number in its place would give
+thousands of empty classes most of the mass at T = 20.
+
+Every function takes NumPy arrays and torch tensors alike and gives the same numbers up to float32 rounding;
+torch itself is not imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.manifest import PoolHeader
+
+if TYPE_CHECKING:
+    import torch
+
+FloatArray = npt.NDArray[np.float32]
+Labels = TypeVar("Labels", FloatArray, "torch.Tensor")
+"""float32 [B, C], labels of one batch."""
+
+SMALLEST = 2.0**-24
+"""The smallest half above 0, which is how a codec may have rounded 0 or what is hardly more."""
+
+
+def as_logits(labels: Labels, kind: str) -> Labels:
+    """Return logits [B, C] of labels of either kind; a probability of 0 gives minus infinity."""
+    if kind == "logits":
+        return labels
+    if isinstance(labels, np.ndarray):
+        with np.errstate(divide="ignore"):
+            return np.log(labels)
+    return labels.log()
+
+
+def as_finite_logits(labels: Labels, kind: str) -> Labels:
+    """Return logits [B, C] with 0 counted as SMALLEST, for transforms and ranks, which need numbers.
+
+    Not for softening: at T = 20 a class of SMALLEST has .43 of the weight of a certain one.
+    """
+    if kind == "logits":
+        return labels
+    if isinstance(labels, np.ndarray):
+        return np.asarray(np.log(np.maximum(labels, np.float32(SMALLEST))), np.float32)
+    return labels.clamp_min(SMALLEST).log()
+
+
+def softmax(logits: Labels) -> Labels:
+    """Return probabilities [B, C] of logits [B, C], without overflow."""
+    if isinstance(logits, np.ndarray):
+        weights: FloatArray = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
+    return logits.softmax(dim=1)
+
+
+def softened(labels: Labels, kind: str, temperature: float) -> Labels:
+    """Return the probabilities [B, C] that labels of either kind mean at a temperature."""
+    check_temperature(temperature)
+    return softmax(as_logits(labels, kind) / temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse what cannot soften a label."""
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise InvalidArgumentError("temperature is out of range", expected="a number > 0", got=temperature)
+
+
+def find_normalisation(
+    header: PoolHeader, mean: Sequence[float] | None, std: Sequence[float] | None, *, where: object
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std of the pixels as given, else those that all teachers of the pool share.
+
+    An unknown normalisation is refused, never guessed: another one changes what the label was given for.
+    where: the pool, for the message.
+    """
+    if mean is not None and std is not None:
+        return tuple(mean), tuple(std)
+    known = {(teacher.mean, teacher.std) for teacher in header.teachers}
+    found = known.pop() if len(known) == 1 else (None, None)
+    if mean is not None or std is not None or found[0] is None or found[1] is None:
+        raise InvalidArgumentError(
+            "the normalisation is not known",
+            where=where,
+            expected="mean and std of the teacher, or the same of all teachers",
+            got=f"teachers {', '.join(teacher.name for teacher in header.teachers) or 'unknown'}",
+            hint="give both mean and std",
+        )
+    return found[0], found[1]

@@ -1,0 +1,296 @@
+"""Making a pool out of batches, wherever they come from: prune, encode, merge and import all do it here.
+
+A `Draft` says what the pool will be and how its batches are got, piece by piece. Pieces that are not
+staged yet are done, in this process or in several; the staged pool may be judged, and another draft tried
+instead; then the caller commits. Whatever interrupts a command, the same command goes on from there, and
+once more when all is done it finds its own pool and does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from lpld_labels.codecs import Codec
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError, StagingMismatchError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader, from_json, to_json
+from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import (
+    CODEC_DIRECTORY,
+    IMAGES_FILE,
+    LABELS_DIRECTORY,
+    MANIFEST_FILE,
+    SHARD_LABEL_BYTES,
+    STAGING_DIRECTORY,
+    VIEWS_DIRECTORY,
+)
+from lpld_labels.pool.commit import finish_commit
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.staging import StagingArea
+from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.processes import Send, work_in_processes
+
+log = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+"""Called with (batches that are safe, batches in all)."""
+
+_OURS = {STAGING_DIRECTORY, VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, IMAGES_FILE}
+
+
+class Piece(Protocol):
+    """Work that is done as one; `keys` are the batches that come of it."""
+
+    @property
+    def keys(self) -> Sequence[BatchKey]: ...
+
+
+Source = Callable[[Any], Iterable[EncodedBatch]]
+"""Gives the batches of a piece. Pickled for other processes."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A piece of batches that are known by their keys."""
+
+    keys: tuple[BatchKey, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+    """A pool to be.
+
+    pieces: gives the work, in the order in which it is best done. batches: how many come of it.
+    keys: all that may be in the pool; None if any may. purpose: the command and its settings, as JSON
+    values; unfinished work of the same purpose that does not fit (an earlier draft's) is given up.
+    """
+
+    out: Path
+    header: PoolHeader
+    images: ImageTable
+    codec: Codec
+    source: Source
+    pieces: Callable[[], Iterable[Piece]]
+    batches: int
+    purpose: Mapping[str, Any]
+    keys: Collection[BatchKey] | None = None
+
+    @property
+    def writer(self) -> Callable[[], PoolWriter]:
+        """Opens a writer on the pool; can be sent to another process."""
+        return partial(
+            PoolWriter,
+            self.out,
+            header=self.header,
+            images=self.images,
+            codec=self.codec,
+            purpose=self.purpose,
+        )
+
+
+Judge = Callable[[PoolWriter], Draft | None]
+"""Looks at a staged pool and returns the draft to try instead of it, or None to keep it."""
+
+
+def stage(
+    draft: Draft, *, judge: Judge | None = None, jobs: int = 1, progress: Progress | None = None
+) -> PoolWriter:
+    """Do what is missing of a draft, and return the writer to commit it with.
+
+    judge: may put another draft in its place, again and again, when it sees what has come of the last.
+    """
+    writer = _staged(draft, jobs, progress)
+    if judge is None:
+        return writer
+    # Merged first, so that the same batches weigh the same however often the work was interrupted.
+    writer.merge()
+    try:
+        other = judge(writer)
+    except InvalidArgumentError:
+        StagingArea(draft.out).abandon()
+        raise
+    if other is None:
+        return writer
+    log.info("%s: trying %d batches, codec %s", draft.out, other.batches, other.codec.name)
+    StagingArea(draft.out).abandon()
+    return stage(other, judge=judge, jobs=jobs, progress=progress)
+
+
+def _staged(draft: Draft, jobs: int, progress: Progress | None) -> PoolWriter:
+    writer = _joined(draft)
+    safe = len(writer.keys)
+    done = safe
+
+    def on_message(batches: int) -> None:
+        nonlocal done
+        done += batches
+        if progress is not None:
+            progress(done, draft.batches)
+
+    def tick(batches: int) -> bool:
+        on_message(batches)
+        return True
+
+    todo = _todo(writer, draft.pieces())
+    if jobs == 1 or draft.batches - safe <= 1:
+        with writer:
+            fill(writer, draft.source, todo, tick)
+        return writer
+    tasks = _tasks(todo, _task_size(draft.header, jobs, draft.batches - safe))
+    with _one_thread_each():
+        work_in_processes(
+            partial(_Worker, draft.writer, draft.source),
+            tasks,
+            processes=jobs,
+            on_message=on_message,
+            where=draft.out,
+        )
+    # Opened again, it knows what the processes have sealed.
+    return draft.writer()
+
+
+def fill(writer: PoolWriter, source: Source, pieces: Iterable[Piece], tick: Callable[[int], bool]) -> None:
+    """Write pieces; `tick` is told how many batches each had and says whether to go on."""
+    for piece in pieces:
+        for batch in source(piece):
+            if batch.key not in writer:
+                writer.append_encoded(batch)
+        if not tick(len(piece.keys)):
+            return
+
+
+def published(out: str | os.PathLike[str], is_ours: Callable[[Manifest], bool]) -> Manifest | None:
+    """Return the pool's manifest if this very command has already written it, or None if it may write.
+
+    What an interruption has left of it is cleared away. Anything else that lies there is refused.
+    """
+    manifest = _ours_if_any(Path(out).absolute(), is_ours)
+    if manifest is not None:
+        finish_commit(Path(out).absolute(), manifest)
+    return manifest
+
+
+def _ours_if_any(path: Path, is_ours: Callable[[Manifest], bool]) -> Manifest | None:
+    file = path / MANIFEST_FILE
+    if file.is_file():
+        manifest = Manifest.parse(file.read_bytes(), where=str(file))
+        if is_ours(manifest):
+            return manifest
+        raise PoolConflictError("a pool is already here", where=path, hint="choose another path")
+    if path.exists() and not (path.is_dir() and all(_may_be_ours(entry) for entry in path.iterdir())):
+        raise PoolConflictError("something is already here", where=path, hint="choose another path")
+    return None
+
+
+def require_possible(out: str | os.PathLike[str], pool: PoolReader) -> None:
+    """Refuse, before any work is done, a path where no command on this pool can have left something."""
+    parent = pool.manifest.content_digest
+
+    def may_be(found: Manifest) -> bool:
+        return any(step.parent_digest == parent for step in found.header.lineage)
+
+    _ours_if_any(Path(out).absolute(), may_be)
+
+
+def same_lineage(found: Sequence[LineageStep], wanted: Sequence[LineageStep]) -> bool:
+    """Whether two pools have the same past, as files tell it."""
+    return bool(as_json([asdict(step) for step in found]) == as_json([asdict(step) for step in wanted]))
+
+
+def as_json(document: Any) -> Any:
+    """Return a document as it comes back from a file."""
+    return from_json(to_json(document), where="document")
+
+
+def _may_be_ours(entry: Path) -> bool:
+    """Whether unfinished work may have put this beside it; without a staging area there is none."""
+    staged = (entry.parent / STAGING_DIRECTORY).is_dir()
+    return staged and (entry.name in _OURS or entry.match("batches-*.parquet"))
+
+
+def _joined(draft: Draft) -> PoolWriter:
+    """Open the writer on the draft's own unfinished work; that of an earlier draft is given up."""
+    area = StagingArea(draft.out)
+    ours = area.purpose() == as_json(draft.purpose)
+    try:
+        writer = draft.writer()
+        strangers = sorted(writer.keys - set(draft.keys)) if draft.keys is not None else []
+        if not strangers:
+            return writer
+        problem = StagingMismatchError(
+            f"unfinished work of another selection is here: it holds {strangers[0]}",
+            where=draft.out,
+            expected="batches of this selection only",
+            hint=f"finish it with its own settings, choose another path, or delete {draft.out}",
+        )
+    except StagingMismatchError as error:
+        problem = error
+    if not ours:
+        raise problem
+    area.abandon()
+    return draft.writer()
+
+
+def _todo(writer: PoolWriter, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    return (piece for piece in pieces if not all(key in writer for key in piece.keys))
+
+
+def _task_size(header: PoolHeader, jobs: int, batches: int) -> int:
+    """Return how many batches a task has: about one full shard, fewer if there would be too few tasks."""
+    full = max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
+    return max(1, min(full, -(-batches // jobs)))
+
+
+def _tasks(pieces: Iterable[Piece], batches: int) -> Iterator[list[Piece]]:
+    """Gather pieces until they make up the given number of batches."""
+    task: list[Piece] = []
+    gathered = 0
+    for piece in pieces:
+        task.append(piece)
+        gathered += len(piece.keys)
+        if gathered >= batches:
+            yield task
+            task, gathered = [], 0
+    if task:
+        yield task
+
+
+class _Worker:
+    """Lives in a process of its own, with a writer of its own; each task is sealed."""
+
+    def __init__(self, writer: Callable[[], PoolWriter], source: Source) -> None:
+        self._writer = writer()
+        self._source = source
+
+    def __call__(self, pieces: list[Piece], send: Send) -> None:
+        try:
+            fill(self._writer, self._source, pieces, send)
+        except PoolWriteError:
+            raise
+        except BaseException:
+            self._writer.flush()
+            raise
+        self._writer.flush()
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Start processes whose linear algebra stays on one core: they are the parallelism."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,83 @@
+"""A tiny run of the rate-distortion benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.rate_distortion.chart import draw_chart
+from benchmarks.rate_distortion.claims import check_claims, lost_at
+from benchmarks.rate_distortion.measure import MILLION, ROWS, RateDistortion, cpu_seconds
+from benchmarks.rate_distortion.speed import decode_against_replay, many_classes
+from tests.lpld_labels.rewriting.test_plan import labelled_pool
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> RateDistortion:
+    pool = labelled_pool(tmp_path_factory.mktemp("curve") / "pool", classes=60, batches=20)
+    return RateDistortion.measure(pool, quick=True)
+
+
+def test_sizes_are_listed_apart_and_add_up(curve: RateDistortion) -> None:
+    assert curve.rows_fitted + curve.rows_measured < 20 * 64
+    for point in curve.points:
+        assert set(point.sizes) == set(ROWS)
+        for size in point.sizes.values():
+            assert size.total == pytest.approx(size.payload + size.tables + size.container)
+        has_tables = point.sizes[MILLION].tables > 0
+        assert has_tables == point.family.startswith("klt")
+        assert point.encode_rate > 0
+    document = curve.as_json()
+    assert {row["codec"] for row in document["settings"]} >= {"f16", "int8", "topk:10:16"}
+    assert document["entropy_at_step_1"]["coded_bytes_per_row"] > 0
+
+
+def test_the_envelope_has_no_beaten_points(curve: RateDistortion) -> None:
+    points = curve.envelope(1.0)
+    payloads = [point.payload for point in points]
+    kept = [point.fidelity.kept[1.0] for point in points]
+    assert payloads == sorted(payloads)
+    assert kept == sorted(kept)
+    assert lost_at(points, payloads[0] / 2, 1.0) == 1
+    assert lost_at(points, payloads[0], 1.0) == pytest.approx(1 - kept[0])
+
+
+def test_claims_can_fail(curve: RateDistortion) -> None:
+    replay = {"share": 0.02}
+    many = {
+        "classes": 9,
+        "smaller_than_fp16": 70.0,
+        "kept": {"20": 0.97},
+        "fit_seconds": 1,
+        "peak_memory_mb": 9,
+    }
+    good = check_claims(replace(curve, coded=curve.entropy), replay, many)
+    bad = check_claims(
+        replace(curve, coded=2 * curve.entropy), {"share": 0.5}, {**many, "smaller_than_fp16": 5.0}
+    )
+    assert len({claim.text for claim in good}) == 9
+    fallen = [one.text for one, other in zip(good, bad, strict=True) if one.holds and not other.holds]
+    assert any("entropy" in text for text in fallen)
+    assert any("replaying" in text for text in fallen)
+    assert any("60x" in text for text in fallen)
+
+
+def test_the_chart_is_drawn(curve: RateDistortion, tmp_path: Path) -> None:
+    draw_chart(tmp_path / "chart.png", curve)
+    assert (tmp_path / "chart.png").stat().st_size > 10_000
+
+
+def test_decoding_is_timed_against_replaying(curve: RateDistortion, shared_data: Path) -> None:
+    found = decode_against_replay(curve, shared_data, runs=1)
+    assert found["images_replayed"] > 0
+    assert found["share"] > 0
+
+
+def test_many_classes_tiny() -> None:
+    found = many_classes(classes=700, rows=1152)
+    assert found["kept"]["20"] > 0.95
+    assert found["smaller_than_fp16"] > 4
+    assert cpu_seconds(lambda: np.ones(10), runs=3) >= 0

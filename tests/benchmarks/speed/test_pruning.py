@@ -1,0 +1,16 @@
+"""A tiny run of benchmarks/speed/pruning.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.speed.pruning import run
+
+
+def test_a_tiny_run_prunes_and_checks(shared_data: Path, tmp_path: Path) -> None:
+    results = run(shared_data, tmp_path / "pool", tmp_path, 0.003)
+    kept = results["random, batch level"]
+    assert kept["batches"] == results["random, epoch level"]["batches"] == results["pool"]["batches"] // 4
+    assert kept["bytes"] < results["pool"]["bytes"] / 2
+    assert kept["peak_memory_mb"] > kept["memory_before_mb"] > 10
+    assert 0 < results["first_batch_seconds"]["0 workers"] < 60

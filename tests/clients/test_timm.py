@@ -1,0 +1,82 @@
+"""timm: its own loop takes pairs, asks for the length once an epoch, and accumulates a short last group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from tests.clients.rows import open_loader
+
+pytest.importorskip("timm")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train_one_epoch(epoch: int, loader: Any, accumulate: int) -> tuple[list[torch.Size], int]:
+    """Consume a loader as timm's `train_one_epoch` does; return the inputs' shapes and the updates made."""
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+    steps = accumulate
+    last_steps = len(loader) % steps
+    last_batch_idx = len(loader) - 1
+    last_batch_idx_to_accum = len(loader) - last_steps
+    shapes, updates = [], 0
+    for batch_idx, (images, labels) in enumerate(loader):
+        if batch_idx >= last_batch_idx_to_accum:
+            steps = last_steps
+        input_, target = images.to(device="cpu", dtype=None), labels.to(device="cpu")
+        input_ = input_.contiguous(memory_format=torch.channels_last)
+        assert len(input_) == len(target)
+        assert steps > 0
+        shapes.append(input_.shape)
+        updates += batch_idx == last_batch_idx or (batch_idx + 1) % accumulate == 0
+    return shapes, updates
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_pairs_as_its_loop_takes_them(client_pool: Path, client_images: Path, accumulate: int) -> None:
+    loader = open_loader(client_pool, client_images, batch_size=10, batch_format="tuple", num_workers=1)
+    whole = open_loader(client_pool, client_images, batch_size=10)
+    for epoch in range(2):
+        shapes, updates = train_one_epoch(epoch, loader, accumulate)
+        assert shapes == [batch.images.shape for batch in whole]
+        assert updates == -(-10 // accumulate)
+
+
+def test_the_examples_loop_updates_as_often_as_timms(client_pool: Path, client_images: Path) -> None:
+    from examples.timm_training import train
+
+    class Student(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 6)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.layer(images.mean(dim=(2, 3)))
+            return logits
+
+    torch.manual_seed(0)
+    model = Student()
+    start = model.layer.weight.detach().clone()
+    loader = open_loader(client_pool, client_images, batch_size=10, temperature=4.0, batch_format="tuple")
+    updates: list[Any] = []
+    counting = register_optimizer_step_post_hook(lambda *facts: updates.append(facts))
+    average, means = train(loader, model, epochs=3, temperature=4.0, accumulate=3)
+    counting.remove()
+    assert len(means) == 3
+    # Ten batches an epoch are four updates: the last one of a single batch.
+    assert len(updates) == 12
+    assert not torch.equal(model.layer.weight, start)
+    assert not torch.equal(next(average.parameters()), model.layer.weight)
+    assert loader.state_dict()["epoch"] == 3

@@ -1,0 +1,196 @@
+"""The commands that are disturbed: what each starts from and how it is run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import uuid
+from pathlib import Path
+
+from tests.factories import make_batches, make_header, make_images, write_pool
+from tests.kills.harness import Command
+
+CLASSES = 10
+ROWS = 8
+
+
+def run_cli(*words: object) -> None:
+    """Run a command line in this process; errors come as exceptions."""
+    from lpld_cli.main import group
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        group.main([str(word) for word in words], standalone_mode=False)
+
+
+def seal_every_batch() -> None:
+    """Seal each batch on its own, so that commits have something to merge."""
+    from lpld_labels import PoolWriter
+
+    defaults = PoolWriter.__init__.__kwdefaults__ or {}
+    defaults["seal_seconds"] = 0.0
+
+
+def make_pool(source: Path) -> None:
+    """Write a pool of six batches."""
+    batches = make_batches(2, 3)
+    header = make_header(CLASSES, ROWS)
+    write_pool(source / "pool", batches, header=header, images=make_images(classes=CLASSES)).close()
+
+
+def run_prune(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("prune", source / "pool", out, "--ratio", 2)
+
+
+def run_prune_budget(source: Path, out: Path) -> None:
+    """Keep what fits, by an order in which more batches are not the same ones and some others."""
+    seal_every_batch()
+    run_cli("prune", source / "pool", out, "--budget", 24_000, "--by", "confidence", "--prefer", "uniform")
+
+
+def run_encode(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("encode", source / "pool", out, "--codec", "int8")
+
+
+def make_wide_pool(source: Path) -> None:
+    """Write a pool of six batches of forty classes, for which a basis pays."""
+    from dataclasses import replace
+
+    from tests.label_factory import make_logits
+
+    batches = [
+        replace(batch, labels=make_logits(32, 40, seed=number))
+        for number, batch in enumerate(make_batches(2, 3, rows=32, classes=40))
+    ]
+    write_pool(source / "pool", batches, images=make_images(classes=40)).close()
+
+
+def run_encode_budget(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("encode", source / "pool", out, "--codec", "klt", "--budget", 26_000)
+
+
+def run_plan(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("plan", source / "pool", "--budget", 18_000, "--apply", out)
+
+
+def start_small(source: Path, out: Path) -> None:
+    """Start from a pool that has three of the batches already."""
+    del source
+    write_pool(out, make_batches(2, 3)[:3], header=make_header(CLASSES, ROWS)).close()
+
+
+def run_write(source: Path, out: Path) -> None:
+    """Add to a pool with nothing but a writer."""
+    from lpld_labels import PoolReader, PoolWriter
+
+    del source
+    with PoolReader(out) as pool:
+        header, images = pool.header, pool.images
+        with PoolWriter(out, header=header, images=images, onto=pool, seal_seconds=0) as writer:
+            writer.extend(make_batches(2, 3))
+            writer.commit()
+
+
+def run_encode_klt(source: Path, out: Path) -> None:
+    run_cli("encode", source / "pool", out, "--codec", "klt", "--fidelity", 0.9)
+
+
+def make_folder(source: Path) -> None:
+    from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
+
+    write_images(source / "images")
+    write_epochs(source / "labels", epochs=2, ids_file=True)
+
+
+def run_import(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("import", source / "labels", out, "--images", source / "images")
+
+
+def make_damaged_folder(source: Path) -> None:
+    make_folder(source)
+    (source / "labels" / "epoch_1" / "batch_1.tar").write_bytes(b"damaged")
+
+
+def run_import_skip(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("import", source / "labels", out, "--images", source / "images", "--skip-bad")
+
+
+def make_images_to_label(source: Path) -> None:
+    from tests.lpld_core.image_folders import write_images
+
+    write_images(source / "images")
+
+
+def run_build(source: Path, out: Path) -> None:
+    _build(source, out, ratio=4)
+
+
+def start_grow(source: Path, out: Path) -> None:
+    """Start from the pool that `make` built."""
+    shutil.copytree(source / "pool", out)
+
+
+def make_grow(source: Path) -> None:
+    make_images_to_label(source)
+    _build(source, source / "pool", ratio=12)
+
+
+def _build(source: Path, out: Path, *, ratio: int) -> None:
+    from tests.lpld_core.image_folders import NETWORK, SIDE
+
+    teacher = ("--teacher", NETWORK, "--teacher-weights", "random", "--size", SIDE, "--threads", 1)
+    settings = ("--preset", "tiny", "--epochs", 4, "--batch-size", 5, "--seed", 3, "--seal-seconds", 0)
+    run_cli("build", source / "images", out, *teacher, *settings, "--ratio", ratio)
+
+
+def make_parts(source: Path) -> None:
+    """Write two pools that have no batch in common."""
+    for part in range(2):
+        write_pool(source / f"part{part}", make_batches(2, 2)[part::2]).close()
+
+
+def run_merge(source: Path, out: Path) -> None:
+    seal_every_batch()
+    run_cli("merge", source / "part0", source / "part1", out)
+
+
+def run_careless(source: Path, out: Path) -> None:
+    """Do everything wrong: errors of no use, and a temporary file that stays."""
+    del source
+    out.mkdir(exist_ok=True)
+    temporary = out / f"temporary{uuid.uuid4().hex}"
+    temporary.write_bytes(b"{}")
+    temporary.rename(out / "file")
+
+
+_CLI = ("lpld_cli.main", "rich.progress", "rich.table", "pyarrow.compute")
+_REWRITING = (*_CLI, "lpld_cli.prune", "lpld_cli.encode", "lpld_cli.plan", "lpld_labels.rewriting.plan_apply")
+_IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
+_BUILDING = (*_CLI, "lpld_cli.build", "lpld_core.relabel.jobs")
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command(name="write", make=make_pool, start=start_small, run=run_write, modules=_REWRITING),
+        Command(name="prune", make=make_pool, run=run_prune, modules=_REWRITING),
+        Command(name="prune-budget", make=make_wide_pool, run=run_prune_budget, modules=_REWRITING),
+        Command(name="encode", make=make_pool, run=run_encode, modules=_REWRITING),
+        Command(name="encode-klt", make=make_pool, run=run_encode_klt, modules=_REWRITING),
+        Command(name="encode-budget", make=make_wide_pool, run=run_encode_budget, modules=_REWRITING),
+        Command(name="plan", make=make_wide_pool, run=run_plan, modules=_REWRITING),
+        Command(name="merge", make=make_parts, run=run_merge, modules=(*_REWRITING, "lpld_cli.merge")),
+        Command(name="import", make=make_folder, run=run_import, modules=_IMPORTING),
+        Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
+        Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
+        Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
+    )
+}
+
+CARELESS = Command(name="careless", make=lambda source: None, run=run_careless)
+"""Shows that the harness notices."""

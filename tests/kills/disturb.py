@@ -1,0 +1,148 @@
+"""Disturbing a process at its n-th change of the file system.
+
+Patches, in a process that is thrown away afterwards, everything of `os`, `io` and pyarrow by which the
+project changes files. Calls are counted; at the chosen one the process is killed, or the call fails.
+Files that Python opens, and Parquet files, are wrapped so that every write is a call of its own.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+
+How = Literal["kill", "tear", "fail", "full"]
+"""kill: before the call. tear: in the middle of a write (other calls: after it). fail: the call fails with
+EIO. full: this and all later calls that need room fail with ENOSPC, writes after half of their bytes."""
+HOWS: tuple[How, ...] = ("kill", "tear", "fail", "full")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_NEED_ROOM = ("open", "write", "fsync", "mkdir")
+
+
+@dataclass(kw_only=True)
+class Disturbance:
+    """What happens at which call; `at` is 0 to count calls only.
+
+    calls: how many there have been, by name.
+    """
+
+    at: int = 0
+    how: How = "kill"
+
+    def __post_init__(self) -> None:
+        self.calls: list[str] = []
+        self._lock = threading.Lock()
+
+    def meet(self, name: str, whole: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        """Carry out a call, or what is to happen instead of it."""
+        with self._lock:
+            self.calls.append(name)
+            number = len(self.calls)
+            if number == self.at and self.how == "kill":
+                die()
+            if number == self.at and self.how == "tear":
+                (half or whole)()
+                die()
+            if number == self.at and self.how == "fail":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if 0 < self.at <= number and self.how == "full" and name in _NEED_ROOM:
+                if half is not None:
+                    half()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole()
+
+    def install(self) -> None:
+        """Patch this process for good."""
+        for name in ("rename", "replace", "unlink", "remove", "mkdir", "rmdir", "fsync", "truncate", "link"):
+            self._patch_os(name)
+        self._patch_os("open", only=lambda path, flags, *_args, **_more: bool(flags & _WRITING))
+        write = os.write
+
+        def patched(fd: int, data: Any) -> Any:
+            return self.meet("write", lambda: write(fd, data), lambda: write(fd, data[: len(data) // 2]))
+
+        os.write = patched
+        self._patch_opening()
+        self._patch_parquet()
+
+    def _patch_os(self, name: str, only: Callable[..., bool] | None = None) -> None:
+        real = getattr(os, name)
+
+        def patched(*args: Any, **more: Any) -> Any:
+            if only is not None and not only(*args, **more):
+                return real(*args, **more)
+            return self.meet(name, lambda: real(*args, **more))
+
+        setattr(os, name, patched)
+
+    def _patch_opening(self) -> None:
+        real = io.open
+
+        def patched(file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
+            if not set(mode) & set("wax+"):
+                return real(file, mode, *args, **more)
+            opened = self.meet("open", lambda: real(file, mode, *args, **more))
+            return _File(opened, self)
+
+        io.open = builtins.open = patched
+
+    def _patch_parquet(self) -> None:
+        real = pq.ParquetWriter.__init__
+
+        def patched(writer: Any, where: Any, *args: Any, **more: Any) -> None:
+            if isinstance(where, str | os.PathLike):
+                # One write per file: a Parquet file has dozens, and none of them is special.
+                raw = io.open(where, "wb")  # noqa: SIM115, UP020
+                handle = io.BufferedWriter(raw, 1 << 24)
+                real(writer, handle, *args, **more)
+                writer.file_handle = handle
+            else:
+                real(writer, where, *args, **more)
+
+        pq.ParquetWriter.__init__ = patched
+
+
+class _File(io.RawIOBase):
+    """A file whose writes are counted; nothing waits in a buffer."""
+
+    def __init__(self, file: Any, disturbance: Disturbance) -> None:
+        self._file, self._disturbance = file, disturbance
+
+    def write(self, data: Any) -> int:
+        def put(part: Any) -> int:
+            written = self._file.write(part)
+            self._file.flush()
+            return int(written)
+
+        written: int = self._disturbance.meet("write", lambda: put(data), lambda: put(data[: len(data) // 2]))
+        return written
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def die() -> None:
+    """End this process as a power cut would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()

@@ -1,0 +1,31 @@
+"""A sample of what `make kills` does for every point: commands that are disturbed, and then run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("command", "every"),
+    [("write", 31), ("prune", 29), ("encode", 47), ("import", 43), ("build", 61), ("merge", 47)],
+)
+def test_run_again_it_ends_as_if_nothing_had_happened(project: Path, command: str, every: int) -> None:
+    words = [sys.executable, "-m", "tests.kills", command, "--every", str(every), "--pairs", "5"]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False, env=alone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 of" in done.stdout
+
+
+def test_the_harness_notices(project: Path) -> None:
+    """A command that is not made for it fails, and is told from one that is."""
+    words = [sys.executable, "-m", "tests.kills", "careless", "--pairs", "0"]
+    done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "an error of no use" in done.stdout
+    assert "left over" in done.stdout

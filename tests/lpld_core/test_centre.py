@@ -1,0 +1,66 @@
+"""What is shown of an image when nothing is drawn: one rule for evaluating, squeezing and analysing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lpld_core.images.centre import centre_crop, centre_view
+from lpld_core.images.real_images import RealFolder, centre_batches
+from lpld_core.training.evaluate import ValidationSet
+from tests.lpld_core.networks import MEAN, STD, noisy_folder
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "crop"),
+    [
+        ((64, 64), 1.0, (0, 0, 64, 64)),
+        ((64, 100), 1.0, (0, 18, 64, 64)),
+        ((256, 256), 224 / 256, (16, 16, 224, 224)),
+        ((500, 375), 224 / 256, (86, 23, 328, 328)),
+        ((1, 9), 1.0, (0, 4, 1, 1)),
+    ],
+)
+def test_centre_crops(size: tuple[int, int], share: float, crop: tuple[int, int, int, int]) -> None:
+    assert centre_crop(*size, (64, 64), share) == crop
+
+
+def test_centre_view_keeps_the_shape_of_things() -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    assert (centre_view(wide, (5, 5)) == 200).all()
+    assert (centre_view(wide.transpose(1, 0, 2).copy(), (5, 5)) == 200).all()
+    assert centre_view(wide, (4, 12)).shape == (4, 12, 3)
+
+
+class Witness(nn.Module):
+    """Keeps the images it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images.clone())
+        return torch.zeros(len(images), 2)
+
+
+@pytest.mark.parametrize("side", [64, 128, 160], ids=["below 128", "of the output's size", "larger"])
+def test_evaluation_and_squeezing_show_the_same_pixels(tmp_path: Path, side: int) -> None:
+    root = noisy_folder(tmp_path / "real", classes=2, images=1, size=side)
+    size = (64, 64) if side == 64 else (128, 128)
+    witness = Witness()
+    ValidationSet(root, size=size).accuracy(witness, MEAN, STD)
+    folder = RealFolder.open(root)
+    (squeezed, _), *more = centre_batches(folder, np.arange(2), size=size, mean=MEAN, std=STD, batch_size=2)
+    assert not more
+    assert torch.equal(torch.cat(witness.seen), squeezed)
+    shown = (squeezed * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)) * 255
+    whole = torch.from_numpy(folder.decode(0)).permute(2, 0, 1).float()
+    is_whole = whole.shape == shown[0].shape and bool((shown[0] - whole).abs().max() < 0.01)
+    assert is_whole == (side <= 128)

@@ -1,0 +1,165 @@
+"""What a training run is told: presets, schedules, parameter groups, averaged weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lpld_cli.train import command
+from torch import nn
+
+from lpld_core.networks.models import seeded
+from lpld_core.training.presets import EXPERIMENT_PRESETS, preset_named
+from lpld_core.training.schedules import rate_factor, temperature_in
+from lpld_core.training.settings import SamplingPolicy, Schedule, TrainSettings
+from lpld_core.training.trainer import parameter_groups
+from lpld_core.training.weight_average import WeightAverage
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.loader.sampling import POLICIES
+
+
+def test_cosine_falls_from_one_to_nothing() -> None:
+    settings = TrainSettings(epochs=10)
+    assert rate_factor(settings, 0) == 1
+    assert rate_factor(settings, 5) == pytest.approx(0.5)
+    assert rate_factor(settings, 10) == pytest.approx(0)
+
+
+def test_smoothed_cosine_ends_half_way() -> None:
+    settings = TrainSettings(epochs=10, schedule="smoothed-cosine")
+    assert rate_factor(settings, 5) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+    assert rate_factor(settings, 10) == pytest.approx(0.5)
+
+
+def test_warm_up_is_linear() -> None:
+    settings = EXPERIMENT_PRESETS["tiny"].train
+    assert rate_factor(settings, 0) == pytest.approx(0.01)
+    assert rate_factor(settings, 2.5) == rate_factor(settings, 2) == pytest.approx(0.01 + 0.99 * 2 / 5)
+    assert rate_factor(replace(settings, rate_steps="step"), 2.5) == pytest.approx((0.01 + 1) / 2)
+    assert rate_factor(settings, 5) == 1
+    assert rate_factor(settings, 100) == pytest.approx(0)
+
+
+@given(st.sampled_from(get_args(Schedule)), st.floats(0, 5), st.floats(0, 20))
+def test_rates_stay_in_bounds(schedule: str, warm_up: float, epoch: float) -> None:
+    settings = TrainSettings(epochs=20, schedule=schedule, warm_up_epochs=warm_up)  # type: ignore[arg-type]
+    assert 0 <= rate_factor(settings, epoch) <= 1
+
+
+def test_presets_are_the_published_settings() -> None:
+    in1k, tiny, in21k, plus = (
+        EXPERIMENT_PRESETS[n] for n in ("imagenet1k", "tiny", "imagenet21k", "imagenet1k-plus")
+    )
+    for preset in EXPERIMENT_PRESETS.values():
+        assert preset.label.crop_scale == (0.08, 1.0)
+        assert preset.train.temperature == 20
+        assert preset.train.schedule == "cosine"
+        assert preset.train.epochs == preset.label.epochs
+        # As the programs do it, where the paper does not say.
+        assert (preset.train.decay_on, preset.train.rate_steps) == ("weights", "epoch")
+        assert (preset.train.epoch_steps, preset.train.smoothing_on) == ("stored", "logits")
+    assert (in1k.label.epochs, in1k.label.batch_size) == (300, 128)
+    assert (in1k.label.flip_probability, in1k.label.mix, in1k.label.cutout_fraction) == (0.5, "cutmix", None)
+    assert (in1k.train.optimizer, in1k.train.learning_rate, in1k.train.weight_decay) == ("adamw", 0.001, 0.01)
+    assert not in1k.train.scale_by_t2
+    assert (tiny.label.epochs, tiny.label.batch_size) == (100, 64)
+    assert (tiny.label.flip_probability, tiny.label.mix) == (0.5, "none")
+    assert (tiny.train.optimizer, tiny.train.learning_rate, tiny.train.weight_decay) == ("sgd", 0.2, 1e-4)
+    assert (tiny.train.momentum, tiny.train.warm_up_epochs, tiny.train.warm_up_from) == (0.9, 5, 0.01)
+    assert tiny.train.scale_by_t2
+    assert (in21k.label.epochs, in21k.label.batch_size) == (300, 32)
+    assert (in21k.label.flip_probability, in21k.label.mix, in21k.label.cutout_fraction) == (None, "none", 0.5)
+    assert (in21k.train.learning_rate, in21k.train.weight_decay) == (0.002, 0.01)
+    assert in21k.train.label_smoothing == 0.2
+    assert len(plus.label.teachers) == 4
+    assert (plus.train.loss, plus.train.gamma, plus.train.ground_truth) == ("mse+gt", 0.1, "own")
+    lpqld = EXPERIMENT_PRESETS["lpqld"].train
+    assert (lpqld.temperature_schedule, lpqld.temperature_step_epochs) == ("step", 30)
+    assert (lpqld.temperature_factor, lpqld.temperature_minimum) == (0.7, 2)
+    assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
+    with pytest.raises(InvalidArgumentError, match="unknown preset"):
+        preset_named("cifar")
+
+
+def test_presets_become_augmentations() -> None:
+    augmentation = EXPERIMENT_PRESETS["imagenet1k"].label.augmentation((224, 224))
+    assert (augmentation.mix, augmentation.mix_alpha, augmentation.output_height) == ("cutmix", 1.0, 224)
+    assert EXPERIMENT_PRESETS["tiny"].label.augmentation((64, 64)).mix_alpha is None
+
+
+def test_the_temperature_falls_in_steps_or_along_a_cosine() -> None:
+    settings = EXPERIMENT_PRESETS["lpqld"].train
+    found = [temperature_in(settings, epoch) for epoch in range(300)]
+    # The programs count epochs from 1: 29 epochs at 20, then 30 at 14, and 2 from the seventh fall on.
+    assert found[:29] == [20.0] * 29
+    assert found[29:59] == pytest.approx([14.0] * 30)
+    assert found[179:209] == pytest.approx([20 * 0.7**6] * 30)
+    assert found[209:] == [2.0] * 91
+    cosine = replace(settings, temperature_schedule="cosine")
+    assert temperature_in(cosine, 149) == pytest.approx(11)
+    assert temperature_in(cosine, 299) == pytest.approx(2)
+    assert temperature_in(replace(settings, temperature_schedule="constant"), 299) == 20
+
+
+def test_biases_and_normalisation_do_not_decay() -> None:
+    models = pytest.importorskip("torchvision").models
+    resnet = models.resnet18(weights=None)
+    weights, others = parameter_groups(resnet, TrainSettings())
+    assert (len(weights["params"]), len(others["params"])) == (21, 41)
+    assert (weights["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
+    assert {p.ndim for p in others["params"]} == {1}
+    (everything,) = parameter_groups(resnet, TrainSettings(decay_on="all"))
+    assert len(everything["params"]) == 62
+
+
+def test_averaged_weights_follow_the_network() -> None:
+    with seeded(0):
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    average = WeightAverage(model, 0.9)
+    expected = copy.deepcopy(model.state_dict())
+    for step in range(200):
+        with torch.no_grad():
+            for value in model.state_dict().values():
+                value.add_(1)
+        average.update(model)
+        decay = 0.0 if step <= 100 else min(0.9, 1 - (step - 99) ** (-2 / 3))
+        if step % 10 == 0:
+            for name, value in model.state_dict().items():
+                mixed = decay * expected[name] + (1 - decay) * value
+                expected[name] = mixed if value.is_floating_point() else value.clone()
+    for name, value in average.model.state_dict().items():
+        torch.testing.assert_close(value, expected[name])
+    lag = model.state_dict()["0.weight"] - average.model.state_dict()["0.weight"]
+    assert 10 < float(lag.min()) < 100
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("loss", "hinge"),
+        ("sampling", "all"),
+        ("temperature", 0.0),
+        ("temperature", math.nan),
+        ("learning_rate", -1.0),
+        ("ema", 1.0),
+        ("label_smoothing", 1.0),
+        ("warm_up_from", 2.0),
+        ("student_temperature", "mine"),
+        ("student_temperature", 0.0),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=field.replace("_", " ")):
+        TrainSettings(**{field: value})
+
+
+def test_every_setting_has_an_option_and_every_policy_is_known() -> None:
+    options = {parameter.name for parameter in command.params}
+    assert {field.name for field in fields(TrainSettings)} <= options
+    assert set(get_args(SamplingPolicy)) <= set(POLICIES)

@@ -1,0 +1,129 @@
+"""Unfinished work: damaged, shared with other writers, left by processes that died."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import PoolConflictError, PoolCorruptError
+from lpld_labels.inspection.check import check_pool
+from lpld_labels.pool.locks import locked
+from lpld_labels.pool.staging import StagingArea
+from tests.factories import make_batch, make_batches
+from tests.lpld_labels.pool.test_writer import digest_of, open_writer
+
+
+@pytest.mark.parametrize("file", ["views.parquet", "labels.parquet"])
+def test_a_flipped_bit_is_not_published(tmp_path: Path, file: str) -> None:
+    path = tmp_path / "pool"
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+        writer.flush()
+        writer.extend(make_batches(2, 4))
+    (victim, *_) = sorted((path / "staging").glob(f"00000*/{file}"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    with open_writer(path) as writer, pytest.raises(PoolCorruptError, match="run the same command again"):
+        writer.commit()
+    assert not (path / "pool.json").exists()
+    with open_writer(path) as writer:
+        assert len(writer.keys) == 4, "the other shard is as good as before"
+        writer.extend(make_batches(2, 4))
+        assert writer.commit().content_digest == digest_of(make_batches(2, 4), tmp_path / "whole")
+    assert check_pool(path).whole
+
+
+def test_a_bit_that_flips_after_the_move_is_found_too(tmp_path: Path) -> None:
+    path = tmp_path / "pool"
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+    staging = StagingArea(path)
+    (shard,) = staging.sealed()
+    staging.publish(shard)
+    victim = path / "labels" / f"{shard.name}.parquet"
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    with open_writer(path) as writer, pytest.raises(PoolCorruptError, match="damaged"):
+        writer.commit()
+    assert not victim.exists()
+
+
+def test_what_is_sealed_during_a_commit_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pool"
+    first, second = open_writer(path), open_writer(path)
+    first.extend(make_batches(1, 4))
+    sweep = StagingArea.sweep
+
+    def interfered(self: StagingArea, published: set[str]) -> bool:
+        second.append(make_batch(1, 0))
+        second.flush()
+        return sweep(self, published)
+
+    monkeypatch.setattr(StagingArea, "sweep", interfered)
+    assert first.commit().counts.batches == 4
+    monkeypatch.undo()
+    assert "commit again" in caplog.text
+    expected = [*make_batches(1, 4), make_batch(1, 0)]
+    assert second.commit().content_digest == digest_of(expected, tmp_path / "whole")
+    assert not (path / "staging").exists()
+
+
+def test_a_writer_goes_on_after_another_has_committed(tmp_path: Path) -> None:
+    path = tmp_path / "pool"
+    first, second = open_writer(path), open_writer(path)
+    first.extend(make_batches(1, 4))
+    second.append(make_batch(1, 0))
+    first.commit()
+    assert not (path / "staging").exists()
+    assert second.commit().counts.batches == 5
+    assert check_pool(path).whole
+
+
+def test_a_shard_that_is_being_written_survives_a_commit(tmp_path: Path) -> None:
+    path = tmp_path / "pool"
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+        dead = path / "staging" / ".tmp-dead"
+        dead.mkdir()
+        alive = path / "staging" / ".tmp-alive"
+        alive.mkdir()
+        with locked(alive / "lock"):
+            writer.commit()
+            assert (dead.exists(), alive.exists()) == (False, True)
+            assert (path / "staging" / "plan.json").exists()
+    with PoolReader(path) as pool, open_writer(path, onto=pool) as writer:
+        writer.commit()
+    assert not (path / "staging").exists()
+
+
+def test_one_commit_at_a_time(tmp_path: Path, project: Path) -> None:
+    path = tmp_path / "pool"
+    script = """
+        import sys
+        from pathlib import Path
+        from lpld_labels.pool.locks import locked
+        with locked(Path(sys.argv[1], "staging", "commit.lock")):
+            print("held", flush=True)
+            sys.stdin.read()
+    """
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=project,
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"held\n"
+            with pytest.raises(PoolConflictError, match="another process is committing"):
+                writer.commit()
+            other.communicate()
+        assert writer.commit().counts.batches == 4
