@@ -13,7 +13,7 @@ from typing import Any
 
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_labels.errors import PoolConflictError
-from lpld_labels.format.manifest import from_json
+from lpld_labels.format.strict_json import from_json
 from lpld_labels.pool.storage import write_atomically, write_errors
 
 LOG = "log.jsonl"

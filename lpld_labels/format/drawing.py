@@ -94,6 +94,11 @@ def draw_views(
     )
 
 
+def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size: int) -> IntArray:
+    """Return which images a batch shows, without drawing its views: int32 [B], empty if there is none."""
+    return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
+
+
 @lru_cache(maxsize=512)
 def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
     """Return the permutation of the images for an epoch: int32 [N], read-only because it is shared.
@@ -172,10 +177,8 @@ def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
-    if not 0 < fraction <= 1:
-        raise InvalidArgumentError(
-            "cutout_fraction is out of range", expected="above 0, at most 1", got=fraction
-        )
+    if not 0 <= fraction <= 1:
+        raise InvalidArgumentError("cutout_fraction is out of range", expected="0 to 1", got=fraction)
     size = np.array([augmentation.output_height, augmentation.output_width])
     sides = np.maximum(np.rint(size * fraction).astype(np.int64), 1)
     start = _whole(rng.random((rows, 2)), size) - sides // 2

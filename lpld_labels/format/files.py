@@ -14,6 +14,7 @@ from lpld_labels.format.schema import MAX_FILES, MAX_IMAGES
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
 FILE_ROLES: tuple[FileRole, ...] = ("views", "labels", "batches", "images", "codec", "packed")
 MAX_ROWS = 2**40
+MAX_FOOTER_BYTES = 2**28
 MIN_FOOTER_BYTES = 12
 """An empty Parquet footer: one byte of metadata at least, its length and the magic number."""
 
@@ -49,6 +50,7 @@ class FileEntry:
 
     @staticmethod
     def parse(reader: FieldReader) -> FileEntry:
+        """Read one of `files`."""
         role: Any = reader.text("role", choices=FILE_ROLES)
         path = reader.text("path")
         problem = pool_path_problem(path, role)
@@ -56,18 +58,22 @@ class FileEntry:
             raise reader.error("path", problem, repr(path[:200]))
         size = reader.integer("bytes")
         footer_bytes = reader.optional(
-            "footer_bytes", lambda n: reader.integer(n, minimum=MIN_FOOTER_BYTES, maximum=size)
+            "footer_bytes",
+            lambda n: reader.integer(n, minimum=MIN_FOOTER_BYTES, maximum=min(size, MAX_FOOTER_BYTES)),
         )
         footer_digest = reader.optional("footer_digest", reader.digest)
         table = role == "codec"
         if (footer_bytes is None) != table or (footer_digest is None) != table:
             raise reader.error("footer_bytes", "null for codec tables and no other file", footer_bytes)
+        digest = reader.digest("digest")
+        if role == "batches" and not path.startswith(f"batches-{digest[:8]}."):
+            raise reader.error("path", "a name with the first 8 digits of its digest", repr(path))
         return FileEntry(
             path=path,
             role=role,
             bytes=size,
             rows=reader.integer("rows", maximum=0 if table else MAX_ROWS),
-            digest=reader.digest("digest"),
+            digest=digest,
             footer_bytes=footer_bytes,
             footer_digest=footer_digest,
         )
@@ -112,6 +118,18 @@ class Coverage:
             images=reader.integer("images"),
             classes=reader.integer("classes"),
         )
+
+    def problem(self, counts: Counts, classes: int) -> str | None:
+        """Return what cannot be of a pool of so much, or None."""
+        rules = (
+            (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
+            (self.images <= counts.images and self.classes <= classes, "no more than there are"),
+            (self.classes <= self.images, "no more classes than images"),
+            (self.maximum <= counts.rows, "no more views than rows"),
+            ((self.minimum > 0) == (0 < counts.images == self.images), "a view of each image or none"),
+            ((self.images > 0) == (counts.rows > 0), "images where there are rows"),
+        )
+        return next((expected for kept, expected in rules if not kept), None)
 
 
 def check_files(files: Sequence[FileEntry], *, drawn: bool, reader: FieldReader) -> None:

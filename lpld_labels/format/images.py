@@ -7,7 +7,6 @@ one that was labelled.
 from __future__ import annotations
 
 import hashlib
-import io
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.digests import text_bytes
@@ -89,12 +87,6 @@ class ImageTable:
             pa.array(self.digests, pa.binary(16)),
         ]
         return pa.Table.from_arrays(columns, schema=IMAGE_SCHEMA)
-
-    def to_parquet(self) -> bytes:
-        """Return the bytes of images.parquet."""
-        sink = io.BytesIO()
-        pq.write_table(self.to_table(), sink, compression="zstd", write_page_checksum=True)
-        return sink.getvalue()
 
     @staticmethod
     def from_table(table: pa.Table, *, classes: int) -> ImageTable:

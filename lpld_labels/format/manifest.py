@@ -5,6 +5,7 @@ Parsed once at the edge (`Manifest.parse`); inside the program there are no loos
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -45,11 +46,15 @@ class Teacher:
 
     @staticmethod
     def parse(reader: FieldReader) -> Teacher:
+        mean = reader.optional("mean", lambda n: reader.numbers(n, length=3))
+        std = reader.optional("std", lambda n: _above_zero(reader, n))
+        if (mean is None) != (std is None):
+            raise reader.error("std", "null if mean is, else 3 numbers", std)
         return Teacher(
             name=reader.text("name"),
             weights_digest=reader.optional("weights_digest", reader.digest),
-            mean=reader.optional("mean", lambda n: reader.numbers(n, length=3)),
-            std=reader.optional("std", lambda n: _above_zero(reader, n)),
+            mean=mean,
+            std=std,
         )
 
 
@@ -73,6 +78,23 @@ class Augmentation:
     mix_alpha: float | None = None
     cutout_fraction: float | None = None
     patch_grid: int | None = None
+
+    def drawing_problem(self) -> str | None:
+        """Return the field that no view can be drawn from, or None."""
+        for name, bounds, upper in (
+            ("crop_scale", self.crop_scale, 1.0),
+            ("crop_ratio", self.crop_ratio, math.inf),
+        ):
+            if bounds is not None and not 0 < bounds[0] <= bounds[1] <= upper:
+                return name
+        for name, share in (
+            ("flip_probability", self.flip_probability),
+            ("cutout_fraction", self.cutout_fraction),
+        ):
+            if share is not None and not 0 <= share <= 1:
+                return name
+        mixed = self.mix != "none"
+        return "mix_alpha" if mixed and not (self.mix_alpha is not None and self.mix_alpha > 0) else None
 
     @staticmethod
     def parse(reader: FieldReader) -> Augmentation:
@@ -222,8 +244,20 @@ class Manifest:
 
     def _check(self, reader: FieldReader) -> None:
         check_files(self.files, drawn=self.views == "drawn", reader=reader)
-        if self.views == "drawn" and self.header.seed is None:
-            raise reader.error("seed", "a number, because views are drawn", None)
+        if self.views == "drawn":
+            if self.header.seed is None:
+                raise reader.error("seed", "a number, because views are drawn", None)
+            problem = self.header.augmentation.drawing_problem()
+            if problem is not None:
+                raise reader.error(
+                    f"augmentation.{problem}", "a range that views can be drawn from", "another"
+                )
+        most = sum(entry.bytes for entry in self.files if entry.role == "labels")
+        if self.counts.batches > most:
+            raise reader.error("counts.batches", f"at most the {most} bytes of labels", self.counts.batches)
+        problem = self.coverage.problem(self.counts, self.header.classes)
+        if problem is not None:
+            raise reader.error("coverage", problem, str(asdict(self.coverage)))
         size = sum(entry.bytes for entry in self.files)
         if sum(self.components.values()) != size:
             raise reader.error("components", f"a sum of {size}", sum(self.components.values()))

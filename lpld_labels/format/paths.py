@@ -75,10 +75,10 @@ def _image_path_problem(path: str) -> str | None:
 
 
 def repeated_path(paths: Iterable[str]) -> str | None:
-    """Return a path that occurs twice after case folding, or None."""
-    seen: set[str] = set()
+    """Return a path that occurs twice after folding ASCII capitals, or None."""
+    seen: set[bytes] = set()
     for path in paths:
-        folded = path.casefold()
+        folded = path.encode("utf-8", "surrogatepass").lower()
         if folded in seen:
             return path
         seen.add(folded)

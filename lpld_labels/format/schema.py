@@ -31,6 +31,8 @@ MAX_IMAGES = (1 << 31) - 1
 MAX_FILES = 1_000_000
 MAX_GROUP_ROWS = 1 << 20
 MAX_PAGE_BYTES = 1 << 30
+MAX_HEADER_BYTES = 1 << 16
+"""Of a page."""
 
 VIEW_ROWS_PER_GROUP = 8192
 """A views row group closes at the first whole batch at or above this many rows."""

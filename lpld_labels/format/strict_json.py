@@ -30,18 +30,22 @@ def from_json(data: bytes, *, where: str) -> Any:
             "JSON file is too large", where=where, expected=f"at most {MAX_BYTES} bytes", got=len(data)
         )
     try:
+        text = data.decode("utf-8")
         document = json.loads(
-            data.decode("utf-8"),
+            text,
             object_pairs_hook=_object,
             parse_constant=_no_constant,
             parse_float=_finite,
             parse_int=_integer,
         )
-        if not _too_deep(document):
+        if "\\ud" in text.lower():
+            # Only escapes can bring half a character in; encoding what was read finds it.
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+        if not isinstance(document, (dict, list)) or not _too_deep(document):
             return document
     except RecursionError:
         pass
-    except (UnicodeDecodeError, ValueError) as error:
+    except (UnicodeError, ValueError) as error:
         raise ManifestError(f"not valid JSON: {error}", where=where, hint=_HINT) from None
     raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_DEPTH} levels")
 
@@ -49,13 +53,11 @@ def from_json(data: bytes, *, where: str) -> Any:
 def _too_deep(document: Any) -> bool:
     """Whether a parsed document nests deeper than allowed."""
     level = [document]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for item in level:
-            if isinstance(item, dict):
-                inner.extend(item.values())
-            elif isinstance(item, list):
-                inner.extend(item)
+            held = item.values() if isinstance(item, dict) else item
+            inner.extend(value for value in held if isinstance(value, (dict, list)))
         if not inner:
             return False
         level = inner

@@ -140,7 +140,7 @@ class BatchIndex:
         firsts = np.searchsorted(shards, shards)
         rows = self.rows[order].astype(np.int64)
         before = np.cumsum(rows) - rows
-        expected = {
+        expected: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {
             "position": (self._position[order], np.arange(len(order)) - firsts),
             "first_row": (self.first_rows[order], before - before[firsts]),
         }

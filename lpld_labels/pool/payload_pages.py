@@ -15,7 +15,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.format.schema import Column
+from lpld_labels.format.schema import MAX_HEADER_BYTES, Column
 from lpld_labels.pool.page_headers import DATA_PAGE, PLAIN, RLE, PageHeader, parse_header
 
 _LENGTH = 4
@@ -50,7 +50,7 @@ def parse_payload(
 def _checked_header(data: memoryview, column: Column, rows: int, classes: int, where: str) -> PageHeader:
     """Read a page header and refuse any but that of one plain, uncompressed, checksummed page."""
     try:
-        header = parse_header(data)
+        header = parse_header(data[:MAX_HEADER_BYTES])
     except ValueError as error:
         raise PoolCorruptError(f"page header is damaged: {error}", where=where) from None
     values = rows * classes if pa.types.is_list(column.type) else rows

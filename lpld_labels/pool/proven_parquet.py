@@ -20,7 +20,8 @@ from pyarrow import fs
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
-from lpld_labels.format.schema import MAX_GROUP_ROWS, MAX_PAGE_BYTES
+from lpld_labels.format.paths import MAX_PATH_BYTES
+from lpld_labels.format.schema import MAX_GROUP_ROWS, MAX_HEADER_BYTES, MAX_PAGE_BYTES
 from lpld_labels.pool.page_headers import (
     DATA_PAGE,
     DICTIONARY_PAGE,
@@ -33,6 +34,10 @@ from lpld_labels.pool.page_headers import (
 _MAGIC = b"PAR1"
 _COMPRESSIONS = ("UNCOMPRESSED", "ZSTD")
 _RESTORE = "restore this file"
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
+_LONGEST_STRING = 4 + MAX_PATH_BYTES
+_SPARE_PER_VALUE, _SPARE = 16, 1024
+"""What levels, and headers of encodings, may add to a page."""
 
 
 class ProvenParquet:
@@ -126,8 +131,17 @@ class ProvenParquet:
                 continue
             place = f"{self.where}, row group {group}, column {name}"
             _check_chunk(chunk, self._size, place)
+            column = self.metadata.schema.column(number)
+            if column.max_repetition_level == 0 and chunk.num_values != row_group.num_rows:
+                raise PoolCorruptError(
+                    "column has another number of values than its row group has rows",
+                    where=place,
+                    expected=row_group.num_rows,
+                    got=chunk.num_values,
+                )
             self._file.seek(_chunk_start(chunk))
-            _prove_chunk(self._file.read_buffer(chunk.total_compressed_size), chunk, place)
+            width = _value_width(column)
+            _prove_chunk(self._file.read_buffer(chunk.total_compressed_size), chunk, width, place)
 
 
 def open_file(system: fs.FileSystem, path: str) -> pa.NativeFile:
@@ -190,38 +204,51 @@ def _check_chunk(chunk: pq.ColumnChunkMetaData, size: int, where: str) -> None:
         )
 
 
-def _prove_chunk(data: pa.Buffer, chunk: pq.ColumnChunkMetaData, where: str) -> None:
+def _value_width(column: pq.ColumnSchema) -> int:
+    """Return the most bytes a value takes; of byte strings, the longest path and its length."""
+    if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        return int(column.length)
+    return _WIDTHS.get(column.physical_type, _LONGEST_STRING)
+
+
+def _prove_chunk(data: pa.Buffer, chunk: pq.ColumnChunkMetaData, width: int, where: str) -> None:
     """Check the headers and checksums of a column chunk's pages, which fill it exactly."""
     view = memoryview(data).cast("B")
-    start = values = plain = 0
+    start = values = plain = pages = 0
     while start < len(view):
         try:
-            header = parse_header(view[start:])
+            header = parse_header(view[start : start + MAX_HEADER_BYTES])
         except ValueError as error:
             raise PoolCorruptError(f"page header is damaged: {error}", where=where, hint=_RESTORE) from None
         stop = start + header.length + header.stored
-        problem = _page_problem(header, chunk, first=start == 0)
+        problem = _page_problem(header, chunk, width, first=start == 0)
         if problem or not start < stop <= len(view):
             raise PoolCorruptError(problem or "page reaches beyond its chunk", where=where, hint=_RESTORE)
         if isal_zlib.crc32(view[start + header.length : stop]) != header.crc:
             raise PoolCorruptError("page checksum does not match", where=where, hint=_RESTORE)
         values += header.values if header.kind == DATA_PAGE else 0
+        pages += header.kind == DATA_PAGE
         plain += header.length + header.plain
         start = stop
     for name, expected, got in (
         ("values", chunk.num_values, values),
         ("bytes", chunk.total_uncompressed_size, plain),
+        ("data pages", 1 if chunk.num_values else pages, pages),
     ):
         if expected != got:
             raise PoolCorruptError(
-                f"pages hold another number of {name}", where=where, expected=expected, got=got
+                f"column chunk has another number of {name}", where=where, expected=expected, got=got
             )
 
 
-def _page_problem(header: PageHeader, chunk: pq.ColumnChunkMetaData, *, first: bool) -> str | None:
+def _page_problem(
+    header: PageHeader, chunk: pq.ColumnChunkMetaData, width: int, *, first: bool
+) -> str | None:
     """Return what a page header says that its column chunk does not allow."""
     dictionary = header.kind == DICTIONARY_PAGE
     bounded = 0 <= header.plain <= MAX_PAGE_BYTES and 0 <= header.values <= chunk.num_values
+    if chunk.compression != "UNCOMPRESSED":
+        bounded = bounded and header.plain <= (width + _SPARE_PER_VALUE) * header.values + _SPARE
     rules = (
         (
             header.kind in (DATA_PAGE, DICTIONARY_PAGE)

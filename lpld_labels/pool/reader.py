@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
-from lpld_labels.codecs import Codec, restore_codec
+from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, NotAPoolError, PoolCorruptError
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
@@ -33,7 +33,7 @@ from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
 from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.storage import resolve
+from lpld_labels.pool.storage import refuse_links_out, resolve
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
 
@@ -218,13 +218,46 @@ class PoolReader:
                 classes=self.classes,
                 dtype=dtype or self.codec.native_dtype,
             )
-            self.codec.check_decoded(labels, self.header.label_kind)
         except PoolCorruptError as error:
             where = f"{self._at_labels(number)}, {self._index.key(number)}"
             raise PoolCorruptError(
                 error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
             ) from None
         return labels
+
+    def views_per_image(self, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
+        """Return how many views each image has, as itself and not as a partner: int64 [images].
+
+        numbers: of the batches to count; None for all. Reads one small column of the views.
+        """
+        self._after_fork()
+        counted = np.ones(len(self), np.bool_)
+        if numbers is not None:
+            counted[:] = False
+            counted[numbers] = True
+        views = np.zeros(len(self.images), np.int64)
+        if self.manifest.views == "drawn":
+            for number in np.flatnonzero(counted).tolist():
+                views[self._views.images(number)] += 1
+            return views
+        for shard, entry in enumerate(self.manifest.files_of("views")):
+            inside = self._index.in_shard(shard)
+            table = self.open_parquet(entry, VIEW_SCHEMA).read_all(["image"])
+            shown = table["image"].to_numpy()[np.repeat(counted[inside], self._index.rows[inside])]
+            if len(shown) and not 0 <= shown.min() <= shown.max() < len(views):
+                raise PoolCorruptError("image outside the image table", where=self._at(entry.path))
+            views += np.bincount(shown, minlength=len(views))
+        return views
+
+    def digest_of(self, batch_digests: Sequence[bytes]) -> str:
+        """Return the content digest of a pool like this one of other batches, given theirs in key order."""
+        return pool_digest(
+            self.header,
+            codec=self.codec.name,
+            identity=self.codec.identity(),
+            images=self.images.digest(),
+            batches=batch_digests,
+        )
 
     @property
     def manifest_bytes(self) -> int:
@@ -249,7 +282,7 @@ class PoolReader:
             open_files=self._settings["open_shards"],
         )
 
-    def _payload(self, number: int) -> dict[str, pa.Array]:
+    def _payload(self, number: int) -> Payload:
         self._after_fork()
         index = self._index
         shard = int(index.shard[number])
@@ -283,7 +316,7 @@ class PoolReader:
         return f"{self._path}/{path}"
 
     def _check_sizes(self) -> None:
-        """Refuse missing and truncated files, and links out of the pool, before anything is read from them."""
+        """Refuse missing and truncated files, and links out of the pool, before any is read."""
         files = self.manifest.files
         infos = self._system.get_file_info([self._at(entry.path) for entry in files])
         for entry, info in zip(files, infos, strict=True):
@@ -299,7 +332,7 @@ class PoolReader:
                     hint="restore this file",
                 )
         if isinstance(self._system, fs.LocalFileSystem):
-            refuse_links_out(self._path, [entry.path for entry in files])
+            refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in files)])
 
     def _proven_bytes(self, entry: FileEntry) -> bytes:
         """Return a whole file, known to be the one the manifest names."""

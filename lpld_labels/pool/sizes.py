@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lpld_labels.codecs import Codec
-from lpld_labels.format.manifest import FileRole, Manifest, to_json
+from lpld_labels.format.files import FileRole
+from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
+from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
 
 # The batch index and one more step of lineage, at their largest.

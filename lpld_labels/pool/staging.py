@@ -27,16 +27,19 @@ from typing import Any
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolCorruptError, StagingMismatchError
 from lpld_labels.format.digests import bytes_digest, file_digest
+from lpld_labels.format.files import CodecEntry
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.json_fields import FieldReader
-from lpld_labels.format.manifest import CodecEntry, PoolHeader, from_json, to_json
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
     LABELS_DIRECTORY,
     MANIFEST_FILE,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
+    Views,
 )
+from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.locks import Hold, in_use, locked
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, shard_files
 from lpld_labels.pool.storage import (
@@ -74,13 +77,15 @@ class StagingArea:
         codec: Codec,
         images: ImageTable,
         *,
+        views: Views = "stored",
         purpose: Mapping[str, Any] | None = None,
     ) -> None:
         """Create the area, or join the one that is there if it is for the same pool.
 
+        views: whether the pool will keep its views files.
         purpose: what the work is for, as JSON values; kept for `purpose` to give back.
         """
-        self._plan = describe(header, codec, images.digest()) | {PURPOSE: purpose}
+        self._plan = describe(header, codec, images.digest(), views) | {PURPOSE: purpose}
         self._tables = codec.tables()
         with write_errors(self.directory), locked(self.directory / LOCK):
             self._join()
@@ -120,7 +125,25 @@ class StagingArea:
                 raise PoolCorruptError(
                     "a staged codec table is damaged", where=path, hint=f"delete {self.directory}"
                 )
-        return restore_codec(entry, tables, where=where)
+        return restore_codec(
+            entry, tables, classes=document["classes"], label_kind=document["label_kind"], where=where
+        )
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the pool to be leaves its views out."""
+        return bool(self._document().get("views") == "drawn")
+
+    @property
+    def _places(self) -> tuple[tuple[str, str], ...]:
+        """The files of a shard that become files of the pool, and where."""
+        return _PLACES[1:] if self.drawn else _PLACES
+
+    def file(self, shard: SealedShard, name: str) -> Path:
+        """Return where a file of a sealed shard is: staged, or in the pool if a commit has moved it."""
+        staged = self.directory / shard.name / name
+        moved = self.pool / dict(_PLACES)[name] / f"{shard.name}.parquet"
+        return moved if not staged.exists() and moved.exists() else staged
 
     def sealed(self) -> list[SealedShard]:
         """Return the sealed shards by name, without those that a merge has replaced."""
@@ -136,7 +159,7 @@ class StagingArea:
 
     def is_whole(self, shard: SealedShard) -> bool:
         """Whether no file of a sealed shard has been moved into the pool yet."""
-        return all((self.directory / shard.name / file).exists() for file, _ in _PLACES)
+        return all((self.directory / shard.name / file).exists() for file, _ in self._places)
 
     # Coming and going
 
@@ -144,7 +167,8 @@ class StagingArea:
         self, batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
     ) -> SealedShard:
         """Write batches as one sealed shard."""
-        shard, files = shard_files(batches, codec, classes, replaces=replaces)
+        drawn = self._plan.get("views") == "drawn" if self._plan else self.drawn
+        shard, files = shard_files(batches, codec, classes, drawn=drawn, replaces=replaces)
         with write_errors(self.directory), self._workplace() as workplace:
             for file, data in files.items():
                 write_durably(workplace / file, data)
@@ -175,11 +199,9 @@ class StagingArea:
 
         A damaged shard is forgotten, so that its batches are done again.
         """
-        for (file, folder), digest in zip(_PLACES, (shard.views_digest, shard.labels_digest), strict=True):
-            path = self.directory / shard.name / file
-            if not path.exists():
-                path = self.pool / folder / f"{shard.name}.parquet"
-            if not path.exists() or file_digest(path) != digest:
+        for file, facts in ((VIEWS, shard.views), (LABELS, shard.labels)):
+            path = self.file(shard, file)
+            if not path.exists() or file_digest(path) != facts.digest:
                 self.discard(shard.name, moved=True)
                 raise PoolCorruptError(
                     "a staged file was missing or damaged; it has been removed",
@@ -189,7 +211,7 @@ class StagingArea:
 
     def publish(self, shard: SealedShard) -> None:
         """Move a sealed shard's files to their place in the pool. Doing it twice does no harm."""
-        for file, folder in _PLACES:
+        for file, folder in self._places:
             source = self.directory / shard.name / file
             target = self.pool / folder / f"{shard.name}.parquet"
             with write_errors(target):
@@ -259,13 +281,14 @@ class StagingArea:
         self.sweep(())
 
 
-def describe(header: PoolHeader, codec: Codec, images_digest: str) -> dict[str, Any]:
+def describe(header: PoolHeader, codec: Codec, images_digest: bytes, views: Views) -> dict[str, Any]:
     """Return what two writers of one pool must agree on. Lineage is not part of it."""
     plan = asdict(header)
     del plan["lineage"]
+    plan["views"] = views
     plan["codec"] = {"name": codec.name, "parameters": codec.parameters()}
     plan["codec_tables"] = {name: bytes_digest(data) for name, data in codec.tables().items()}
-    plan["images_digest"] = images_digest
+    plan["images_digest"] = images_digest.hex()
     parsed: dict[str, Any] = from_json(to_json(plan), where="plan")
     return parsed
 

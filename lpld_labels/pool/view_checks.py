@@ -65,7 +65,8 @@ class ViewChecker:
         partner = table["mix_slot"].fill_null(0).to_numpy()
         _require(table, (partner >= 0) & (partner < batch_rows), "mixing partner outside the batch", where)
         strength = table["mix_strength"].fill_null(0.0).to_numpy()
-        _require(table, (strength >= 0) & (strength <= 1), "mix_strength outside 0 to 1", where)
+        good = (strength >= 0) & (strength <= 1) & ~np.signbit(strength)
+        _require(table, good, "mix_strength outside 0 to 1", where)
         size = (self.augmentation.output_height, self.augmentation.output_width)
         for box in (MIX_BOX, CUTOUT_BOX):
             top, left, bottom, right = (table[name].fill_null(0).to_numpy() for name in box)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from lpld_labels.errors import PoolCorruptError
+from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
-from lpld_labels.format.drawing import batches_per_epoch, draw_views
+from lpld_labels.format.drawing import batches_per_epoch, draw_images, draw_views
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
@@ -95,8 +95,19 @@ class StoredViews:
         low, high = np.searchsorted(firsts, [file.starts[group], file.starts[group + 1]])
         inside = numbers[low:high]
         keys = [self._index.key(int(number)) for number in inside]
-        self._checker().check(table, keys, self._index.rows[inside].astype(np.int64), where=file.where)
-        return DecodedViews(table)
+        rows = self._index.rows[inside].astype(np.int64)
+        self._checker().check(table, keys, rows, where=file.where)
+        block = DecodedViews(table)
+        stops = np.cumsum(rows).tolist()
+        for number, key, count, stop in zip(inside.tolist(), keys, rows.tolist(), stops, strict=True):
+            shown = views_digest(block.batch(key, slice(stop - count, stop)))
+            if shown[:VIEWS_SHORT] != self._index.views_digest(number):
+                raise PoolCorruptError(
+                    f"views are not those that were labelled ({key})",
+                    where=file.where,
+                    hint="restore this file",
+                )
+        return block
 
 
 class DrawnViews:
@@ -114,8 +125,8 @@ class DrawnViews:
         """Draw the views of a batch."""
         key = self._index.key(number)
         images = self._images()
-        if self._header.seed is None or key.batch >= batches_per_epoch(len(images), self._header.batch_size):
-            raise self._wrong(key, "there is no such batch to draw")
+        if self._header.seed is None or len(self.images(number)) != int(self._index.rows[number]):
+            raise self._wrong(key, "there is no batch of so many rows to draw")
         views = draw_views(
             self._header.augmentation,
             images,
@@ -130,8 +141,15 @@ class DrawnViews:
         return views
 
     def images(self, number: int) -> IntArray:
-        """Return which images a batch shows."""
-        return self.views(number).images
+        """Return which images a batch shows; the rest of its views is not drawn."""
+        key = self._index.key(number)
+        return draw_images(
+            len(self._images()),
+            seed=self._header.seed or 0,
+            epoch=key.epoch,
+            batch=key.batch,
+            batch_size=self._header.batch_size,
+        )
 
     def clear(self) -> None:
         """Nothing is kept."""
@@ -143,3 +161,28 @@ class DrawnViews:
         return PoolCorruptError(
             f"{problem} ({key})", where=self._where, hint="restore pool.json, the index and the image table"
         )
+
+
+def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> None:
+    """Refuse a batch for a pool that leaves its views out, unless drawing gives exactly these views."""
+    key = views.key
+    problem = header.augmentation.drawing_problem() and "their augmentation cannot be drawn"
+    if header.seed is None:
+        problem = "the pool does not know its seed"
+    if problem is None and key.batch < batches_per_epoch(len(images), header.batch_size):
+        drawn = draw_views(
+            header.augmentation,
+            images,
+            seed=header.seed or 0,
+            epoch=key.epoch,
+            batch=key.batch,
+            batch_size=header.batch_size,
+            strength=None if views.mix is None else views.mix.strength,
+        )
+        if views_digest(drawn) == views_digest(views):
+            return
+    raise InvalidArgumentError(
+        f"views of {key} cannot be left out: {problem or 'drawing them gives others'}",
+        expected="views that were drawn from the pool's seed, as `build` does",
+        hint="keep them (--views stored): imported pools, and those built for other programs, need them",
+    )

@@ -43,4 +43,4 @@ def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
         EncodedBatch.make(replace(batch, key=BatchKey(0, number)), codec.encode(batch.labels))
         for number, batch in enumerate(batches)
     ]
-    return len(labels_file(encoded, codec, batches[0].classes)[1])
+    return len(labels_file(encoded, codec, batches[0].classes)[0])

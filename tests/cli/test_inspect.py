@@ -87,7 +87,7 @@ def test_the_pickle_layout_is_estimated_within_one_percent(rows: int, classes: i
         torch.zeros(rows, classes, dtype=torch.float16),
     ]
     torch.save(batch, sink)
-    estimate = pickle_layout_bytes(np.array([rows], np.int32), classes, mixed=mixed)
+    estimate = pickle_layout_bytes(rows, 1, classes, mixed=mixed)
     written = len(sink.getvalue())
     if b".format_version" not in sink.getvalue():
         written += 320  # two small records that older torch did not write
