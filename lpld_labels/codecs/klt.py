@@ -253,7 +253,9 @@ class KltCodec(Codec):
                 raise reader.error("step", "a number above 0 that float32 can hold", step)
         if len(edges) < 2 or edges[0] != 0 or list(edges) != sorted(set(edges)):
             raise reader.error("edges", "two or more, rising from 0", list(edges[:20]))
-        loaded = KltTables.load(tables, vectors=edges[-1] - 1)
+        loaded = KltTables.load(tables)
+        if edges[-1] != len(loaded.scales) + 1:
+            raise reader.error("edges", f"rising from 0 to {len(loaded.scales) + 1}", list(edges[:20]))
         if peaks > loaded.classes:
             raise reader.error("peaks", f"at most {loaded.classes}", peaks)
         return cls(tables=loaded, step=step, edges=edges, peaks=peaks, label_kind=label_kind, target=target)

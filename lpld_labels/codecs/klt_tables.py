@@ -62,15 +62,15 @@ class KltTables:
         return {BASIS: packed, SCALES: _npy(self.scales), MEAN: _npy(self.mean)}
 
     @staticmethod
-    def load(files: Mapping[str, bytes], *, vectors: int) -> KltTables:
-        """Read the files of a basis of so many vectors; what is missing, damaged or unfit is refused."""
+    def load(files: Mapping[str, bytes]) -> KltTables:
+        """Read the files; what is missing, damaged or does not fit together is refused."""
         scales = _loaded(files, SCALES, np.float32)
         mean = _loaded(files, MEAN, np.float16)
-        if len(scales) != vectors or vectors > len(mean) or vectors * len(mean) > MAX_BASIS:
+        if len(scales) > len(mean) or len(scales) * len(mean) > MAX_BASIS:
             raise PoolCorruptError(
                 "codec table has the wrong length",
                 where=SCALES,
-                expected=f"{vectors} scales, at most {len(mean)}, of a basis of at most {MAX_BASIS} numbers",
+                expected=f"at most {len(mean)} scales, of a basis of at most {MAX_BASIS} numbers",
                 got=len(scales),
             )
         packed = _file(files, BASIS)

@@ -177,8 +177,10 @@ def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
-    if not 0 <= fraction <= 1:
-        raise InvalidArgumentError("cutout_fraction is out of range", expected="0 to 1", got=fraction)
+    if not 0 < fraction <= 1:
+        raise InvalidArgumentError(
+            "cutout_fraction is out of range", expected="above 0, at most 1", got=fraction
+        )
     size = np.array([augmentation.output_height, augmentation.output_width])
     sides = np.maximum(np.rint(size * fraction).astype(np.int64), 1)
     start = _whole(rng.random((rows, 2)), size) - sides // 2

@@ -87,12 +87,10 @@ class Augmentation:
         ):
             if bounds is not None and not 0 < bounds[0] <= bounds[1] <= upper:
                 return name
-        for name, share in (
-            ("flip_probability", self.flip_probability),
-            ("cutout_fraction", self.cutout_fraction),
-        ):
-            if share is not None and not 0 <= share <= 1:
-                return name
+        if self.flip_probability is not None and not 0 <= self.flip_probability <= 1:
+            return "flip_probability"
+        if self.cutout_fraction is not None and not 0 < self.cutout_fraction <= 1:
+            return "cutout_fraction"
         mixed = self.mix != "none"
         return "mix_alpha" if mixed and not (self.mix_alpha is not None and self.mix_alpha > 0) else None
 

@@ -97,8 +97,9 @@ class BatchIndex:
             raise PoolCorruptError("batch index is not in strict key order", where=where, hint=_RESTORE)
         drawn_and_mixed = manifest.views == "drawn" and manifest.header.augmentation.mix != "none"
         strength = self._strength.to_numpy()
-        good = (strength >= 0) & (strength <= 1) if drawn_and_mixed else np.isnan(strength)
-        if not good.all() or (self._strength.null_count > 0) == (drawn_and_mixed and len(self) > 0):
+        good = (strength >= 0) & (strength <= 1) & ~np.signbit(strength)
+        nulls = 0 if drawn_and_mixed else len(self)
+        if self._strength.null_count != nulls or (drawn_and_mixed and not good.all()):
             raise PoolCorruptError(
                 "column 'mix_strength' of the batch index is wrong",
                 where=where,

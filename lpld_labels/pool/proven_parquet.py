@@ -96,6 +96,10 @@ class ProvenParquet:
 
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a row group, or some of its columns; other columns' bytes are not touched."""
+        if self.starts[group] == self.starts[group + 1]:
+            # It has no pages: nothing to prove, and nothing for Arrow to stumble over.
+            schema = self.metadata.schema.to_arrow_schema()
+            return schema.empty_table() if columns is None else schema.empty_table().select(columns)
         self._prove_pages(group, columns)
         try:
             table = self._parquet.read_row_group(group, columns=columns, use_threads=False)

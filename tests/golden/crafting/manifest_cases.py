@@ -122,6 +122,28 @@ _fields(
     ("content-digest-upper", "a digest in capitals", ("content_digest",), "A" * 64),
     ("counts-batches", "counts.batches is not that of the index", ("counts", "batches"), 99),
     ("counts-rows", "counts.rows is not that of the index", ("counts", "rows"), 1),
+    ("counts-images-too-many", "counts.images above 2^31 - 1", ("counts", "images"), 2**31),
+    (
+        "counts-incomplete",
+        "counts.incomplete_batches is not that of the index",
+        ("counts", "incomplete_batches"),
+        9,
+    ),
+    ("coverage-turned", "minimum above maximum", ("coverage", "minimum"), 1000),
+    ("coverage-classes", "more classes than there are", ("coverage", "classes"), 1000),
+    ("components-missing", "a component is missing", ("components", "packed"), MISSING),
+    ("components-negative", "a component below 0", ("components", "packed"), -1),
+    ("mean-without-std", "mean without std", ("teachers", 0, "std"), None),
+    ("files-rows", "files give another number of rows than the index", ("files", 0, "rows"), 1),
+    ("footer-too-long", "a footer longer than its file", ("files", 0, "footer_bytes"), 10**6),
+    (
+        "index-name",
+        "the index's name does not begin with its digest",
+        ("files", 2, "path"),
+        "batches-00000000.parquet",
+    ),
+    ("lineage-digest", "a parent's digest of 3 digits", ("lineage", 0, "parent_digest"), "abc"),
+    ("batch-too-large", "classes x batch_size above 2^27", ("batch_size",), 2**20),
     ("counts-epochs", "counts.epochs is not that of the index", ("counts", "epochs"), 0),
     ("components-sum", "components do not sum to the files' bytes", ("components", "labels"), 1),
     ("components-unknown", "an unknown component", ("components", "dust"), 0),
@@ -169,6 +191,43 @@ def _(pool: Crafted) -> None:
 @case("drawn-without-seed", "views are drawn, but there is no seed", base="f16-drawn")
 def _(pool: Crafted) -> None:
     pool.manifest["seed"] = None
+
+
+@case("drawn-crop-range", "views are drawn from a range whose low is above its high", base="f16-drawn")
+def _(pool: Crafted) -> None:
+    pool.manifest["augmentation"]["crop_scale"] = [0.9, 0.1]
+
+
+@case("drawn-flip-range", "views are drawn with a probability above 1", base="f16-drawn")
+def _(pool: Crafted) -> None:
+    pool.manifest["augmentation"]["flip_probability"] = 1.5
+
+
+@case("drawn-mix-alpha", "mixed views are drawn without mix_alpha", base="f16-drawn")
+def _(pool: Crafted) -> None:
+    pool.manifest["augmentation"]["mix_alpha"] = None
+
+
+@case(
+    "drawn-other-seed", "drawing gives other views than those of the digests", base="f16-drawn", stage="read"
+)
+def _(pool: Crafted) -> None:
+    pool.manifest["seed"] += 1
+
+
+@case("manifest-surrogate", "half a character in a string")
+def _(pool: Crafted) -> None:
+    pool.manifest["ensemble"] = "\ud800"
+
+
+@case("manifest-byte-order-mark", "pool.json begins with a byte order mark")
+def _(pool: Crafted) -> None:
+    pool.text = b"\xef\xbb\xbf" + _text(pool).encode()
+
+
+@case("manifest-list", "pool.json is no object")
+def _(pool: Crafted) -> None:
+    pool.text = b"[]\n"
 
 
 @case("two-image-tables", "two files of role images")

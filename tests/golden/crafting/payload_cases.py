@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import zstandard
 from pcodec import ChunkConfig, standalone
 
@@ -50,7 +49,8 @@ def place_groups(pool: Crafted) -> None:
     group = metadata.row_group(0)
     chunks = [group.column(number) for number in range(group.num_columns)]
     payload = [c for c in chunks if c.path_in_schema not in ("epoch", "batch", "slot")]
-    start = payload[0].data_page_offset
+    first = payload[0]
+    start = first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset
     size = sum(chunk.total_compressed_size for chunk in payload)
 
     def everywhere(value: int) -> Callable[[list[Any]], None]:
@@ -108,7 +108,6 @@ _blob(
     ("pcodec-short", "a band of too few values", lambda b: _pco(1)),
     ("pcodec-bomb", "a band of a million equal values", lambda b: _pco(1_000_000)),
     ("pcodec-cut-off", "a band that ends early", lambda b: b[:-1]),
-    ("pcodec-trailing", "bytes after a band", lambda b: b + b"\0"),
 )
 
 
@@ -119,18 +118,22 @@ def _pco(count: int, dtype: type[np.generic] = np.int16) -> bytes:
 
 def _planes(values: np.ndarray[Any, np.dtype[Any]]) -> bytes:
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, values.dtype.itemsize)
-    return b"".join(_zstd(raw[:, k].tobytes()) for k in range(values.dtype.itemsize))
+    frames = [_zstd(raw[:, k].tobytes()) for k in range(values.dtype.itemsize)]
+    return b"".join(struct.pack("<I", len(frame)) + frame for frame in frames)
+
+
+def _count(blob: bytes) -> int:
+    """Return how many values byte planes hold: the content size of the first frame."""
+    return int(zstandard.frame_content_size(blob[4:]))
 
 
 def _gap_past_the_end(blob: bytes) -> bytes:
-    count = len(_plain(blob)) // 2
-    return _planes(np.full(count, 65535, "<u2"))
+    return _planes(np.full(_count(blob), 65535, "<u2"))
 
 
 def _floats(value: float, dtype: str) -> Callable[[bytes], bytes]:
     def change(blob: bytes) -> bytes:
-        count = len(_plain(blob)) // np.dtype(dtype).itemsize
-        return _planes(np.full(count, value, dtype))
+        return _planes(np.full(_count(blob), value, dtype))
 
     return change
 
@@ -180,6 +183,11 @@ _parameters(
     "klt",
     ("step-0", "a step of 0", "step", 0),
     ("step-negative", "a step below 0", "step", -1.0),
+    ("step-too-large", "a step that float32 cannot hold", "step", 1e39),
+    ("step-too-small", "a step that is 0 in float32", "step", 1e-60),
+    ("edges-one", "a single edge", "edges", [0]),
+    ("edges-twice", "an edge twice", "edges", [0, 2, 2, 4]),
+    ("target", "parameter 'target' is no object", "target", 3),
     ("edges-start", "edges do not begin at 0", "edges", [1, 2]),
     ("edges-float", "an edge that is no integer", "edges", [0, 1.5]),
     ("edges-end", "edges end beyond the basis", "edges", [0, 60000]),
@@ -292,6 +300,47 @@ def _(pool: Crafted) -> None:
     change_labels(pool, "scale", edit)
 
 
+@case("int8-scale-negative", "a scale below 0", base="int8", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = -1.0
+
+    change_labels(pool, "scale", edit)
+
+
+@case("int8-overflow", "values beyond float32", base="int8", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[:] = [3e38] * len(values)
+
+    change_labels(pool, "scale", edit)
+
+
+@case("f16-codec-table", "a table of a codec that has none", base="f16")
+def _(pool: Crafted) -> None:
+    pool.files["codec/mean.npy"] = b"1234"
+    pool.manifest["files"].append(
+        {
+            "path": "codec/mean.npy",
+            "role": "codec",
+            "bytes": 4,
+            "rows": 0,
+            "digest": "0" * 64,
+            "footer_bytes": None,
+            "footer_digest": None,
+        }
+    )
+    pool.sign()
+
+
+@case("topk-3-planes-left-over", "bytes after the byte planes of a blob", base="topk-3", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = values[0] + b"\0"
+
+    change_labels(pool, "tail", edit)
+
+
 @case("int4-left-over-bits", "left-over bits of the last byte are not 0", base="int4", stage="read")
 def _(pool: Crafted) -> None:
     assert pool.manifest["classes"] % 2 == 1
@@ -308,6 +357,3 @@ def _(pool: Crafted) -> None:
         values[0][0] = np.float32(-0.25)
 
     change_labels(pool, "labels", edit)
-
-
-del pa

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -58,8 +59,26 @@ _values(
     ("strength-above-1", "a mix strength above 1", "mix_strength", 0, 1.5),
     ("strength-nan", "a mix strength that is no number", "mix_strength", 0, float("nan")),
     ("strength-null", "a mixed batch without its strength", "mix_strength", 0, None),
-    ("views-digest", "drawn views have another digest", "views_digest", 0, b"\0" * 8),
     base="f16-drawn",
+)
+_values(
+    "batches",
+    ("strength-stored", "a mix strength in the index where views are stored", "mix_strength", 0, 0.5),
+    ("strength-unmixed", "a mix strength of a batch that is not mixed", "mix_strength", 0, 0.5),
+    base="cutmix",
+)
+CASES[-1] = replace(CASES[-1], base="patches-drawn")
+_values(
+    "batches",
+    ("views-digest", "drawn views have another digest", "views_digest", 0, b"\0" * 8),
+    ("strength-other", "another mix strength than the one that was drawn", "mix_strength", 0, 0.25),
+    ("batch-beyond-epoch", "a batch that the epoch does not have", "batch", -1, 1000),
+    base="f16-drawn",
+    stage="read",
+)
+_values(
+    "batches",
+    ("views-digest-stored", "stored views have another digest", "views_digest", 0, b"\0" * 8),
     stage="read",
 )
 _values("batches", ("digest", "a batch has another digest", "digest", 0, b"\0" * 16), stage="verify")
@@ -101,7 +120,7 @@ _values(
 @case("images-path-twice", "one path twice, in other capitals", stage="read")
 def _(pool: Crafted) -> None:
     def edit(values: list[Any]) -> None:
-        values[1] = values[0].upper()
+        values[1] = values[0].encode().upper().decode()
 
     pool.change("images", "path", edit)
 
@@ -131,7 +150,7 @@ _values(
     ("strength-nan", "a mix strength that is no number", "mix_strength", 0, float("nan")),
     ("strength-differs", "two mix strengths in one batch", "mix_strength", 0, 0.123456),
     ("box-outside", "a mix box beyond the view", "mix_bottom", 0, 60000),
-    ("box-differs", "two mix boxes in one batch", "mix_left", 0, 0),
+    ("box-differs", "two mix boxes in one batch", "mix_left", 0, 1),
     ("mix-null-in-part", "a batch that is mixed in part", "mix_slot", 0, None),
     base="cutmix",
     stage="read",
@@ -177,6 +196,41 @@ def _(pool: Crafted) -> None:
 def _(pool: Crafted) -> None:
     table = pool.table("views")
     pool.put("views", table.slice(0, table.num_rows - 1))
+
+
+@case("views-flip", "a view is mirrored that was not labelled so", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = not values[0]
+
+    pool.change("views", "flip", edit)
+
+
+@case("views-strength-minus-zero", "a mix strength of -0.0", base="cutmix", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[:] = [-0.0] * len(values)
+
+    pool.change("views", "mix_strength", edit)
+
+
+@case("views-two-pages", "a column chunk of several data pages", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), use_dictionary=False, data_page_size=1, write_batch_size=1)
+
+
+@case("views-data-page-v2", "data pages of version 2", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), data_page_version="2.0")
+
+
+@case("views-page-flipped", "a bit of a page is flipped", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"))
+    data = bytearray(pool.files[pool.path("views")])
+    data[60] ^= 16
+    pool.files[pool.path("views")] = bytes(data)
+    pool.sign()
 
 
 @case("views-split-batch", "a row group that ends in the middle of a batch", stage="read")

@@ -22,6 +22,7 @@ from lpld_labels.errors import (
     PoolCorruptError,
     PoolFormatError,
 )
+from lpld_labels.pool.label_pages import LabelPages
 from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.views_source import StoredViews
@@ -62,14 +63,26 @@ def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.
         touched.append((self.where, columns))
         return real(self, group, columns)
 
+    pages: list[str] = []
+    real_pages = LabelPages.block
+
+    def recorded_pages(self: LabelPages, group: Any) -> Any:
+        pages.append(self.where)
+        return real_pages(self, group)
+
     monkeypatch.setattr(ProvenParquet, "read", recorded)
+    monkeypatch.setattr(LabelPages, "block", recorded_pages)
     with PoolReader(path) as pool:
+        assert len(pool.images)
+        touched.clear()
         assert_same_views(pool.read_views((1, 2)), BATCHES[6])
         assert touched
         assert all("/views/" in where for where, _ in touched)
+        assert not pages
         touched.clear()
         pool.read_labels((1, 2))
-        assert all("/labels/" in where for where, _ in touched)
+        assert not touched
+        assert pages
 
 
 def test_views_of_each_image_are_counted(path: Path) -> None:
@@ -169,7 +182,7 @@ def _edit(path: Path, **changes: Any) -> None:
         ({"codec__name": "mystery"}, PoolFormatError, "unknown codec"),
         ({"codec__parameters": {"layout": "odd"}}, ManifestError, "layout"),
         ({"counts__batches": 13}, ManifestError, "counts.batches"),
-        ({"counts__rows": 1}, ManifestError, "counts.rows"),
+        ({"counts__rows": 999}, ManifestError, "counts.rows"),
         ({"counts__epochs": 1}, ManifestError, "counts.epochs"),
         ({"files": []}, ManifestError, "batches"),
     ],
