@@ -12,8 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolCorruptError
+from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import MANIFEST_FILE
 
 _FIRST_BYTE = 4
 """Where data may begin in a Parquet file: behind its magic number."""
@@ -23,6 +25,17 @@ _RESTORE = "restore pool.json and the index from the same copy"
 def count_runs(values: npt.NDArray[np.int32]) -> int:
     """Return how many different values there are in ascending order; `np.unique` would sort them again."""
     return int(np.count_nonzero(np.diff(values))) + 1 if len(values) else 0
+
+
+def _require_rows(files: Sequence[FileEntry], rows: npt.NDArray[np.int64], where: str) -> None:
+    for entry, expected in zip(files, rows.tolist(), strict=False):
+        if entry.rows != expected:
+            raise ManifestError(
+                f"field 'files' gives a wrong row count for {entry.path}",
+                where=where,
+                expected=expected,
+                got=entry.rows,
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,14 +138,13 @@ class BatchIndex:
                     hint=_RESTORE,
                 )
         held = np.bincount(self.shard, weights=self.rows, minlength=self.shards).astype(np.int64)
-        for entry, rows in zip(manifest.files_of("views"), held.tolist(), strict=False):
-            if entry.rows != rows:
-                raise ManifestError(
-                    f"field 'files' gives a wrong row count for {entry.path}",
-                    where=where,
-                    expected=rows,
-                    got=entry.rows,
-                )
+        _require_rows(manifest.files_of("views"), held, where)
+
+    def check_label_rows(self, manifest: Manifest, *, by_view: bool) -> None:
+        """Refuse labels files of another number of rows than the index gives them."""
+        weights = self.rows if by_view else np.ones(len(self), np.int32)
+        held = np.bincount(self.shard, weights=weights, minlength=self.shards).astype(np.int64)
+        _require_rows(manifest.files_of("labels"), held, MANIFEST_FILE)
 
     def _check_places(self, manifest: Manifest, where: str) -> None:
         """Refuse positions that do not count up, and row groups that overlap or leave their file."""

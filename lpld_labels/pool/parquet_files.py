@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.schema import COMPONENTS, MAX_GROUP_ROWS, VIEW_COLUMNS, Column, Component
 
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
-Buffer = bytes | pa.Buffer
+Buffer: TypeAlias = bytes | pa.Buffer
 _ONE_PAGE = 1 << 30
 _TAIL = 8
 """Bytes of the length of the footer and the magic number, behind the footer's metadata."""

@@ -88,6 +88,7 @@ class PoolReader:
             label_kind=self.header.label_kind,
             where=self._at(MANIFEST_FILE),
         )
+        self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
         self._images: ImageTable | None = None
         self._views = self._view_source(None if preload else view_cache_bytes)
         self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)

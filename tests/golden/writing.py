@@ -142,7 +142,7 @@ def entries(
     head: PoolHeader, codec: TopKCodec, made: Sequence[LabelBatch], *, tail: bool
 ) -> list[EncodedBatch]:
     """Return batches as a program stores them that keeps entries in an order of its own."""
-    encoded = []
+    encoded: list[EncodedBatch] = []
     for batch in made:
         rng = np.random.default_rng(len(encoded))
         kept = np.stack([rng.permutation(head.classes)[: codec.k] for _ in range(batch.rows)])
@@ -182,10 +182,10 @@ def main() -> None:
     write("probabilities-klt", odds, few, batches(odds, few), klt(label_kind="probabilities"))
     write("probabilities-topk", odds, few, batches(odds, few), "topk:2:16")
 
-    codec = TopKCodec(k=4, value_bits=32)
-    write("topk-4-32", head, table, entries(head, codec, plain, tail=False), codec)
-    codec = TopKCodec(k=3)
-    write("topk-order", head, table, entries(head, codec, plain, tail=True), codec)
+    sparse = TopKCodec(k=4, value_bits=32)
+    write("topk-4-32", head, table, entries(head, sparse, plain, tail=False), sparse)
+    sparse = TopKCodec(k=3)
+    write("topk-order", head, table, entries(head, sparse, plain, tail=True), sparse)
     wide = header(70_000, 2)
     write("wide", wide, images(3, 3), batches(wide, images(3, 3), epochs=1), "topk:5")
 

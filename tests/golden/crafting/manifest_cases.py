@@ -135,6 +135,7 @@ _fields(
     ("components-negative", "a component below 0", ("components", "packed"), -1),
     ("mean-without-std", "mean without std", ("teachers", 0, "std"), None),
     ("files-rows", "files give another number of rows than the index", ("files", 0, "rows"), 1),
+    ("files-label-rows", "files give the labels another number of rows", ("files", 1, "rows"), 1),
     ("footer-too-long", "a footer longer than its file", ("files", 0, "footer_bytes"), 10**6),
     (
         "index-name",
