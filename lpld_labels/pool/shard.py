@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,7 @@ VIEWS = "views.parquet"
 LABELS = "labels.parquet"
 BATCHES = "batches.parquet"
 SEAL = "shard.json"
+T = TypeVar("T")
 
 # Slots count up within a batch, so their differences are constant and cost next to nothing.
 _SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
@@ -116,7 +117,7 @@ def shard_files(
     drawn: the pool will not keep the views file; the index then keeps what cannot be drawn again.
     """
     ordered = sorted(batches, key=lambda batch: batch.key)
-    views = _views_file(ordered)
+    views = views_file([batch.views for batch in ordered])
     labels, places = labels_file(ordered, codec, classes)
     first = ordered[0].key
     content = bytes_digest(b"".join(batch.digest for batch in ordered))
@@ -179,7 +180,8 @@ def _index_slice(batches: Sequence[EncodedBatch], places: Sequence[GroupPlace], 
     return pa.table(columns, schema=BATCH_SCHEMA)
 
 
-def _views_file(batches: Sequence[EncodedBatch]) -> pa.Buffer:
+def views_file(batches: Sequence[ViewBatch]) -> pa.Buffer:
+    """Return a views file of batches in key order."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -190,8 +192,9 @@ def _views_file(batches: Sequence[EncodedBatch]) -> pa.Buffer:
         write_statistics=["epoch", "batch"],
         **page_settings(),
     ) as writer:
-        for group in _groups(batches, [batch.views.rows for batch in batches], VIEW_ROWS_PER_GROUP):
-            table = view_rows.to_table([batch.views for batch in group])
+        rows = [batch.rows for batch in batches]
+        for group in _groups(batches, rows, rows, VIEW_ROWS_PER_GROUP):
+            table = view_rows.to_table(group)
             writer.write_table(table, row_group_size=table.num_rows)
     return sink.getvalue()
 
@@ -219,7 +222,9 @@ def labels_file(
         write_statistics=["epoch", "batch"],
         **page_settings(),
     )
-    groups = list(_groups(batches, [batch.nbytes for batch in batches], LABEL_BYTES_PER_GROUP))
+    rows_of = [batch.views.rows for batch in batches]
+    weights = [batch.nbytes for batch in batches]
+    groups = list(_groups(batches, rows_of, weights, LABEL_BYTES_PER_GROUP))
     with writer:
         tables = (pa.concat_tables([_label_rows(batch, schema) for batch in group]) for group in groups)
         # Neighbours of one size are handed over together: a call for each would take as long as its write.
@@ -257,21 +262,20 @@ def _label_rows(batch: EncodedBatch, schema: pa.Schema) -> pa.Table:
 
 
 def _groups(
-    batches: Sequence[EncodedBatch], weights: Sequence[int], limit: int
-) -> Iterator[list[EncodedBatch]]:
+    batches: Sequence[T], rows: Sequence[int], weights: Sequence[int], limit: int
+) -> Iterator[list[T]]:
     """Split into runs of whole batches, each closed at the first batch that reaches the limit."""
-    group: list[EncodedBatch] = []
-    weight = 0
-    rows = 0
-    for batch, more in zip(batches, weights, strict=True):
-        if rows + batch.views.rows > MAX_GROUP_ROWS:
+    group: list[T] = []
+    weight = held = 0
+    for batch, count, more in zip(batches, rows, weights, strict=True):
+        if held + count > MAX_GROUP_ROWS:
             yield group
-            group, weight, rows = [], 0, 0
+            group, weight, held = [], 0, 0
         group.append(batch)
         weight += more
-        rows += batch.views.rows
+        held += count
         if weight >= limit:
             yield group
-            group, weight, rows = [], 0, 0
+            group, weight, held = [], 0, 0
     if group:
         yield group
