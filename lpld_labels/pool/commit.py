@@ -35,7 +35,7 @@ from lpld_labels.format.schema import (
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.locks import locked
 from lpld_labels.pool.merge import merge_small_shards
-from lpld_labels.pool.parquet_files import FileFacts, table_bytes
+from lpld_labels.pool.parquet_files import FileFacts, image_file, index_file
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import VIEWS, SealedShard, read_whole
 from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
@@ -283,7 +283,7 @@ def _renumbered(index: pa.Table, shard: int | np.ndarray[tuple[int, ...], np.dty
 
 def _write_index(staging: StagingArea, index: pa.Table) -> FileEntry:
     """Write the batch index under a name of its own, so that the old manifest keeps its old index."""
-    data = table_bytes(index, use_dictionary=False)
+    data = index_file(index)
     facts = FileFacts.of(data, {})
     path = f"batches-{facts.digest[:8]}.parquet"
     write_atomically(staging.pool / path, data, within=staging.directory)
@@ -293,7 +293,7 @@ def _write_index(staging: StagingArea, index: pa.Table) -> FileEntry:
 def _write_tables(staging: StagingArea, codec: Codec, images: ImageTable) -> list[FileEntry]:
     """Write images.parquet and the codec's tables."""
     entries = []
-    data = table_bytes(images.to_table(), use_dictionary=["class", "width", "height"])
+    data = image_file(images.to_table())
     write_atomically(staging.pool / IMAGES_FILE, data, within=staging.directory)
     entries.append(FileFacts.of(data, {}).entry(IMAGES_FILE, "images"))
     for name, table in sorted(codec.tables().items()):

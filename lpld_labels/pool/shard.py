@@ -42,9 +42,9 @@ from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.parquet_files import (
     VIEW_OWNERS,
     FileFacts,
+    index_file,
     label_owners,
     page_settings,
-    table_bytes,
 )
 
 VIEWS = "views.parquet"
@@ -134,7 +134,7 @@ def shard_files(
         "labels": asdict(shard.labels),
         "replaces": list(shard.replaces),
     }
-    index = table_bytes(shard.batches, use_dictionary=False)
+    index = index_file(shard.batches)
     return shard, {VIEWS: views, LABELS: labels, BATCHES: index, SEAL: to_json(seal)}
 
 

@@ -160,3 +160,39 @@ def test_a_writer_proves_every_batch(tmp_path: Path) -> None:
             writer.append(LabelBatch(**changed))
         writer.commit()
     assert len(PoolReader(tmp_path / "pool")) == 1
+
+
+def _many(path: Path, epochs: int, codec: str) -> PoolReader:
+    """Write a drawn pool of 100 classes, 1000 images and batches of 100."""
+    images = make_images(1000, classes=100)
+    header = make_header(100, 100, mix="none")
+    with PoolWriter(path, header=header, images=images, codec=codec_named(codec), views="drawn") as writer:
+        for number in range(10 * epochs):
+            views = draw_views(
+                header.augmentation,
+                images,
+                seed=0,
+                epoch=number // 10,
+                batch=number % 10,
+                batch_size=100,
+            )
+            labels = make_logits(100, 100, rank=40, seed=number).astype(np.float16)
+            writer.append(LabelBatch(**vars(views), labels=labels))
+        writer.commit()
+    return PoolReader(path)
+
+
+def test_a_drawn_pool_is_little_more_than_its_labels(tmp_path: Path) -> None:
+    manifest = _many(tmp_path / "pool", 12, "int8").manifest
+    assert pool_bytes(manifest) > 1e6
+    needed = manifest.components["labels"] + manifest.files_of("images")[0].bytes
+    assert pool_bytes(manifest) <= 1.06 * needed
+
+
+def test_views_are_a_third_of_a_small_pool(tmp_path: Path) -> None:
+    pool = _many(tmp_path / "pool", 20, "f16")
+    request = CodecRequest(name="klt", fidelity=0.8)
+    drawn = encode_pool(pool, tmp_path / "drawn", request)
+    stored = encode_pool(pool, tmp_path / "stored", request, views="stored")
+    assert drawn.manifest.content_digest == stored.manifest.content_digest
+    assert stored.after >= 1.5 * drawn.after
