@@ -31,7 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("lpld_labels", "lpld_core", "cli")
 NETWORK = "small-resnet10:width=8,stem_stride=2"
 CLASSES = 4
-FEW, MORE = 4, 8
+FEW, MORE = 700, 708
+"""Batches of 16 rows: so many that no command still takes more of them as a sample."""
 
 
 class Walk:

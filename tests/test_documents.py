@@ -17,7 +17,7 @@ def named_paths(text: str) -> set[str]:
     return {word for word in quoted if files.fullmatch(word)}
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_every_path_that_is_named_exists(project: Path, document: str) -> None:
     named = named_paths((project / document).read_text())
     assert len(named) > 20

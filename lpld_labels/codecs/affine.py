@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Granularity = Literal["view", "batch"]
 Payload = Mapping[str, pa.Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
-CanonicalBytes = Sequence[bytes | memoryview]
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:

@@ -18,7 +18,6 @@ import zstandard
 
 from lpld_labels.codecs import arrow_memory
 from lpld_labels.codecs.base import (
-    CanonicalBytes,
     Codec,
     EncodedLabels,
     Granularity,
@@ -29,6 +28,7 @@ from lpld_labels.codecs.base import (
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.zstd_frames import decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
+from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.codecs.bands import Integers, pack_bands, pack_integers, unpack_bands, unpack_integers
-from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.codecs.class_sets import pack_sets, unpack_sets
 from lpld_labels.codecs.fitting import Fitter, FittingLabels
 from lpld_labels.codecs.float16 import converted
@@ -36,6 +36,7 @@ from lpld_labels.codecs.klt_quantise import PEAK_SHARE, KltQuantiser, Numbers
 from lpld_labels.codecs.klt_tables import KltTables
 from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import IntArray, LabelArray
 from lpld_labels.format.schema import LABEL_KINDS, MAX_CLASSES, Column

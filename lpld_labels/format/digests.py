@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
@@ -37,7 +36,7 @@ def file_digest(path: Path) -> str:
     return state.hexdigest()
 
 
-def bytes_digest(data: bytes | pa.Buffer) -> str:
+def bytes_digest(data: bytes) -> str:
     """Return the hex SHA-256 of some bytes."""
     return hashlib.sha256(data).hexdigest()
 

@@ -21,8 +21,9 @@ from lpld_labels.format.records import ViewBatch
 from lpld_labels.format.schema import COMPONENTS, MANIFEST_FILE, VIEW_SCHEMA, Component
 from lpld_labels.pool.commit import coverage_of
 from lpld_labels.pool.parquet_files import VIEW_OWNERS, label_owners, weighed
-from lpld_labels.pool.reader import PoolReader, read_manifest
-from lpld_labels.pool.shard import label_schema
+from lpld_labels.pool.pool_files import read_manifest
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.storage import resolve
 
 Progress = Callable[[int, int], None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, Teacher
 from lpld_labels.format.schema import FORMAT_VERSION, MANIFEST_FILE, Component
-from lpld_labels.pool.reader import read_manifest
+from lpld_labels.pool.pool_files import read_manifest
 from lpld_labels.pool.storage import resolve
 
 PICKLE_BATCH_OVERHEAD = 2000

@@ -284,7 +284,7 @@ def _renumbered(index: pa.Table, shard: int | np.ndarray[tuple[int, ...], np.dty
 def _write_index(staging: StagingArea, index: pa.Table) -> FileEntry:
     """Write the batch index under a name of its own, so that the old manifest keeps its old index."""
     data = index_file(index)
-    facts = FileFacts.of(data, {})
+    facts = FileFacts.of(data)
     path = f"batches-{facts.digest[:8]}.parquet"
     write_atomically(staging.pool / path, data, within=staging.directory)
     return facts.entry(path, "batches")
@@ -295,7 +295,7 @@ def _write_tables(staging: StagingArea, codec: Codec, images: ImageTable) -> lis
     entries = []
     data = image_file(images.to_table())
     write_atomically(staging.pool / IMAGES_FILE, data, within=staging.directory)
-    entries.append(FileFacts.of(data, {}).entry(IMAGES_FILE, "images"))
+    entries.append(FileFacts.of(data).entry(IMAGES_FILE, "images"))
     for name, table in sorted(codec.tables().items()):
         path = staging.pool / CODEC_DIRECTORY / name
         with write_errors(path):

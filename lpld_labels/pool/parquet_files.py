@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -18,8 +20,10 @@ from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.schema import COMPONENTS, MAX_GROUP_ROWS, VIEW_COLUMNS, Column, Component
 
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
-Buffer: TypeAlias = bytes | pa.Buffer
+Buffer: TypeAlias = bytes
+"""`bytes`, where a field has that name."""
 _ONE_PAGE = 1 << 30
+_MAGIC = b"PAR1"
 _TAIL = 8
 """Bytes of the length of the footer and the magic number, behind the footer's metadata."""
 
@@ -76,18 +80,22 @@ class FileFacts:
     components: dict[Component, int]
 
     @staticmethod
-    def of(data: Buffer, owners: Mapping[str, Component]) -> FileFacts:
+    def of(data: Buffer) -> FileFacts:
+        """Look at the bytes of a file that is all container."""
+        footer = data[-int.from_bytes(data[-_TAIL:-4], "little") - _TAIL :]
+        return FileFacts.written(len(data), bytes_digest(data), footer, {})
+
+    @staticmethod
+    def written(size: int, digest: str, footer: Buffer, owners: Mapping[str, Component]) -> FileFacts:
         """Look at a file that was just written. owners: the component of each column, by name."""
-        view = memoryview(data).cast("B")
-        footer_bytes = int.from_bytes(view[-_TAIL:-4], "little") + _TAIL
-        metadata = pq.read_metadata(pa.BufferReader(data))
+        metadata = footer_metadata(footer)
         return FileFacts(
-            bytes=len(view),
+            bytes=size,
             rows=metadata.num_rows,
-            digest=bytes_digest(data),
-            footer_bytes=footer_bytes,
-            footer_digest=bytes_digest(bytes(view[-footer_bytes:])),
-            components=weighed(metadata, len(view), owners),
+            digest=digest,
+            footer_bytes=len(footer),
+            footer_digest=bytes_digest(footer),
+            components=weighed(metadata, size, owners),
         )
 
     @staticmethod
@@ -113,6 +121,20 @@ class FileFacts:
             footer_bytes=self.footer_bytes,
             footer_digest=self.footer_digest,
         )
+
+
+def footer_of(path: Path) -> bytes:
+    """Return the last bytes of a file, from where its metadata begin."""
+    with path.open("rb") as stream:
+        stream.seek(-_TAIL, os.SEEK_END)
+        length = int.from_bytes(stream.read(4), "little") + _TAIL
+        stream.seek(-length, os.SEEK_END)
+        return stream.read()
+
+
+def footer_metadata(footer: bytes) -> pq.FileMetaData:
+    """Return what a footer says, the rest of its file unseen."""
+    return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
 
 
 def parse_components(reader: FieldReader) -> dict[Component, int]:

@@ -11,29 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import fs
 
 from lpld_labels.codecs import Codec, Payload, restore_codec
-from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, NotAPoolError, PoolCorruptError
-from lpld_labels.format.digests import bytes_digest, pool_digest
+from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
+from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import Manifest, PoolHeader
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
     IMAGE_SCHEMA,
     MANIFEST_FILE,
-    STAGING_DIRECTORY,
     VIEW_SCHEMA,
 )
 from lpld_labels.format.views import labelled
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
+from lpld_labels.pool.pool_files import PoolFiles, read_manifest
 from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.storage import refuse_links_out, resolve
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
 
@@ -72,21 +70,21 @@ class PoolReader:
             "check_sizes": check_sizes,
             "open_shards": open_shards,
         }
-        self._system, self._path = resolve(location)
-        self.manifest = read_manifest(self._system, self._path, self.location)
+        self._files = PoolFiles(location)
+        self.manifest = read_manifest(self._files.system, self._files.path, self.location)
         self.header: PoolHeader = self.manifest.header
         if check_sizes:
-            self._check_sizes()
+            self._files.check_sizes(self.manifest)
         entry = self.manifest.files_of("batches")[0]
         self._index = BatchIndex.load(
-            self._proven_table(entry, BATCH_SCHEMA), self.manifest, self._at(entry.path)
+            self._files.table(entry, BATCH_SCHEMA), self.manifest, self._files.at(entry.path)
         )
         self.codec: Codec = restore_codec(
             self.manifest.codec,
             self._codec_tables(),
             classes=self.header.classes,
             label_kind=self.header.label_kind,
-            where=self._at(MANIFEST_FILE),
+            where=self._files.at(MANIFEST_FILE),
         )
         self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
         self._images: ImageTable | None = None
@@ -119,8 +117,8 @@ class PoolReader:
         """The images the views refer to."""
         if self._images is None:
             entry = self.manifest.files_of("images")[0]
-            where = self._at(entry.path)
-            table = self._proven_table(entry, IMAGE_SCHEMA)
+            where = self._files.at(entry.path)
+            table = self._files.table(entry, IMAGE_SCHEMA)
             try:
                 images = ImageTable.from_table(table, classes=self.classes)
             except InvalidArgumentError as error:
@@ -246,7 +244,7 @@ class PoolReader:
             table = self.open_parquet(entry, VIEW_SCHEMA).read_all(["image"])
             shown = table["image"].to_numpy()[np.repeat(counted[inside], self._index.rows[inside])]
             if len(shown) and not 0 <= shown.min() <= shown.max() < len(views):
-                raise PoolCorruptError("image outside the image table", where=self._at(entry.path))
+                raise PoolCorruptError("image outside the image table", where=self._files.at(entry.path))
             views += np.bincount(shown, minlength=len(views))
         return views
 
@@ -263,12 +261,11 @@ class PoolReader:
     @property
     def manifest_bytes(self) -> int:
         """Size of pool.json on disk."""
-        return int(self._system.get_file_info(self._at(MANIFEST_FILE)).size)
+        return int(self._files.system.get_file_info(self._files.at(MANIFEST_FILE)).size)
 
     def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> ProvenParquet:
         """Open a Parquet file of the pool, its footer proven."""
-        where = self._at(entry.path)
-        return ProvenParquet(open_file(self._system, where), entry, schema, where=where)
+        return self._files.open_parquet(entry, schema)
 
     # Inside
 
@@ -293,18 +290,18 @@ class PoolReader:
         )
 
     def _open_labels(self, shard: int) -> LabelPages:
-        where = self._at(self.manifest.files_of("labels")[shard].path)
+        where = self._files.at(self.manifest.files_of("labels")[shard].path)
         return LabelPages(
-            open_file(self._system, where), self.codec, self.classes, where=where, blocks=self._payloads
+            open_file(self._files.system, where), self.codec, self.classes, where=where, blocks=self._payloads
         )
 
     def _at_labels(self, number: int) -> str:
-        return self._at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
+        return self._files.at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
 
     def _after_fork(self) -> None:
         """Let go of files that a parent process opened: handles do not survive fork, decoded blocks do."""
         if self._process != os.getpid():
-            self._system, self._path = resolve(self.location)
+            self._files = PoolFiles(self.location)
             self._labels = BlockCache(self._settings["open_shards"], lambda pages: 1)
             self._views.reopen()
             self._process = os.getpid()
@@ -313,57 +310,10 @@ class PoolReader:
         for number in range(len(self)):
             self.encoded_at(number)
 
-    def _at(self, path: str) -> str:
-        return f"{self._path}/{path}"
-
-    def _check_sizes(self) -> None:
-        """Refuse missing and truncated files, and links out of the pool, before any is read."""
-        files = self.manifest.files
-        infos = self._system.get_file_info([self._at(entry.path) for entry in files])
-        for entry, info in zip(files, infos, strict=True):
-            where = self._at(entry.path)
-            if info.type != fs.FileType.File:
-                raise PoolCorruptError("file is missing", where=where, hint="restore this file")
-            if info.size != entry.bytes:
-                raise PoolCorruptError(
-                    "file has the wrong size",
-                    where=where,
-                    expected=f"{entry.bytes} bytes",
-                    got=info.size,
-                    hint="restore this file",
-                )
-        if isinstance(self._system, fs.LocalFileSystem):
-            refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in files)])
-
-    def _proven_bytes(self, entry: FileEntry) -> bytes:
-        """Return a whole file, known to be the one the manifest names."""
-        where = self._at(entry.path)
-        with open_file(self._system, where) as stream:
-            if stream.size() != entry.bytes:
-                raise PoolCorruptError(
-                    "file has the wrong size", where=where, expected=f"{entry.bytes} bytes", got=stream.size()
-                )
-            data: bytes = stream.read()
-        if bytes_digest(data) != entry.digest:
-            raise PoolCorruptError(
-                "file is not the one this pool was written with",
-                where=where,
-                expected=f"SHA-256 {entry.digest[:12]}...",
-                got=f"{bytes_digest(data)[:12]}...",
-                hint="restore this file",
-            )
-        return data
-
-    def _proven_table(self, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-        """Return a whole Parquet file, known to be the one the manifest names."""
-        data = pa.BufferReader(self._proven_bytes(entry))
-        return ProvenParquet(data, entry, schema, where=self._at(entry.path)).read_all()
-
     def _codec_tables(self) -> dict[str, bytes]:
         role: FileRole = "codec"
         return {
-            PurePosixPath(entry.path).name: self._proven_bytes(entry)
-            for entry in self.manifest.files_of(role)
+            PurePosixPath(entry.path).name: self._files.whole(entry) for entry in self.manifest.files_of(role)
         }
 
     def close(self) -> None:
@@ -385,23 +335,3 @@ class PoolReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-def read_manifest(system: fs.FileSystem, path: str, location: str) -> Manifest:
-    """Read and parse pool.json below `path`; `location` is how the caller named the pool."""
-    where = f"{path}/{MANIFEST_FILE}"
-    try:
-        with system.open_input_stream(where) as stream:
-            text = stream.read()
-    except FileNotFoundError:
-        staged = system.get_file_info(f"{path}/{STAGING_DIRECTORY}").type == fs.FileType.Directory
-        raise NotAPoolError(
-            "not a label pool: no pool.json",
-            where=location,
-            hint="an unfinished build is staged here: run the same command again to finish it"
-            if staged
-            else "give the directory that holds pool.json",
-        ) from None
-    except OSError as error:
-        raise NotAPoolError(f"cannot read pool.json: {error}", where=location) from None
-    return Manifest.parse(text, where=where)

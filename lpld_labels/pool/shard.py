@@ -14,47 +14,31 @@ merging, counting and checking then need no drawing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
-from lpld_labels.format import views as view_rows
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
-    LABEL_BYTES_PER_GROUP,
     LABEL_KEY_COLUMNS,
-    MAX_GROUP_ROWS,
-    VIEW_ROWS_PER_GROUP,
-    VIEW_SCHEMA,
-    arrow_schema,
 )
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.pool.parquet_files import (
-    VIEW_OWNERS,
-    FileFacts,
-    index_file,
-    label_owners,
-    page_settings,
-)
+from lpld_labels.pool.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
+from lpld_labels.pool.shard_files import GroupPlace, payload_places, write_labels, write_views
+from lpld_labels.pool.storage import DigestingFile, write_durably
 
 VIEWS = "views.parquet"
 LABELS = "labels.parquet"
 BATCHES = "batches.parquet"
 SEAL = "shard.json"
-T = TypeVar("T")
-
-# Slots count up within a batch, so their differences are constant and cost next to nothing.
-_SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,27 +88,33 @@ class SealedShard:
         return [BatchKey(e, b) for e, b in zip(epochs, batches, strict=True)]
 
 
-def label_schema(codec: Codec, classes: int) -> pa.Schema:
-    """Return the Arrow schema of a labels file."""
-    return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
-
-
-def shard_files(
-    batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, drawn: bool, replaces: Sequence[str] = ()
-) -> tuple[SealedShard, dict[str, pa.Buffer | bytes]]:
-    """Return a shard of these batches and the files of its directory; the seal comes last.
+def write_shard(
+    directory: Path,
+    batches: Sequence[EncodedBatch],
+    codec: Codec,
+    classes: int,
+    *,
+    drawn: bool,
+    replaces: Sequence[str] = (),
+) -> SealedShard:
+    """Write a shard of these batches into a directory, durably, and return what its seal says.
 
     drawn: the pool will not keep the views file; the index then keeps what cannot be drawn again.
     """
     ordered = sorted(batches, key=lambda batch: batch.key)
-    views = views_file([batch.views for batch in ordered])
-    labels, places = labels_file(ordered, codec, classes)
+    with DigestingFile(directory / VIEWS) as views:
+        write_views(views, [batch.views for batch in ordered])
+    with DigestingFile(directory / LABELS) as labels:
+        held = write_labels(labels, ordered, codec, classes)
+    footer = footer_of(directory / LABELS)
+    places = payload_places(footer, held, keys=len(LABEL_KEY_COLUMNS[codec.granularity]))
+    owners = label_owners(codec.payload_columns(classes))
     first = ordered[0].key
     content = bytes_digest(b"".join(batch.digest for batch in ordered))
     shard = SealedShard(
         name=f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}",
-        views=FileFacts.of(views, VIEW_OWNERS),
-        labels=FileFacts.of(labels, label_owners(codec.payload_columns(classes))),
+        views=FileFacts.written(views.size, views.digest, footer_of(directory / VIEWS), VIEW_OWNERS),
+        labels=FileFacts.written(labels.size, labels.digest, footer, owners),
         replaces=tuple(replaces),
         batches=_index_slice(ordered, places, drawn=drawn),
     )
@@ -134,8 +124,9 @@ def shard_files(
         "labels": asdict(shard.labels),
         "replaces": list(shard.replaces),
     }
-    index = index_file(shard.batches)
-    return shard, {VIEWS: views, LABELS: labels, BATCHES: index, SEAL: to_json(seal)}
+    write_durably(directory / BATCHES, index_file(shard.batches))
+    write_durably(directory / SEAL, to_json(seal))
+    return shard
 
 
 def load_sealed(directory: Path) -> SealedShard:
@@ -178,104 +169,3 @@ def _index_slice(batches: Sequence[EncodedBatch], places: Sequence[GroupPlace], 
         "digest": pa.array([batch.digest for batch in batches], pa.binary(16)),
     }
     return pa.table(columns, schema=BATCH_SCHEMA)
-
-
-def views_file(batches: Sequence[ViewBatch]) -> pa.Buffer:
-    """Return a views file of batches in key order."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        VIEW_SCHEMA,
-        compression="zstd",
-        use_dictionary=[name for name in VIEW_SCHEMA.names if name != "slot"],
-        column_encoding=_SLOT_ENCODING,
-        write_statistics=["epoch", "batch"],
-        **page_settings(),
-    ) as writer:
-        rows = [batch.rows for batch in batches]
-        for group in _groups(batches, rows, rows, VIEW_ROWS_PER_GROUP):
-            table = view_rows.to_table(group)
-            writer.write_table(table, row_group_size=table.num_rows)
-    return sink.getvalue()
-
-
-class GroupPlace(NamedTuple):
-    """Where in a labels file the payload pages of a row group lie, side by side."""
-
-    offset: int
-    bytes: int
-
-
-def labels_file(
-    batches: Sequence[EncodedBatch], codec: Codec, classes: int
-) -> tuple[pa.Buffer, list[GroupPlace]]:
-    """Return a labels file of batches in key order, and where the row group of each batch lies."""
-    schema = label_schema(codec, classes)
-    sink = pa.BufferOutputStream()
-    # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
-    writer = pq.ParquetWriter(
-        sink,
-        schema,
-        compression="none",
-        use_dictionary=["epoch", "batch"],
-        column_encoding=_SLOT_ENCODING if "slot" in schema.names else None,
-        write_statistics=["epoch", "batch"],
-        **page_settings(),
-    )
-    rows_of = [batch.views.rows for batch in batches]
-    weights = [batch.nbytes for batch in batches]
-    groups = list(_groups(batches, rows_of, weights, LABEL_BYTES_PER_GROUP))
-    with writer:
-        tables = (pa.concat_tables([_label_rows(batch, schema) for batch in group]) for group in groups)
-        # Neighbours of one size are handed over together: a call for each would take as long as its write.
-        for rows, alike in groupby(tables, key=lambda table: table.num_rows):
-            writer.write_table(pa.concat_tables(list(alike)), row_group_size=rows)
-    data = sink.getvalue()
-    keys = len(LABEL_KEY_COLUMNS[codec.granularity])
-    found = _payload_places(pq.read_metadata(pa.BufferReader(data)), keys)
-    return data, [place for place, group in zip(found, groups, strict=True) for _ in group]
-
-
-def _payload_places(metadata: pq.FileMetaData, keys: int) -> Iterator[GroupPlace]:
-    """Yield where each row group's payload lies: the columns after the first `keys`."""
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = [group.column(place) for place in range(keys, group.num_columns)]
-        size = sum(chunk.total_compressed_size for chunk in chunks)
-        yield GroupPlace(chunks[0].data_page_offset, size)
-
-
-def _label_rows(batch: EncodedBatch, schema: pa.Schema) -> pa.Table:
-    rows = len(next(iter(batch.payload.values())))
-    columns = dict(batch.payload)
-    columns["epoch"] = pa.array(np.full(rows, batch.key.epoch, np.int32))
-    columns["batch"] = pa.array(np.full(rows, batch.key.batch, np.int32))
-    if "slot" in schema.names:
-        columns["slot"] = pa.array(np.arange(rows, dtype=np.int32))
-    # Blocks read by the short way come as fixed-size lists. A cast that changes nothing still costs as
-    # much as writing a small column.
-    arrays = [
-        column if column.type == field.type else column.cast(field.type)
-        for field, column in ((field, columns[field.name]) for field in schema)
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _groups(
-    batches: Sequence[T], rows: Sequence[int], weights: Sequence[int], limit: int
-) -> Iterator[list[T]]:
-    """Split into runs of whole batches, each closed at the first batch that reaches the limit."""
-    group: list[T] = []
-    weight = held = 0
-    for batch, count, more in zip(batches, rows, weights, strict=True):
-        if held + count > MAX_GROUP_ROWS:
-            yield group
-            group, weight, held = [], 0, 0
-        group.append(batch)
-        weight += more
-        held += count
-        if weight >= limit:
-            yield group
-            group, weight, held = [], 0, 0
-    if group:
-        yield group

@@ -41,13 +41,12 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.locks import Hold, in_use, locked
-from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, shard_files
+from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.storage import (
     TEMPORARY,
     fsync,
     move,
     write_atomically,
-    write_durably,
     write_errors,
 )
 
@@ -57,6 +56,7 @@ COMMIT_LOCK = "commit.lock"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 PURPOSE = "purpose"
 """Field of the plan on which writers may differ."""
+Stamps = tuple[tuple[int, ...] | None, ...]
 _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
@@ -68,6 +68,7 @@ class StagingArea:
         self.directory = pool / STAGING_DIRECTORY
         self._plan: dict[str, Any] = {}
         self._tables: dict[str, bytes] = {}
+        self._written: dict[str, Stamps] = {}
 
     # What is staged
 
@@ -168,13 +169,12 @@ class StagingArea:
     ) -> SealedShard:
         """Write batches as one sealed shard."""
         drawn = self._plan.get("views") == "drawn" if self._plan else self.drawn
-        shard, files = shard_files(batches, codec, classes, drawn=drawn, replaces=replaces)
         with write_errors(self.directory), self._workplace() as workplace:
-            for file, data in files.items():
-                write_durably(workplace / file, data)
+            shard = write_shard(workplace, batches, codec, classes, drawn=drawn, replaces=replaces)
             fsync(workplace)
             workplace.rename(self.directory / shard.name)
             fsync(self.directory)
+            self._written[shard.name] = self._stamps(shard)
         return shard
 
     @contextlib.contextmanager
@@ -197,8 +197,11 @@ class StagingArea:
     def check(self, shard: SealedShard) -> None:
         """Read a shard's files, wherever an interrupted commit has left them, and compare their digests.
 
-        A damaged shard is forgotten, so that its batches are done again.
+        Those that were written here, and that nobody has touched since, need not be read again. A damaged
+        shard is forgotten, so that its batches are done again.
         """
+        if self._written.get(shard.name) == (stamps := self._stamps(shard)) and None not in stamps:
+            return
         for file, facts in ((VIEWS, shard.views), (LABELS, shard.labels)):
             path = self.file(shard, file)
             if not path.exists() or file_digest(path) != facts.digest:
@@ -208,6 +211,12 @@ class StagingArea:
                     where=path,
                     hint="run the same command again to redo its batches",
                 )
+
+    def _stamps(self, shard: SealedShard) -> Stamps:
+        """Return what changes whenever the bytes of a shard's files are changed, by whatever means."""
+        paths = [self.file(shard, name) for name in (VIEWS, LABELS)]
+        stats = [path.stat() if path.exists() else None for path in paths]
+        return tuple(s and (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats)
 
     def publish(self, shard: SealedShard) -> None:
         """Move a sealed shard's files to their place in the pool. Doing it twice does no harm."""

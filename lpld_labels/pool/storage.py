@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 
 import pyarrow as pa
 from pyarrow import fs
@@ -47,12 +49,56 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: Path, data: bytes | pa.Buffer) -> None:
+def write_durably(path: Path, data: bytes) -> None:
     """Write a file of its own and make its bytes survive a power cut; its name may not."""
     with path.open("wb") as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+class DigestingFile:
+    """A new file that is digested while it is written, and durable when it is closed.
+
+    size: bytes written so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("wb")
+        self._state = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of what was written."""
+        return self._state.hexdigest()
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def write(self, data: bytes) -> int:
+        """Write and digest."""
+        self._state.update(data)
+        self.size += len(data)
+        return self._stream.write(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __enter__(self) -> DigestingFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stream:
+            if error is None:
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
 
 
 def write_atomically(path: Path, data: bytes, *, within: Path | None = None) -> None:

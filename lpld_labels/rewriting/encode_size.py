@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from lpld_labels.codecs import Codec
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch, labels_file, views_file
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.shard_files import write_labels, write_views
 from lpld_labels.pool.sizes import PoolSize, encoded_fixed_bytes
 
 WEIGHED_BATCHES = 16
@@ -49,7 +52,9 @@ def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey], views: Views
 
 def _views_file(batches: Sequence[LabelBatch]) -> int:
     """Return the bytes of a views file that holds the batches."""
-    return len(views_file([replace(batch, key=BatchKey(0, n)) for n, batch in enumerate(batches)]))
+    sink = pa.MockOutputStream()
+    write_views(sink, [replace(batch, key=BatchKey(0, n)) for n, batch in enumerate(batches)])
+    return int(sink.size())
 
 
 def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
@@ -58,4 +63,6 @@ def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
         EncodedBatch.make(replace(batch, key=BatchKey(0, number)), codec.encode(batch.labels))
         for number, batch in enumerate(batches)
     ]
-    return len(labels_file(encoded, codec, batches[0].classes)[0])
+    sink = pa.MockOutputStream()
+    write_labels(sink, encoded, codec, batches[0].classes)
+    return int(sink.size())

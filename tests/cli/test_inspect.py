@@ -13,6 +13,7 @@ import torch
 from click.testing import Result
 
 from lpld_labels import LineageStep
+from lpld_labels.format import schema
 from lpld_labels.inspection.summary import pickle_layout_bytes
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 
@@ -31,7 +32,7 @@ KEYS = {
     "content_digest",
     "lineage",
 }
-COMPONENTS = ["crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "container"]
+COMPONENTS = list(schema.COMPONENTS)
 
 
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8"])

@@ -90,7 +90,8 @@ class Disturbance:
             if not set(mode) & set("wax+"):
                 return real(file, mode, *args, **more)
             opened = self.meet("open", lambda: real(file, mode, *args, **more))
-            return _File(opened, self)
+            # Buffered as ever: a Parquet file has dozens of little writes, and none of them is special.
+            return io.BufferedWriter(_File(opened, self), 1 << 24) if "b" in mode else _File(opened, self)
 
         io.open = builtins.open = patched
 
@@ -99,9 +100,7 @@ class Disturbance:
 
         def patched(writer: Any, where: Any, *args: Any, **more: Any) -> None:
             if isinstance(where, str | os.PathLike):
-                # One write per file: a Parquet file has dozens, and none of them is special.
-                raw = io.open(where, "wb")  # noqa: SIM115, UP020
-                handle = io.BufferedWriter(raw, 1 << 24)
+                handle = io.open(where, "wb")  # noqa: SIM115, UP020
                 real(writer, handle, *args, **more)
                 writer.file_handle = handle
             else:

@@ -15,7 +15,8 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.codecs import CODECS, register_codec
-from lpld_labels.codecs.base import CanonicalBytes, Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 from lpld_labels.loader import pool_loader

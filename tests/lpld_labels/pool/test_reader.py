@@ -24,7 +24,7 @@ from lpld_labels.errors import (
 )
 from lpld_labels.pool.label_pages import LabelPages
 from lpld_labels.pool.proven_parquet import ProvenParquet
-from lpld_labels.pool.shard import label_schema
+from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.views_source import StoredViews
 from tests.factories import assert_same_views, make_batches, write_pool
 

@@ -19,18 +19,21 @@ from tests.lpld_labels.pool.test_writer import digest_of, open_writer
 
 
 @pytest.mark.parametrize("file", ["views.parquet", "labels.parquet"])
-def test_a_flipped_bit_is_not_published(tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["by the same writer", "by another"])
+def test_a_flipped_bit_is_not_published(tmp_path: Path, file: str, again: bool) -> None:
     path = tmp_path / "pool"
     with open_writer(path) as writer:
         writer.extend(make_batches(1, 4))
         writer.flush()
         writer.extend(make_batches(2, 4))
     (victim, *_) = sorted((path / "staging").glob(f"00000*/{file}"))
-    data = bytearray(victim.read_bytes())
-    data[len(data) // 2] ^= 1
-    victim.write_bytes(data)
-    with open_writer(path) as writer, pytest.raises(PoolCorruptError, match="run the same command again"):
-        writer.commit()
+    with victim.open("r+b") as stream:
+        stream.seek(100)
+        (byte,) = stream.read(1)
+        stream.seek(100)
+        stream.write(bytes([byte ^ 1]))
+    with pytest.raises(PoolCorruptError, match="run the same command again"):
+        (open_writer(path) if again else writer).commit()
     assert not (path / "pool.json").exists()
     with open_writer(path) as writer:
         assert len(writer.keys) == 4, "the other shard is as good as before"
