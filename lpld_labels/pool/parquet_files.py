@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +46,7 @@ def table_bytes(table: pa.Table, *, use_dictionary: bool | list[str]) -> bytes:
         table,
         sink,
         compression="zstd",
-        use_dictionary=use_dictionary,
+        use_dictionary=cast("bool", use_dictionary),
         row_group_size=MAX_GROUP_ROWS,
         **page_settings(),
     )

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
+from lpld_labels.format import arrow
 from lpld_labels.format import views as view_rows
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.json_fields import FieldReader
@@ -99,7 +100,7 @@ class SealedShard:
 
     @property
     def keys(self) -> list[BatchKey]:
-        epochs, batches = self.batches["epoch"].to_pylist(), self.batches["batch"].to_pylist()
+        epochs, batches = arrow.integers(self.batches["epoch"]), arrow.integers(self.batches["batch"])
         return [BatchKey(e, b) for e, b in zip(epochs, batches, strict=True)]
 
 
@@ -185,7 +186,7 @@ def _views_file(batches: Sequence[EncodedBatch]) -> pa.Buffer:
         sink,
         VIEW_SCHEMA,
         compression="zstd",
-        use_dictionary=[name for name in VIEW_SCHEMA.names if name != "slot"],
+        use_dictionary=cast("bool", [name for name in VIEW_SCHEMA.names if name != "slot"]),
         column_encoding=_SLOT_ENCODING,
         write_statistics=["epoch", "batch"],
         **page_settings(),
@@ -214,7 +215,7 @@ def labels_file(
         sink,
         schema,
         compression="none",
-        use_dictionary=["epoch", "batch"],
+        use_dictionary=cast("bool", ["epoch", "batch"]),
         column_encoding=_SLOT_ENCODING if "slot" in schema.names else None,
         write_statistics=["epoch", "batch"],
         **page_settings(),
