@@ -201,7 +201,7 @@ def _write_page(options: Options, path: Path) -> None:
     from lpld_core.image_pages import recovery_page
     from lpld_core.images.real_images import RealFolder
     from lpld_core.recover.folder import RECORD_FILE
-    from lpld_labels.format.manifest import from_json
+    from lpld_labels.format.strict_json import from_json
 
     record = from_json((options.out / RECORD_FILE).read_bytes(), where=str(options.out / RECORD_FILE))
     folders: list[tuple[str, RealFolder]] = [(options.method, RealFolder.open(options.out))]

@@ -106,7 +106,7 @@ class Disturbance:
             else:
                 real(writer, where, *args, **more)
 
-        pq.ParquetWriter.__init__ = patched
+        setattr(pq.ParquetWriter, "__init__", patched)  # noqa: B010  # mypy refuses the plain form
 
 
 class _File(io.RawIOBase):

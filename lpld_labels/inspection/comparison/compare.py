@@ -11,11 +11,10 @@ from typing import Any
 from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.inspection.comparison.relations import NamedPool, Relation, relations
-from lpld_labels.inspection.report.facts import summary_of
 from lpld_labels.inspection.report.runs import Run
 from lpld_labels.inspection.report.sample import choose_batches, matching_labels
 from lpld_labels.inspection.report.settings import settings_of
-from lpld_labels.inspection.summary import PoolSummary
+from lpld_labels.inspection.summary import PoolSummary, summarise
 from lpld_labels.pool.reader import PoolReader
 
 Progress = Callable[[int, int], None]
@@ -75,7 +74,7 @@ def compare_pools(
     found = relations(pools)
     columns = []
     for number, one in enumerate(pools):
-        summary = summary_of(one.pool)
+        summary = summarise(one.pool.location)
         columns.append(
             PoolColumn(
                 name=one.name,

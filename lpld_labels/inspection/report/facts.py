@@ -43,12 +43,12 @@ def gather_facts(
     names: of the classes, where better ones are known than the image folder's directories.
     """
     images = pool.images
-    views = views_by_image(pool)
+    views = pool.views_per_image()
     # Image folders may have more classes than labels have columns; their images count all the same.
     width = max(pool.classes, int(images.classes.max(initial=-1)) + 1)
     epochs, batches = np.unique(pool.index.epochs, return_counts=True)
     return PoolFacts(
-        summary=summary_of(pool, progress=progress),
+        summary=summarise(pool.location),
         names=class_labels(images, width, names),
         images=images,
         image_views=views,
@@ -57,19 +57,6 @@ def gather_facts(
         epochs=epochs.astype(np.int64),
         epoch_batches=batches.astype(np.int64),
     )
-
-
-def summary_of(pool: PoolReader, *, progress: Progress | None = None) -> PoolSummary:
-    """Return what `inspect` says of an open pool."""
-    return summarise(pool, progress=progress)
-
-
-def views_by_image(pool: PoolReader) -> Counts:
-    """Return how many views each image has as itself: int64 [images]. Reads one column of the views."""
-    views = np.zeros(pool.manifest.counts.images, np.int64)
-    for table in pool.view_tables(["image"]):
-        views += np.bincount(table["image"].to_numpy(), minlength=len(views))
-    return views
 
 
 def class_labels(images: ImageTable, classes: int, given: Sequence[str] | None = None) -> list[str]:

@@ -15,12 +15,13 @@ from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspection.report.document import make_report, report_page
-from lpld_labels.inspection.report.facts import gather_facts, summary_of
+from lpld_labels.inspection.report.facts import gather_facts
 from lpld_labels.inspection.report.lineage import commands
 from lpld_labels.inspection.report.meaning import entropy, probabilities
 from lpld_labels.inspection.report.published import PUBLISHED, published_for
 from lpld_labels.inspection.report.sample import MOST_ROWS, take_sample
 from lpld_labels.inspection.report.weight import original_layout
+from lpld_labels.inspection.summary import summarise
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspection.pages import HOSTILE, picture_folder, read_page
 
@@ -254,7 +255,7 @@ def test_commands_repeat_the_lineage(tmp_path: Path) -> None:
         writer.extend(make_batches(1, 1))
         writer.commit(lineage=steps)
     with PoolReader(tmp_path / "pool") as pool:
-        build, prune, encode, imported, unknown = commands(summary_of(pool))
+        build, prune, encode, imported, unknown = commands(summarise(pool.location))
     assert build.startswith("lpld-labels build IMAGES POOL1 --teacher resnet18 --epochs 5 --seed 3")
     assert prune == "lpld-labels prune POOL1 POOL2 --ratio 10 --level batch"
     assert encode == "lpld-labels encode POOL2 POOL3 --codec klt --bytes-per-row 3 --fidelity 0.9"
@@ -266,7 +267,7 @@ def test_the_original_layouts_parts_add_up(tmp_path: Path) -> None:
     for mix in ("cutmix", "none"):
         header = make_header(10, 8, mix)
         pool = write_pool(tmp_path / mix, make_batches(2, 3, mix=mix), header=header)
-        summary = summary_of(pool)
+        summary = summarise(pool.location)
         assert sum(original_layout(summary).values()) == summary.bytes.pickle_layout
 
 
