@@ -30,7 +30,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"loader", "inspection"},
     ),
     "lpld_core": (
-        {"part", "networks"},
+        {"part", "unfinished", "networks"},
         {"teachers"},
         {"images"},
         {"class_statistics"},
