@@ -17,7 +17,7 @@ from typing import Any
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_core.training.trainer import EpochSoFar
 from lpld_core.unfinished import SUFFIX, Pace, require_same_job, sweep, workplace
-from lpld_labels.format.manifest import from_json
+from lpld_labels.format.strict_json import from_json
 from lpld_labels.pool.storage import write_atomically, write_errors
 
 LOG = "log.jsonl"

@@ -48,7 +48,7 @@ def pixel_key(root: Path, table: ImageTable) -> str:
     """
     state = hashlib.sha256(MAGIC)
     # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
-    state.update(f"pillow {PIL.__version__}\n{table.digest()}\n".encode())
+    state.update(f"pillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
     for path, digest in zip(table.paths, table.digests, strict=True):
         if digest is None:
