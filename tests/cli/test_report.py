@@ -32,6 +32,7 @@ def train_log(directory: Path, pool: Path | None, losses: list[float], top1: flo
     if pool is not None:
         with PoolReader(pool) as reader:
             digest = reader.manifest.content_digest
+    directory.mkdir(parents=True, exist_ok=True)
     run = TrainingRun(directory, {"pool": digest})
     for epoch, loss in enumerate(losses):
         accuracy = top1 if epoch == len(losses) - 1 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,6 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.inspection.summary import PoolSummary, summarise
 from lpld_labels.pool.reader import PoolReader
 
-Progress = Callable[[int, int], None]
 Counts = npt.NDArray[np.int64]
 
 
@@ -35,20 +34,18 @@ class PoolFacts:
     epoch_batches: Counts
 
 
-def gather_facts(
-    pool: PoolReader, *, names: Sequence[str] | None = None, progress: Progress | None = None
-) -> PoolFacts:
-    """Return the facts of an open pool. Reads footers, the index and which image each view shows.
+def gather_facts(pool: PoolReader, *, names: Sequence[str] | None = None) -> PoolFacts:
+    """Return the facts of an open pool. Reads the manifest, the index and which image each view shows.
 
     names: of the classes, where better ones are known than the image folder's directories.
     """
     images = pool.images
-    views = pool.views_per_image()
+    views = views_by_image(pool)
     # Image folders may have more classes than labels have columns; their images count all the same.
     width = max(pool.classes, int(images.classes.max(initial=-1)) + 1)
     epochs, batches = np.unique(pool.index.epochs, return_counts=True)
     return PoolFacts(
-        summary=summarise(pool.location),
+        summary=summary_of(pool),
         names=class_labels(images, width, names),
         images=images,
         image_views=views,
@@ -57,6 +54,20 @@ def gather_facts(
         epochs=epochs.astype(np.int64),
         epoch_batches=batches.astype(np.int64),
     )
+
+
+def summary_of(pool: PoolReader) -> PoolSummary:
+    """Return what `inspect` says of an open pool."""
+    return summarise(pool.location)
+
+
+def views_by_image(pool: PoolReader) -> Counts:
+    """Return how many views each image has as itself: int64 [images]."""
+    views = np.zeros(pool.manifest.counts.images, np.int64)
+    for number in range(len(pool)):
+        # Not bincount: a batch shows few of the images, and there may be very many batches.
+        np.add.at(views, pool.images_at(number), 1)
+    return views
 
 
 def class_labels(images: ImageTable, classes: int, given: Sequence[str] | None = None) -> list[str]:

@@ -82,7 +82,7 @@ def test_a_large_pool_takes_little_memory(tmp_path: Path) -> None:
     header = make_header(1000, 1024)
     write_pool(tmp_path / "pool", batches, codec="f16:plain", header=header, images=table).close()
     code = f"""
-import resource, sys
+import sys
 from pathlib import Path
 from lpld_labels import PoolReader
 from lpld_labels.inspection.report.document import make_report, report_page
@@ -90,7 +90,9 @@ with PoolReader({str(tmp_path / "pool")!r}) as pool:
     report = make_report(pool, images=Path({str(tmp_path / "images")!r}))
 report_page(report)
 assert "torch" not in sys.modules
-print(len(report.sample.keys), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+# Not getrusage, which also counts what the process was before it became this program.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(len(report.sample.keys), int(peak.split()[1]) // 1024)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     looked_at, megabytes = map(int, ended.stdout.split())
@@ -226,11 +228,10 @@ def test_names_come_from_directories_or_as_given(tmp_path: Path) -> None:
 
 def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
     """Teacher, lineage, paths, names, runs: whatever they say, the page has one script, and it is its own."""
-    images = replace(make_images(4, 2), paths=[f"{HOSTILE}/{n}\x00\ud800.png"[:40] for n in range(4)])
-    images = replace(images, paths=[path.replace("\ud800", "") for path in images.paths])
+    images = replace(make_images(4, 2), paths=[f"{HOSTILE}/{n}.png" for n in range(4)])
     header = make_header(10, 8)
     header = replace(header, teachers=(replace(header.teachers[0], name=HOSTILE),), ensemble=HOSTILE)
-    step = LineageStep(operation=HOSTILE, parent_digest=HOSTILE, parameters={HOSTILE: [HOSTILE]})
+    step = LineageStep(operation=HOSTILE, parent_digest="a" * 64, parameters={HOSTILE: [HOSTILE]})
     with PoolWriter(tmp_path / "pool", header=header, images=images) as writer:
         writer.extend(make_batches(1, 1, images=images))
         writer.commit(lineage=(step,))
