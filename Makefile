@@ -1,6 +1,7 @@
 # make demo          the whole pipeline on data that ships with a dependency
 # make test          lint, types, tests
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
+# make damage        20,000 damaged pools, none of which may give a wrong label (twenty minutes)
 # make kills         every way to interrupt a command, then run it again (an hour)
 # All set up their environment by themselves and do it again only when pyproject.toml changes.
 
@@ -9,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 LOWEST := .venv-lowest
 
-.PHONY: demo test lint types unit test-lowest kills clean
+.PHONY: demo test lint types unit test-lowest damage kills clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
@@ -30,6 +31,9 @@ unit: $(VENV)/.ready-test
 
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not timing"
+
+damage: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.damage.campaign 20000
 
 # Every file-system call of every command that writes pools: killed there, failed there, run again. And the
 # training process killed at 20 moments instead of 4: no worker may outlive it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from lpld_labels.format.json_fields import FieldReader
@@ -138,7 +137,7 @@ def check_files(files: Sequence[FileEntry], *, drawn: bool, reader: FieldReader)
         raise reader.error("files", f"at most {MAX_FILES} files", len(files))
     names: dict[str, list[str]] = {role: [] for role in FILE_ROLES}
     for entry in files:
-        names[entry.role].append(PurePosixPath(entry.path).name)
+        names[entry.role].append(entry.path.rsplit("/", 1)[-1])
     for role in ("batches", "images"):
         if len(names[role]) != 1:
             raise reader.error("files", f"one file of role {role}", len(names[role]))

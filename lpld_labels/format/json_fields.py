@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ IGNORABLE = "must_understand"
 """An unknown field is refused unless its value is an object with ``"must_understand": false``."""
 MAX_INTEGER = 2**63 - 1
 _SHOWN = 200
-_HEX = frozenset("0123456789abcdef")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class FieldReader:
@@ -71,7 +72,7 @@ class FieldReader:
     def digest(self, name: str) -> str:
         """Read 64 lower-case hex digits."""
         value = self._take(name)
-        if not isinstance(value, str) or len(value) != 64 or not set(value) <= _HEX:
+        if not isinstance(value, str) or _DIGEST.fullmatch(value) is None:
             raise self.error(name, "64 lower-case hex digits", _shown(value))
         return value
 

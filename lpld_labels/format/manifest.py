@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lpld_labels.errors import FormatVersionError, ManifestError
@@ -182,7 +183,13 @@ class Manifest:
 
     def files_of(self, role: FileRole) -> tuple[FileEntry, ...]:
         """Return the files of one role in manifest order."""
-        return tuple(entry for entry in self.files if entry.role == role)
+        return self._by_role.get(role, ())
+
+    @cached_property
+    def _by_role(self) -> dict[str, tuple[FileEntry, ...]]:
+        """Pools have up to thousands of files, and readers ask with every shard they open."""
+        roles = {entry.role for entry in self.files}
+        return {role: tuple(entry for entry in self.files if entry.role == role) for role in roles}
 
     def dump(self) -> bytes:
         """Return the JSON form: UTF-8, sorted keys, one trailing newline."""

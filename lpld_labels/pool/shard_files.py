@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from lpld_labels.pool.parquet_files import footer_metadata, page_settings
 from lpld_labels.pool.storage import DigestingFile
 
 T = TypeVar("T")
-Sink = DigestingFile | pa.NativeFile
+Sink: TypeAlias = DigestingFile | pa.NativeFile
 # Slots count up within a batch, so their differences are constant and cost next to nothing.
 _SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
 

@@ -140,7 +140,7 @@ def _same(found: dict[str, Any], expected: dict[str, Any], *, exact: bool) -> bo
         return found == expected
     # The last bits of a matrix product are the processor's.
     first, second = (np.frombuffer(bytes.fromhex(d.pop("labels")), d["dtype"]) for d in (found, expected))
-    return found == expected and np.allclose(first, second, atol=1e-5)
+    return found == expected and bool(np.allclose(first, second, atol=1e-5))
 
 
 def main() -> int:
