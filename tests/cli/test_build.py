@@ -348,3 +348,6 @@ def test_a_network_without_batchnorm_labels(images: Path, tmp_path: Path, cli: C
     verified = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", SIDE, "--json")
     assert verified.exit_code == 0, verified.stderr
     assert json.loads(verified.stdout)["teacher"]["largest_difference"] < 0.01
+    other = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", 2 * SIDE)
+    one_line_error(other, "views have another size", f"--size {SIDE}")
+    assert cli("verify", tmp_path / "pool", "--size", SIDE).exit_code == 2
