@@ -182,9 +182,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
         with progress_bar(f"{options.method} images") as progress:
             summary = _make(options, teacher, progress)
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped: what is done is safe in {options.out}; run the same command again", err=True
-        )
+        click.echo(f"stopped: what is done is safe in {options.out}; run the same command again", err=True)
         raise
     _show(options, summary)
 

@@ -43,8 +43,8 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
     digest of every batch. Names every damaged file. With --images and --teacher it then makes the
     views of sampled batches again, runs the teacher on them and compares labels as they are stored
-    (logits, or probabilities); the first row that differs is named. Views have the pool's size. A pool of several teachers wants
-    all of them, in order. Exit code 0: all is well, 1: not.
+    (logits, or probabilities); the first row that differs is named. Views have the pool's size. A pool
+    of several teachers wants all of them, in order. Exit code 0: all is well, 1: not.
 
     \b
     Examples:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-
 _GAP = 2
 _BACKGROUND = (255, 255, 255)
 

@@ -176,9 +176,7 @@ class _Training:
             if self._progress is not None:
                 self._progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
 
-        return self.trainer.run_epoch(
-            epoch, self._batches(), steps=steps, begin=begin, after_step=after_step
-        )
+        return self.trainer.run_epoch(epoch, self._batches(), steps=steps, begin=begin, after_step=after_step)
 
     def _batches(self) -> Iterator[tuple[torch.Tensor, LossOf]]:
         device = self.trainer.device

@@ -101,7 +101,9 @@ def test_a_budget_below_the_smallest_possible(cli: Cli, pool: Path, tmp_path: Pa
 def test_a_pool_of_incomplete_batches_can_be_planned(cli: Cli, tmp_path: Path) -> None:
     """It was priced as if they were full, and nothing was found to prune."""
     batches = make_batches(6, 2, rows=30, classes=200)
-    write_pool(tmp_path / "pool", batches, header=make_header(200, 128), images=make_images(classes=200)).close()
+    write_pool(
+        tmp_path / "pool", batches, header=make_header(200, 128), images=make_images(classes=200)
+    ).close()
     size = sum(file.stat().st_size for file in (tmp_path / "pool").rglob("*") if file.is_file())
     whole = cli("plan", tmp_path / "pool", "--budget", size + 3000, "--codec", "f16", "--json")
     assert whole.exit_code == 0, whole.output

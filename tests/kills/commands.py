@@ -274,9 +274,7 @@ COMMANDS = {
         Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
         Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
         Command(name="squeeze", make=make_images_to_label, run=run_squeeze, modules=_METHOD),
-        Command(
-            name="squeeze-train", make=make_many_images_to_label, run=run_squeeze_train, modules=_METHOD
-        ),
+        Command(name="squeeze-train", make=make_many_images_to_label, run=run_squeeze_train, modules=_METHOD),
         Command(name="recover", make=make_statistics, run=run_recover, modules=_METHOD),
         Command(name="train", make=make_pool_to_train_on, run=run_train, modules=_METHOD),
     )

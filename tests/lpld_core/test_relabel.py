@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpld_core.part import Part
-from lpld_core.relabel.rehearsal import require_room
 from lpld_core.relabel.build import BuildResult, LabelJob, build_pool, wanted_batches
+from lpld_core.relabel.rehearsal import require_room
 from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
 from lpld_labels.errors import (
     InvalidArgumentError,

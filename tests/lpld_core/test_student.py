@@ -239,7 +239,9 @@ def test_narrow_networks_are_not_trained_channels_last() -> None:
 def test_stopped_within_an_epoch_a_student_goes_on_there(
     pool_path: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: str
 ) -> None:
-    settings = replace(SETTINGS, epochs=2, student_temperature=temperature, temperature=0.02, rate_steps="step")
+    settings = replace(
+        SETTINGS, epochs=2, student_temperature=temperature, temperature=0.02, rate_steps="step"
+    )
     with PoolReader(pool_path) as pool:
         whole = train_student(pool, images, tmp_path / "whole", settings)
         monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
@@ -281,7 +283,11 @@ def test_stopped_anywhere_a_teacher_goes_on_there(
     def job(name: str) -> TeacherJob:
         views, recipe = LabelRecipe(batch_size=9), TrainSettings(epochs=2, learning_rate=0.01)
         return TeacherJob(
-            out=tmp_path / f"{name}.safetensors", network=NETWORK, size=(SIDE, SIDE), views=views, recipe=recipe
+            out=tmp_path / f"{name}.safetensors",
+            network=NETWORK,
+            size=(SIDE, SIDE),
+            views=views,
+            recipe=recipe,
         )
 
     train_teacher(images, job("whole"))
@@ -312,7 +318,8 @@ def test_validation_classes_are_known_by_their_names(pool_path: Path, images: Pa
     once = replace(SETTINGS, epochs=1)
     with PoolReader(pool_path) as pool:
         with pytest.raises(
-            InvalidArgumentError, match=r"expected class0, class1, class2, got class1, class2, zebra.*by-order"
+            InvalidArgumentError,
+            match=r"expected class0, class1, class2, got class1, class2, zebra.*by-order",
         ):
             train_student(
                 pool, images, tmp_path / "a", once, validation=ValidationSet(other, size=(SIDE, SIDE))
