@@ -41,7 +41,8 @@ class PlanRow:
     """One way to fit the budget.
 
     ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too. keep_partial: the pool has no
-    complete batch, so its incomplete ones are what is pruned. batches, rows: what stays. bytes: estimate of the whole pool.
+    complete batch, so its incomplete ones are what is pruned. batches, rows: what stays.
+    bytes: estimate of the whole pool.
     """
 
     request: CodecRequest

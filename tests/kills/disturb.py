@@ -20,8 +20,9 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 
 How = Literal["kill", "interrupt", "tear", "fail", "full"]
-"""kill: before the call. interrupt: Ctrl-C before it. tear: in the middle of a write (other calls: after it). fail: the call fails with
-EIO. full: this and all later calls that need room fail with ENOSPC, writes after half of their bytes."""
+"""kill: before the call. interrupt: Ctrl-C before it. tear: in the middle of a write (other calls: after
+it). fail: the call fails with EIO. full: this and all later calls that need room fail with ENOSPC, writes
+after half of their bytes."""
 HOWS: tuple[How, ...] = ("kill", "interrupt", "tear", "fail", "full")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _NEED_ROOM = ("open", "write", "fsync", "mkdir")

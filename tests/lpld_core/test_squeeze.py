@@ -140,5 +140,5 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
         assert len(calls) == 12
         assert again.digest() == whole.digest()
         assert torch.equal(again.counts, whole.counts)
-    with pytest.raises(PoolConflictError, match="'seed' differs .expected 0, got 1"):
+    with pytest.raises(PoolConflictError, match=r"'seed' differs .expected 0, got 1"):
         squeeze_folder(teacher, folder, replace(settings, seed=1), unfinished=kept)

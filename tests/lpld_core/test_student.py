@@ -18,7 +18,7 @@ from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.training.evaluate import ValidationSet
 from lpld_core.training.presets import LabelRecipe
-from lpld_core.training.settings import TrainSettings
+from lpld_core.training.settings import StudentTemperature, TrainSettings
 from lpld_core.training.student import epoch_steps, train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_core.training.trainer import Trainer
@@ -237,11 +237,14 @@ def test_narrow_networks_are_not_trained_channels_last() -> None:
 
 @pytest.mark.parametrize("temperature", ["teacher", "calibrated"])
 def test_stopped_within_an_epoch_a_student_goes_on_there(
-    pool_path: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: str
+    pool_path: Path,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temperature: StudentTemperature,
 ) -> None:
-    settings = replace(
-        SETTINGS, epochs=2, student_temperature=temperature, temperature=0.02, rate_steps="step"
-    )
+    settings = replace(SETTINGS, epochs=2, temperature=0.02, rate_steps="step")
+    settings = replace(settings, student_temperature=temperature)
     with PoolReader(pool_path) as pool:
         whole = train_student(pool, images, tmp_path / "whole", settings)
         monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
@@ -317,10 +320,8 @@ def test_validation_classes_are_known_by_their_names(pool_path: Path, images: Pa
     (other / "class0").rename(other / "zebra")
     once = replace(SETTINGS, epochs=1)
     with PoolReader(pool_path) as pool:
-        with pytest.raises(
-            InvalidArgumentError,
-            match=r"expected class0, class1, class2, got class1, class2, zebra.*by-order",
-        ):
+        both = r"expected class0, class1, class2, got class1, class2, zebra.*by-order"
+        with pytest.raises(InvalidArgumentError, match=both):
             train_student(
                 pool, images, tmp_path / "a", once, validation=ValidationSet(other, size=(SIDE, SIDE))
             )
