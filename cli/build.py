@@ -138,7 +138,7 @@ class Options:
 @click.option(
     "--seal-seconds",
     type=click.FloatRange(0),
-    default=120.0,
+    default=45.0,
     show_default=True,
     help="How often finished work is made safe against a crash.",
 )
@@ -147,7 +147,12 @@ def command(**given: Any) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
     Run the same command again after a crash or Ctrl-C: finished batches are kept. Run it with a
-    smaller --ratio to grow a pool: only the difference is labelled.
+    smaller --ratio to grow a pool: only the difference is labelled. Two views are labelled in memory
+    before anything is written, so what cannot work is told at once.
+
+    Images are shown as their files store them: EXIF orientation is not applied. Samples of 16 bits are
+    scaled to 8; images of floating-point or 32-bit samples are refused. Files in class folders that are
+    no images by their names are passed over and named; hidden folders and __MACOSX are no classes.
 
     \b
     Examples:

@@ -61,7 +61,7 @@ class LabelJob:
     seed: int = 0
     ratio: float = 1.0
     codec: str = "f16"
-    seal_seconds: float = 120.0
+    seal_seconds: float = 45.0
     image_cache: Path | None = None
     replayable_by: Replayer | None = None
 
