@@ -35,8 +35,9 @@ test-lowest: $(LOWEST)/.ready
 damage: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.damage.campaign 20000
 
-# Every file-system call of every command that writes pools: killed there, failed there, run again. And the
-# training process killed at 20 moments instead of 4: no worker may outlive it.
+# Every file-system call of every command that writes pools, statistics, images or students: killed there,
+# interrupted there, failed there, run again. And the training process killed at 20 moments instead of 4: no
+# worker may outlive it.
 kills: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.kills
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py

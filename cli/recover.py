@@ -23,6 +23,7 @@ from lpld_core.recover.settings import (
 )
 
 from .console import print_json
+from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
 from .parameters import parse_part
@@ -162,7 +163,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     cda    sre2l with crops that start whole and shrink
     rded   no optimisation: the teacher's favourite crops of real images, stitched 2 x 2
 
-    Run the same command again after a crash or Ctrl-C: finished groups are kept. OUT gets
+    Run the same command again after a crash or Ctrl-C: it goes on where it was. OUT gets
     recover.json with all settings and contact_sheet.png to look at; --html writes a page.
 
     \b
@@ -181,14 +182,14 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     options = _options(given, files)
     _check(options)
     options.prepare_machine()
+    if options.real is not None:
+        look_over(options.real)
     teacher = options.load()
     try:
         with progress_bar(f"{options.method} images") as progress:
             summary = _make(options, teacher, progress)
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped: finished groups are safe in {options.out}; run the same command again", err=True
-        )
+        click.echo(f"stopped: what is done is safe in {options.out}; run the same command again", err=True)
         raise
     _show(options, summary)
     if options.html is not None and summary.complete:
