@@ -1,6 +1,7 @@
 # make demo          the whole pipeline on data that ships with a dependency
 # make test          lint, types, tests
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
+# make docs          the documentation site, in site/
 # make kills         every way to interrupt a command, then run it again (an hour)
 # All set up their environment by themselves and do it again only when pyproject.toml changes.
 
@@ -9,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 LOWEST := .venv-lowest
 
-.PHONY: demo test lint types unit test-lowest kills clean
+.PHONY: demo test lint types unit test-lowest docs kills clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
@@ -30,6 +31,10 @@ unit: $(VENV)/.ready-test
 
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not timing"
+
+# Strict: a link that leads nowhere is an error. Needs no network.
+docs: $(VENV)/.ready-docs
+	$(RUN)/python -m mkdocs build --strict
 
 # Every file-system call of every command that writes pools: killed there, failed there, run again. And the
 # training process killed at 20 moments instead of 4: no worker may outlive it.
@@ -60,4 +65,4 @@ $(LOWEST)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build *.egg-info demo_output
+	rm -rf $(VENV) $(LOWEST) build dist site *.egg-info demo_output
