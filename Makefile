@@ -34,7 +34,7 @@ test-lowest: $(LOWEST)/.ready
 
 # Strict: a link that leads nowhere is an error. Needs no network.
 docs: $(VENV)/.ready-docs
-	$(RUN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
 
 # Every file-system call of every command that writes pools: killed there, failed there, run again. And the
 # training process killed at 20 moments instead of 4: no worker may outlive it.
