@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 import re
 
 import click
@@ -37,7 +38,7 @@ def _section(command: click.Command, context: click.Context) -> str:
 def _prose(text: str) -> str:
     """Return a help text: paragraphs, and what click prints as it stands in code blocks."""
     blocks = []
-    for paragraph in re.split(r"\n\s*\n", text.replace("\f", "")):
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if not paragraph.startswith("\b"):
             blocks.append(html.escape(" ".join(paragraph.split()), quote=False))
             continue
