@@ -20,7 +20,7 @@ line is wrong, 130 that it was interrupted.
 
 def cli_page() -> str:
     """Return the page as Markdown: the program, then each command with usage, text and options."""
-    context = click.Context(group, info_name=PROGRAM)
+    context = click.Context(group, info_name=PROGRAM, **group.context_settings)
     parts = [INTRODUCTION, _section(group, context)]
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -43,10 +43,11 @@ def _prose(text: str) -> str:
             blocks.append(html.escape(" ".join(paragraph.split()), quote=False))
             continue
         title, _, rest = paragraph.removeprefix("\b").lstrip("\n").partition("\n")
-        if title.endswith(":") and rest:
-            blocks.append(f"{html.escape(title, quote=False)}\n\n{_code(rest)}")
-        else:
-            blocks.append(_code(f"{title}\n{rest}"))
+        if title.endswith(":") or not rest:
+            blocks.append(html.escape(title, quote=False))
+            title = ""
+        if rest:
+            blocks.append(_code(f"{title}\n{rest}".lstrip("\n")))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -17,14 +17,15 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
-    "README.md": "index.md",
+    "README.md": "results.md",
     "examples": "reference/examples.md",
     "lpld_labels/SPEC.md": "reference/format.md",
     "CHANGELOG.md": "reference/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
 }
-"""Path in the repository -> page of the site. Files among them become that page."""
+"""Path in the repository -> page of the site. Files among them become that page; the README's results."""
+RESULTS = re.compile(r"<!-- results: [^\n]*-->\n(.*)<!-- end of results -->", re.DOTALL)
 COPIES = "repository"
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
@@ -54,7 +55,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if place is None:
             return match[0]
         page_of_it = PAGES.get(place) or _example_page(place)
-        if page_of_it is not None and place.endswith(".py"):
+        if place == "README.md":
+            anchor = ""
+        elif page_of_it is not None and place.endswith(".py"):
             anchor = f"#{Path(place).stem.replace('_', '-')}"
         target = page_of_it or f"{COPIES}/{place}"
         return posixpath.relpath(target, posixpath.dirname(here) or ".") + anchor
@@ -64,11 +67,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _made_pages() -> dict[str, str]:
     """Return the Markdown of every page that is not a file of docs/."""
-    pages = {
-        page: (ROOT / place).read_text()
-        for place, page in PAGES.items()
-        if page != "index.md" and (ROOT / place).is_file()
-    }
+    pages = {page: (ROOT / place).read_text() for place, page in PAGES.items() if (ROOT / place).is_file()}
+    (results,) = RESULTS.findall(pages["results.md"])
+    # Inside HTML, Markdown is Markdown only where it is said to be.
+    pages["results.md"] = "# Results\n" + results.replace("\n###", "\n##").replace(
+        "<details>", "<details markdown>"
+    )
     return {**pages, "reference/cli.md": cli_page(), "reference/examples.md": _examples_page()}
 
 
@@ -91,8 +95,6 @@ def _outside(target: str, page: str) -> str | None:
     if re.match(r"[a-z]+:", target):
         return None
     origin = {made: place for place, made in PAGES.items()}.get(page, f"docs/{page}")
-    if page == "index.md":
-        origin = "docs/index.md"
     place = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
     if origin.startswith("docs/") and place.startswith("docs/"):
         return None

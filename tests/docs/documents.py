@@ -18,10 +18,12 @@ DOCUMENTS = [
 NAMES = [path.relative_to(PROJECT).as_posix() for path in DOCUMENTS]
 
 FENCE = re.compile(
-    r"(?P<mark>^[ ]*<!-- not run: [^\n]+ -->\n)?^(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^[ ]*```$",
+    r"(?P<mark>^[ ]*<!-- not run: [^\n]+ -->\n)?"
+    r"^(?P<indent>[ ]*)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^[ ]*```$",
     re.MULTILINE | re.DOTALL,
 )
-NOT_PROSE = re.compile(r"^[ ]*```.*?^[ ]*```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+FENCED = r"^[ ]*```.*?^[ ]*```$"
+NOT_PROSE = re.compile(rf"{FENCED}|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +66,10 @@ def anchors(text: str) -> set[str]:
     """Return what a link's `#...` may name: headings as GitHub and the site write them."""
     found: Counter[str] = Counter()
     names = set()
-    for heading in re.findall(r"^#{1,6} (.+)$", NOT_PROSE_KEEPING_CODE.sub("", text), flags=re.MULTILINE):
+    prose = re.sub(FENCED, "", text, flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#{1,6} (.+)$", prose, flags=re.MULTILINE):
         plain = re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading).strip().lower()
         slug = re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", plain))
         names.add(f"{slug}-{found[slug]}" if found[slug] else slug)
         found[slug] += 1
     return names
-
-
-NOT_PROSE_KEEPING_CODE = re.compile(r"^[ ]*```.*?^[ ]*```$", re.MULTILINE | re.DOTALL)

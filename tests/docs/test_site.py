@@ -43,11 +43,13 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 def test_every_page_and_picture_that_is_linked_is_there(site: Path) -> None:
-    missing = []
-    for page in site.rglob("*.html"):
-        for target in re.findall(r"(?:href|src)=\"([^\"#:]+)(?:#[^\"]*)?\"", page.read_text()):
-            if page.name != "404.html" and not (page.parent / html.unescape(target)).exists():
-                missing.append((page.name, target))
+    link = re.compile(r"(?:href|src)=\"([^\"#:]+)(?:#[^\"]*)?\"")
+    missing = [
+        (page.name, target)
+        for page in site.rglob("*.html")
+        for target in link.findall(page.read_text())
+        if page.name != "404.html" and not (page.parent / html.unescape(target)).exists()
+    ]
     assert missing == []
 
 

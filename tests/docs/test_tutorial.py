@@ -1,4 +1,4 @@
-"""The tutorial's commands lead from a folder of images to a student, in the order in which they stand there."""
+"""The tutorial's commands lead from a folder of images to a student, in their order."""
 
 from __future__ import annotations
 

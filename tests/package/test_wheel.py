@@ -1,4 +1,4 @@
-"""The wheel in an environment without torch: everything that needs none works, the rest says what to install."""
+"""The wheel without torch: what needs none works, the rest says what to install."""
 
 from __future__ import annotations
 
