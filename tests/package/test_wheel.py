@@ -24,11 +24,12 @@ class Installed:
     bin: Path
     work: Path
 
-    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment, where the repository cannot be seen."""
         command = [str(self.bin / str(words[0])), *map(str, words[1:])]
+        variables["PATH"] = str(self.bin)
         return subprocess.run(
-            command, cwd=self.work, capture_output=True, text=True, check=False, env={"PATH": str(self.bin)}
+            command, cwd=self.work, capture_output=True, text=True, check=False, env=variables
         )
 
     def labels(self, *words: object) -> str:
@@ -119,6 +120,19 @@ def test_a_command_that_needs_torch_says_what_to_install(
     assert ended.stdout == ""
     assert ended.stderr.count("\n") == 1, ended.stderr
     assert ended.stderr.endswith(f"pip install 'lpld-labels[{extra}]'\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_as_documented(project: Path, installed: Installed, shell: str) -> None:
+    line = f"_LPLD_LABELS_COMPLETE={shell}_source lpld-labels"
+    assert line in (project / "docs" / "howto" / "install.md").read_text()
+    script = installed.run("lpld-labels", _LPLD_LABELS_COMPLETE=f"{shell}_source").stdout
+    assert f"_LPLD_LABELS_COMPLETE={shell}_complete" in script
+
+
+def test_commands_are_completed(installed: Installed) -> None:
+    asked = {"COMP_WORDS": "lpld-labels pru", "COMP_CWORD": "1", "_LPLD_LABELS_COMPLETE": "bash_complete"}
+    assert installed.run("lpld-labels", **asked).stdout == "plain,prune\n"
 
 
 def test_type_information_is_shipped(installed: Installed) -> None:
