@@ -41,3 +41,11 @@ def test_every_extra_that_is_recommended_installs_the_module(project: Path) -> N
     for module, extra in EXTRAS.items():
         name = {"sklearn": "scikit-learn"}.get(module, module)
         assert any(re.match(rf"{name}\b", line) for line in extras[extra]), (module, extra)
+
+
+def test_the_citation_is_one(project: Path) -> None:
+    citation = yaml.safe_load((project / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    paper = citation["preferred-citation"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Xiao", "He"]
+    assert paper["title"] in (project / "docs" / "faq.md").read_text()
