@@ -62,7 +62,8 @@ def _code(text: str) -> str:
 def _options(command: click.Command, context: click.Context) -> str:
     """Return a table of the options, in the order of --help."""
     records = [record for param in command.get_params(context) if (record := param.get_help_record(context))]
-    rows = [f"| {_names(names)} | {_cell(meaning)} |" for names, meaning in records]
+    # Arguments are in the usage and explained by the text.
+    rows = [f"| {_names(names)} | {_cell(meaning)} |" for names, meaning in records if meaning]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 
 
