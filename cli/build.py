@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lpld_core.relabel.build import BuildResult
     from lpld_core.relabel.replayable import Replayer
     from lpld_core.teachers.ensemble import TeacherChoice
+    from lpld_labels.format.schema import Views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class Options:
     resize: str | None
     replayable_by: Replayer | None
     codec: str
+    views: Views
     fewer_classes: bool
     device: str
     amp: bool
@@ -115,6 +117,13 @@ class Options:
     default="f16",
     show_default=True,
     help="How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool later).",
+)
+@click.option(
+    "--views",
+    type=click.Choice(["stored", "drawn"]),
+    default="stored",
+    show_default=True,
+    help="Keep the views in files, or let readers draw them again from the seed: smaller.",
 )
 @click.option(
     "--fewer-classes",
@@ -233,6 +242,7 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
         seed=options.seed,
         ratio=options.ratio,
         codec=options.codec,
+        views=options.views,
         seal_seconds=options.seal_seconds,
         image_cache=options.image_cache,
         replayable_by=options.replayable_by,

@@ -25,10 +25,8 @@ class Line:
 def pool_line(images: str, ratio: int, pool: Path, run: Path) -> Line:
     """Weigh a pool and look up what its student reached."""
     from lpld_labels.inspection.summary import summarise
-    from lpld_labels.pool.reader import PoolReader
 
-    with PoolReader(pool) as reader:
-        summary = summarise(reader)
+    summary = summarise(pool)
     last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
     return Line(
         name=f"{images}, {ratio}x",

@@ -11,6 +11,7 @@ from .parameters import ByteSize
 from .progress import progress_bar
 
 if TYPE_CHECKING:
+    from lpld_labels.format.schema import Views
     from lpld_labels.rewriting.encode import EncodeResult
 
 
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 @click.argument("out", type=click.Path())
 @click.option(
     "--codec",
-    required=True,
     help="f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16 or 32) or klt.",
+)
+@click.option(
+    "--views",
+    type=click.Choice(["stored", "drawn"]),
+    help="Keep views in files, or leave them to be drawn when read.  [default: as POOL does]",
 )
 @click.option("--fidelity", type=float, help="klt: share of the information to keep.  [default: 0.97]")
 @click.option("--temperature", type=float, help="klt: at which labels will be used.  [default: 20]")
@@ -33,8 +38,20 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--force", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bool, **options: Any) -> None:
-    """Write POOL to OUT with its labels stored by another codec; views stay as they are.
+def command(
+    pool: str,
+    out: str,
+    codec: str | None,
+    views: Views | None,
+    jobs: int,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write POOL to OUT with its labels stored by another codec, or its views stored otherwise.
+
+    With --views alone, labels are copied as they are. Views that `build` drew can be left out: readers
+    draw the same again.
 
     "Kept" is the share of the labels' information that survives at a temperature T, 1 - KL(p||q) /
     KL(p||uniform), measured on rows the codec was not fitted to. Running the same command again goes
@@ -55,6 +72,8 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
       lpld-labels encode pool small --codec klt --fidelity 0.99 --temperature 1
       lpld-labels encode pool small --codec klt --budget 300MB --jobs 4
       lpld-labels encode pool half --codec int8
+      lpld-labels encode pool small --codec klt --views drawn
+      lpld-labels encode small again --views stored
     """
     demands = [name for name in ("fidelity", "bytes_per_row", "budget", "step") if options[name] is not None]
     flags = [f"--{name.replace('_', '-')}" for name in demands]
@@ -62,6 +81,12 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
         raise click.UsageError(f"give only one of {' and '.join(flags)}")
     if options["temperature"] is not None and demands == ["step"]:
         raise click.UsageError("--temperature makes no difference to --step")
+
+    if codec is None:
+        if views is None or flags or options["temperature"] is not None:
+            raise click.UsageError("give --codec, or --views alone")
+        _change_views(pool, out, views, jobs=jobs, as_json=as_json)
+        return
 
     from lpld_labels.codecs import codec_kind
     from lpld_labels.pool.reader import PoolReader
@@ -76,7 +101,7 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
         progress_bar("encoding batches") as progress,
     ):
         request = CodecRequest(name=codec, **options)
-        result = encode_pool(reader, out, request, jobs=jobs, force=force, progress=progress)
+        result = encode_pool(reader, out, request, views=views, jobs=jobs, force=force, progress=progress)
     facts = _facts(pool, out, result)
     if as_json:
         print_json(facts)
@@ -89,6 +114,26 @@ def command(pool: str, out: str, codec: str, jobs: int, force: bool, as_json: bo
         )
 
 
+def _change_views(pool: str, out: str, views: Views, *, jobs: int, as_json: bool) -> None:
+    """Write the pool with views stored or drawn, and say what came of it."""
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.rewriting.change_views import change_views
+
+    with (
+        PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
+        progress_bar("copying batches") as progress,
+    ):
+        manifest = change_views(reader, out, views, jobs=jobs, progress=progress)
+        before, after = pool_bytes(reader.manifest), pool_bytes(manifest)
+    if as_json:
+        sizes = {"before": before, "after": after, "smaller": round(before / after, 3)}
+        digest = manifest.content_digest
+        print_json({"pool": pool, "out": out, "views": views, "bytes": sizes, "content_digest": digest})
+    else:
+        output().print(f"views {views}: {human_bytes(before)} -> {human_bytes(after)}, written to {out}")
+
+
 def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
     """Return what was done as JSON values."""
     rows = max(result.manifest.counts.rows, 1)
@@ -96,6 +141,7 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
         "pool": pool,
         "out": out,
         "codec": result.manifest.codec.name,
+        "views": result.manifest.views,
         "parameters": result.manifest.codec.parameters,
         "rows": result.manifest.counts.rows,
         "bytes": {
@@ -122,7 +168,7 @@ def _show(facts: dict[str, Any], codec: str) -> None:
     table.add_row(
         "bytes",
         f"{human_bytes(sizes['before'])} -> {human_bytes(sizes['after'])}, {sizes['smaller']:.3g}x; "
-        f"{sizes['after_per_row']:g} per row, views included",
+        f"{sizes['after_per_row']:g} per row, views {facts['views']}",
     )
     table.add_row("kept", f"{kept} (on {fidelity['rows']} rows)")
     table.add_row("top-1", f"{fidelity['top1']:.4f} of the rows have the same largest class")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import human_bytes, output, print_json
-from .progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +22,7 @@ COMPONENT_NAMES = {
     "labels": "6  labels",
     "codec": "   codec tables",
     "keys": "   keys (epoch, batch, slot, image)",
+    "packed": "   images",
     "container": "   container (footers, indexes, image table)",
 }
 
@@ -33,7 +33,7 @@ COMPONENT_NAMES = {
 def command(pool: str, as_json: bool) -> None:
     """Say what the pool is and what it weighs.
 
-    POOL is a directory or a URI. Reads footers and one column; no label bytes.
+    POOL is a directory or a URI. Reads its manifest and nothing else.
 
     \b
     Examples:
@@ -41,10 +41,8 @@ def command(pool: str, as_json: bool) -> None:
       lpld-labels inspect s3://bucket/pools/in1k_ipc10 --json | jq .bytes.components
     """
     from lpld_labels.inspection.summary import summarise
-    from lpld_labels.pool.reader import PoolReader
 
-    with PoolReader(pool) as reader, progress_bar("reading footers") as progress:
-        summary = summarise(reader, progress=progress)
+    summary = summarise(pool)
     if as_json:
         print_json(summary.as_json())
         return
@@ -72,6 +70,7 @@ def _what(summary: PoolSummary) -> Table:
         "teacher": _teachers(summary),
         "augmentation": _augmentation(summary),
         "seed": "unknown" if summary.seed is None else str(summary.seed),
+        "views": "stored" if summary.views == "stored" else "drawn when read (not stored)",
         "lineage": _lineage(summary),
     }
     for name, value in rows.items():

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+val_by_order_option = click.option(
+    "--val-by-order",
+    is_flag=True,
+    help="The class folders of --val may have other names: they come in the same order.",
+)
+
+
 def network_options(role: str) -> Callable[[F], F]:
     """Add --ROLE, --ROLE-weights, --size, --mean, --std, --device and --threads."""
 

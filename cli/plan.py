@@ -12,6 +12,7 @@ from .parameters import ByteSize
 from .progress import progress_bar
 
 if TYPE_CHECKING:
+    from lpld_labels.format.schema import Views
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.rewriting.plan import BudgetPlan
 
@@ -54,6 +55,11 @@ class Budget(click.ParamType[tuple[float, str]]):
 )
 @click.option(
     "--temperature", type=float, default=20.0, show_default=True, help="Temperature of --min-fidelity."
+)
+@click.option(
+    "--views",
+    type=click.Choice(["stored", "drawn"]),
+    help="Keep views in files or leave them to be drawn.  [default: as POOL does]",
 )
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
 @click.option(
@@ -106,6 +112,7 @@ def command(
                 minimum=options["min_fidelity"],
                 temperature=options["temperature"],
                 seed=options["seed"],
+                views=options["views"],
                 force=options["force"],
                 progress=progress,
             )
@@ -113,7 +120,9 @@ def command(
         if not as_json:
             _show(facts, plan)
         if out is not None:
-            facts["applied"] = _apply(reader, out, plan, jobs=options["jobs"], force=options["force"])
+            facts["applied"] = _apply(
+                reader, out, plan, views=options["views"], jobs=options["jobs"], force=options["force"]
+            )
             if not as_json:
                 _show_applied(facts["applied"])
     if as_json:
@@ -175,13 +184,22 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}")
 
 
-def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, force: bool) -> dict[str, Any]:
+def _apply(
+    reader: PoolReader, out: str, plan: BudgetPlan, *, views: Views | None, jobs: int, force: bool
+) -> dict[str, Any]:
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.plan_apply import apply_row
 
     with progress_bar("encoding batches") as progress:
         applied = apply_row(
-            reader, out, plan.recommended, budget=plan.budget, jobs=jobs, force=force, progress=progress
+            reader,
+            out,
+            plan.recommended,
+            budget=plan.budget,
+            views=views,
+            jobs=jobs,
+            force=force,
+            progress=progress,
         )
     return {
         "out": out,

@@ -5,15 +5,26 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from .console import quiet, talk
 
-Progress = Callable[[int, int], None]
-"""Called with (done, total) whenever some work is finished."""
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
 
 SECONDS_BETWEEN_LINES = 30.0
+
+
+class Progress(Protocol):
+    """What work reports to."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Some work is finished."""
+
+    def note(self, text: str) -> None:
+        """Something to read beside the numbers, e.g. the last loss."""
 
 
 @contextlib.contextmanager
@@ -24,11 +35,11 @@ def progress_bar(what: str) -> Iterator[Progress]:
     """
     console = talk()
     if quiet():
-        yield lambda done, total: None
+        yield _Silence()
         return
     if not console.is_terminal:
         lines = ProgressLines(what)
-        yield lines.update
+        yield lines
         lines.finish()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -39,14 +50,30 @@ def progress_bar(what: str) -> Iterator[Progress]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
     )
     with Bars(*columns, console=console) as bars:
-        task = bars.add_task(what, total=None, visible=False)
+        yield _Bar(bars, what)
 
-        def update(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total, visible=total > 0)
 
-        yield update
+class _Silence:
+    def __call__(self, done: int, total: int) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, bars: Bars, what: str) -> None:
+        self._bars = bars
+        self._task = bars.add_task(what, total=None, visible=False, note="")
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bars.update(self._task, completed=done, total=total, visible=total > 0)
+
+    def note(self, text: str) -> None:
+        self._bars.update(self._task, note=text)
 
 
 class ProgressLines:
@@ -69,8 +96,9 @@ class ProgressLines:
         self._done = self._total = 0
         # Work that is taken up again begins at what was done before, which says nothing of its speed.
         self._first: int | None = None
+        self._note = ""
 
-    def update(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         """Note how far the work has come and say so if it is time to."""
         self._done, self._total = done, total
         if self._first is None:
@@ -80,11 +108,15 @@ class ProgressLines:
             self._last = now
             self._write(self._line(now))
 
+    def note(self, text: str) -> None:
+        """Add something to the lines to come."""
+        self._note = f", {text}"
+
     def finish(self) -> None:
         """Say how long it took, if anything was said before."""
         if self._last > self._started:
             seconds = human_seconds(self._clock() - self._started)
-            self._write(f"{self._what}: {self._done}/{self._total}, took {seconds}")
+            self._write(f"{self._what}: {self._done}/{self._total}, took {seconds}{self._note}")
 
     def _line(self, now: float) -> str:
         line = f"{self._what}: {self._done}/{self._total}"
@@ -92,9 +124,9 @@ class ProgressLines:
             line += f" ({100 * self._done / self._total:.0f} %)"
         rate = (self._done - (self._first or 0)) / (now - self._started)
         if rate <= 0:
-            return line
+            return line + self._note
         left = human_seconds(max(self._total - self._done, 0) / rate)
-        return f"{line}, {rate:.3g}/s, {left} left"
+        return f"{line}, {rate:.3g}/s, {left} left{self._note}"
 
 
 def human_seconds(seconds: float) -> str:

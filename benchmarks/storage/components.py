@@ -13,7 +13,7 @@ from benchmarks.storage.measure import Measurement, write_pool
 from benchmarks.storage.spec import CLASS_STATISTICS, COMPONENT_BYTES, FKD_RATES
 from lpld_core.class_statistics.statistics import ClassStatistics, LayerStatistics
 from lpld_core.networks.models import network_source
-from lpld_labels import PoolReader, Teacher
+from lpld_labels import Teacher
 from lpld_labels.format.schema import Component
 from lpld_labels.inspection.summary import summarise
 
@@ -46,8 +46,7 @@ def component_table(measurement: Measurement, folder: Path, *, batches: int = 2)
             # The basis of klt belongs to the pool, not to these few rows.
             made = measurement.codec(codec, measurement.dataset.label_rows(10, 1))
             write_pool(path, measurement.header(), made, measurement.batches(batches, images=images), images)
-            with PoolReader(path) as pool:
-                parts = summarise(pool).bytes.components
+            parts = summarise(path).bytes.components
         ours[codec] = {name: round(value / rows, 3) for name, value in parts.items()}
     total = sum(COMPONENT_BYTES.values())
     metadata = total - COMPONENT_BYTES["6. prediction logits"]

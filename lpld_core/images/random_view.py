@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.replay.draw import draw_crops
 from lpld_labels.replay.resize import resize_torch
 
 CROP_SCALE = (0.08, 1.0)

@@ -18,9 +18,9 @@ from lpld_core.images.real_images import THREADS, RealFolder, prepared
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.replay.draw import draw_crops
 from lpld_labels.replay.resize import resize_torch
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lpld_core.recover.settings import ViewRanges
+from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.replay.draw import draw_crops
 
 Matrix = npt.NDArray[np.float64]
 

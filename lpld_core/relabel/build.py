@@ -33,6 +33,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey, LabelBatch, ViewBatch
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter, missing_keys
 from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
@@ -48,7 +49,8 @@ class LabelJob:
 
     images, pool: the image folder and the pool's directory. epochs: views per image at ratio 1.
     ratio: label only the batches that random pruning by this ratio would keep.
-    codec: a spelling of `codec_named`. seal_seconds: work a crash may cost.
+    codec: a spelling of `codec_named`. views: whether the pool keeps its views.
+    seal_seconds: work a crash may cost.
     image_cache: directory for decoded images that processes share; None keeps them in memory.
     replayable_by: program whose image order to follow, so that an exported folder suits it (see
         replayable.py); None to draw the order from the seed.
@@ -62,6 +64,7 @@ class LabelJob:
     seed: int = 0
     ratio: float = 1.0
     codec: str = "f16"
+    views: Views = "stored"
     seal_seconds: float = 120.0
     image_cache: Path | None = None
     replayable_by: Replayer | None = None
@@ -111,6 +114,12 @@ def build_pool(
     """
     if job.replayable_by is not None:
         check_replayable(job.replayable_by, job.augmentation, ratio=job.ratio)
+        if job.views == "drawn":
+            raise InvalidArgumentError(
+                "views in another program's order cannot be drawn again",
+                where=job.pool,
+                hint="keep them (--views stored), or leave out --replayable-by",
+            )
     wanted = wanted_batches(
         len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
     )
@@ -152,6 +161,7 @@ def _writer(
         header=_header(job, ensemble),
         images=images,
         codec=codec,
+        views=job.views,
         onto=published,
         seal_seconds=job.seal_seconds,
     )

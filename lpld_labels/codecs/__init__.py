@@ -9,8 +9,8 @@ from lpld_labels.codecs.base import Codec, EncodedLabels, Payload
 from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.topk import TopKCodec
-from lpld_labels.errors import InvalidArgumentError, PoolFormatError
-from lpld_labels.format.manifest import CodecEntry
+from lpld_labels.errors import InvalidArgumentError, ManifestError, PoolCorruptError, PoolFormatError
+from lpld_labels.format.files import CodecEntry
 
 CODECS: dict[str, type[Codec]] = {}
 """Name -> class, the most faithful of the planned ones first."""
@@ -64,8 +64,10 @@ def _unknown(spelling: str) -> InvalidArgumentError:
     return InvalidArgumentError("unknown codec", expected=f"one of {', '.join(sorted(known))}", got=spelling)
 
 
-def restore_codec(entry: CodecEntry, tables: Mapping[str, bytes], *, where: str) -> Codec:
-    """Rebuild the codec a manifest names."""
+def restore_codec(
+    entry: CodecEntry, tables: Mapping[str, bytes], *, classes: int, label_kind: str, where: str
+) -> Codec:
+    """Rebuild the codec a manifest names, for a pool of so many classes and labels of that kind."""
     kind = CODECS.get(entry.name)
     if kind is None:
         raise PoolFormatError(
@@ -75,4 +77,28 @@ def restore_codec(entry: CodecEntry, tables: Mapping[str, bytes], *, where: str)
             got=entry.name,
             hint="upgrade lpld-labels if a newer version wrote this pool",
         )
-    return kind.restore(entry.parameters, tables)
+    try:
+        codec = kind.restore(entry.parameters, tables)
+        codec.require_fit(classes=classes)
+    except (ManifestError, PoolCorruptError) as error:
+        place = f"{where}, {error.where}" if error.where else where
+        raise type(error)(
+            error.problem, where=place, expected=error.expected, got=error.got, hint=error.hint
+        ) from None
+    if set(tables) != set(codec.tables()):
+        raise ManifestError(
+            f"codec '{entry.name}' has other tables",
+            where=where,
+            expected=sorted(codec.tables()),
+            got=sorted(tables),
+        )
+    stated = codec.parameters().get("label_kind", label_kind)
+    if stated != label_kind:
+        raise ManifestError(
+            "field 'codec.parameters.label_kind' is not the pool's",
+            where=where,
+            expected=label_kind,
+            got=stated,
+        )
+    codec.label_kind = label_kind
+    return codec

@@ -78,15 +78,20 @@ class AffineCodec(Codec):
             )
         flat = np.frombuffer(codes.buffers()[1], dtype=np.uint8)
         packed = flat[codes.offset * width : (codes.offset + rows) * width].reshape(rows, width)
-        return RowGrid(
+        spare = 8 * width - self.bits * classes
+        if spare and (packed[:, -1] >> np.uint8(8 - spare)).any():
+            raise PoolCorruptError("left-over bits of column 'codes' are not 0", where="codes")
+        grid = RowGrid(
             codes=unpack_bits(packed, self.bits, classes),
             scale=payload["scale"].to_numpy(zero_copy_only=True),
             offset=payload["offset"].to_numpy(zero_copy_only=True),
         )
+        grid.check(bits=self.bits, label_kind=self.label_kind)
+        return grid
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        FieldReader(parameters, where=f"codec {cls.name}").finish()
+        FieldReader(parameters, where=f"codec {cls.name}").finish(all_known=True)
         return cls()
 
 

@@ -77,6 +77,9 @@ class Codec(ABC):
     planned: ClassVar[bool] = False
     """Whether `plan` tries codecs of this kind unasked."""
 
+    label_kind: str = "logits"
+    """What the labels are; those of a pool of probabilities are not negative, which decoding checks."""
+
     target: Mapping[str, Any] = {}
     """What was asked for when the codec was fitted (see `CodecRequest.target`)."""
 
@@ -114,9 +117,13 @@ class Codec(ABC):
         """Return what the decoder needs that is too large for JSON: file name -> bytes."""
         return {}
 
-    def identity(self) -> str:
-        """Name what decides the meaning of canonical bytes (not how they are packed)."""
-        return self.name
+    def identity(self) -> bytes:
+        """Return what, beside the name, decides the meaning of canonical bytes (not how they are packed)."""
+        return b""
+
+    def require_fit(self, *, classes: int) -> None:
+        """Refuse, with ManifestError or PoolCorruptError, to serve a pool of so many classes."""
+        del classes
 
     @abstractmethod
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
@@ -130,7 +137,10 @@ class Codec(ABC):
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        """Decode to [rows, classes] of the given dtype. May return a read-only view."""
+        """Decode to [rows, classes] of the given dtype. May return a read-only view.
+
+        What is not finite, or a negative probability, is refused with PoolCorruptError.
+        """
 
     @abstractmethod
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
@@ -139,4 +149,7 @@ class Codec(ABC):
     @classmethod
     @abstractmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild the codec from a manifest; raise ManifestError on parameters it does not know."""
+        """Rebuild the codec from a manifest; raise ManifestError on parameters it does not know.
+
+        tables: exactly those that `tables` gives. Whether it fits the pool is `require_fit`'s to say.
+        """

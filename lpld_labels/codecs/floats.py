@@ -26,6 +26,7 @@ from lpld_labels.codecs.base import (
     raw_bytes,
 )
 from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.zstd_frames import decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
@@ -109,7 +110,17 @@ class _FloatCodec(Codec):
             raise PoolCorruptError(
                 "label payload has the wrong length", expected=rows * classes, got=values.size
             )
+        self._check(values)
         return converted(values.reshape(rows, classes), dtype)
+
+    def _check(self, values: LabelArray) -> None:
+        """Refuse what is not finite, and negative probabilities, by their bits."""
+        bits = values.view(f"<u{self.dtype.itemsize}")
+        exponent = bits.dtype.type(np.array(np.inf, self.dtype).view(bits.dtype))
+        if ((bits & exponent) == exponent).any():
+            raise PoolCorruptError("a label is not finite", expected="finite values")
+        if self.label_kind == "probabilities" and (values < 0).any():
+            raise PoolCorruptError("a probability is negative", expected="at least 0", got=values.min())
 
     def _plain(self, payload: Payload) -> LabelArray:
         lists = payload["labels"]
@@ -124,7 +135,7 @@ class _FloatCodec(Codec):
     def _merged(self, payload: Payload, size: int) -> LabelArray:
         merged = arrow_memory.empty(size, f"<u{self.dtype.itemsize}")
         for k in reversed(range(self.dtype.itemsize)):
-            plane = _decompressed(payload[f"plane_{k}"][0].as_buffer(), size, f"plane_{k}")
+            plane = decompressed(payload[f"plane_{k}"][0].as_buffer(), size, where=f"plane_{k}")
             if k == self.dtype.itemsize - 1:
                 np.copyto(merged, plane)
             else:
@@ -139,7 +150,7 @@ class _FloatCodec(Codec):
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         reader = FieldReader(parameters, where=f"codec {cls.name}")
         layout = reader.text("layout", choices=LAYOUTS)
-        reader.finish()
+        reader.finish(all_known=True)
         return cls(layout=layout)
 
 
@@ -157,20 +168,6 @@ def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
     """Return byte k of every word; shifting is twice as fast as gathering every other byte."""
     shifted = words >> 8 * k if k else words
     return shifted.astype(np.uint8)
-
-
-def _decompressed(frame: pa.Buffer, size: int, column: str) -> npt.NDArray[np.uint8]:
-    """Return the `size` bytes of a zstd frame; never more, whatever the frame claims."""
-    try:
-        declared = zstandard.frame_content_size(frame)
-        if declared != size:
-            raise PoolCorruptError(
-                "label payload has the wrong length", where=column, expected=size, got=declared
-            )
-        plane = pa.Codec("zstd").decompress(frame, size)
-    except (zstandard.ZstdError, pa.ArrowException, OSError) as error:
-        raise PoolCorruptError(f"label payload does not decompress: {error}", where=column) from None
-    return np.frombuffer(plane, dtype=np.uint8)
 
 
 class Float16Codec(_FloatCodec):

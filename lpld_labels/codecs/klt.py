@@ -18,6 +18,7 @@ probabilities are coded as log-probabilities and decoded through softmax.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, Column
+from lpld_labels.format.schema import LABEL_KINDS, MAX_CLASSES, Column
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -137,9 +138,19 @@ class KltCodec(Codec):
     def _files(self) -> dict[str, bytes]:
         return self._tables.dump()
 
-    def identity(self) -> str:
-        """Name step, peaks, basis and mean: integers mean nothing without them."""
-        return f"{self.name} step={self.step!r} peaks={self.peaks} basis={self._tables.digest()}"
+    def identity(self) -> bytes:
+        """Return step, peaks, and a digest of basis and mean: integers mean nothing without them."""
+        return struct.pack("<dI", self.step, self.peaks) + self._tables.digest()
+
+    def require_fit(self, *, classes: int) -> None:
+        """Refuse tables of another number of classes."""
+        if classes != self._tables.classes:
+            raise PoolCorruptError(
+                "codec table is of another number of classes",
+                where="mean.npy",
+                expected=classes,
+                got=self._tables.classes,
+            )
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         """Return one binary column per band, and two for the peaks if there are any."""
@@ -190,7 +201,10 @@ class KltCodec(Codec):
             raise PoolCorruptError(
                 "codec was fitted to another number of classes", expected=self.basis.shape[1], got=classes
             )
-        return converted(self.rebuilt(self.parts(payload, rows=rows)), dtype)
+        labels = self.rebuilt(self.parts(payload, rows=rows))
+        if not np.isfinite(labels).all():
+            raise PoolCorruptError("a label is not finite", expected="finite values")
+        return converted(labels, dtype)
 
     def parts(self, payload: Payload, *, rows: int) -> KltParts:
         """Return what is left to decode elsewhere, e.g. on the training device."""
@@ -230,16 +244,19 @@ class KltCodec(Codec):
         """Rebuild from parameters and tables; what does not fit together is refused."""
         reader = FieldReader(parameters, where=f"codec {cls.name}")
         step = reader.number("step")
-        edges = tuple(int(edge) for edge in reader.numbers("edges"))
+        edges = reader.integers("edges", maximum=MAX_CLASSES + 1)
         peaks = reader.integer("peaks")
         label_kind = reader.text("label_kind", choices=LABEL_KINDS)
         target = reader.mapping("target")
-        reader.finish()
+        reader.finish(all_known=True)
+        with np.errstate(over="ignore"):
+            if not 0 < np.float32(step) < np.inf:
+                raise reader.error("step", "a number above 0 that float32 can hold", step)
+        if len(edges) < 2 or edges[0] != 0 or list(edges) != sorted(set(edges)):
+            raise reader.error("edges", "two or more, rising from 0", list(edges[:20]))
         loaded = KltTables.load(tables)
-        if not step > 0:
-            raise reader.error("step", "a number > 0", step)
-        if edges[:1] != (0,) or list(edges) != sorted(set(edges)) or edges[-1] != len(loaded.scales) + 1:
-            raise reader.error("edges", f"rising from 0 to {len(loaded.scales) + 1}", list(edges))
+        if edges[-1] != len(loaded.scales) + 1:
+            raise reader.error("edges", f"rising from 0 to {len(loaded.scales) + 1}", list(edges[:20]))
         if peaks > loaded.classes:
             raise reader.error("peaks", f"at most {loaded.classes}", peaks)
         return cls(tables=loaded, step=step, edges=edges, peaks=peaks, label_kind=label_kind, target=target)

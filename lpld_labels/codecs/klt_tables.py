@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from lpld_labels.codecs.bands import Integers, pack_integers, unpack_integers
 from lpld_labels.codecs.base import raw_bytes
@@ -18,6 +19,9 @@ from lpld_labels.errors import PoolCorruptError
 BASIS = "basis.pco"
 SCALES = "scale.npy"
 MEAN = "mean.npy"
+MAX_BASIS = 1 << 28
+"""Vectors times classes."""
+_NPY_1_0 = b"\x93NUMPY\x01\x00"
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -47,10 +51,10 @@ class KltTables:
         np.multiply(self.vectors, self.scales[:, None], out=basis[1:])
         return basis
 
-    def digest(self) -> str:
-        """Return a hex SHA-256 over the numbers: another entropy coder may pack them otherwise."""
+    def digest(self) -> bytes:
+        """Return a SHA-256 over the numbers: another entropy coder may pack them otherwise."""
         parts = (self.vectors.astype("<i2"), self.scales.astype("<f4"), self.mean.astype("<f2"))
-        return hashlib.sha256(b"".join(raw_bytes(part) for part in parts)).hexdigest()
+        return hashlib.sha256(b"".join(raw_bytes(part) for part in parts)).digest()
 
     def dump(self) -> dict[str, bytes]:
         """Return the tables as files."""
@@ -62,9 +66,16 @@ class KltTables:
         """Read the files; what is missing, damaged or does not fit together is refused."""
         scales = _loaded(files, SCALES, np.float32)
         mean = _loaded(files, MEAN, np.float16)
+        if len(scales) > len(mean) or len(scales) * len(mean) > MAX_BASIS:
+            raise PoolCorruptError(
+                "codec table has the wrong length",
+                where=SCALES,
+                expected=f"at most {len(mean)} scales, of a basis of at most {MAX_BASIS} numbers",
+                got=len(scales),
+            )
         packed = _file(files, BASIS)
-        vectors = unpack_integers(packed, (len(scales), len(mean)), where=BASIS)
-        return KltTables(vectors=vectors, scales=scales, mean=mean, packed=packed)
+        basis = unpack_integers(packed, (len(scales), len(mean)), where=BASIS)
+        return KltTables(vectors=basis, scales=scales, mean=mean, packed=packed)
 
 
 def _npy(array: npt.NDArray[Any]) -> bytes:
@@ -80,12 +91,30 @@ def _file(files: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _loaded(files: Mapping[str, bytes], name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an npy table: version 1.0, one dimension, the dtype given, finite, and not a byte more."""
+    data = _file(files, name)
+    stream = io.BytesIO(data)
+    if data[:8] != _NPY_1_0:
+        raise PoolCorruptError("codec table is damaged: not npy of version 1.0", where=name)
+    stream.seek(len(_NPY_1_0))
     try:
-        array = np.load(io.BytesIO(_file(files, name)), allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        shape, by_column, found = npy.read_array_header_1_0(stream)
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
         raise PoolCorruptError(f"codec table is damaged: {error}", where=name) from None
-    if array.ndim != 1 or array.dtype != np.dtype(dtype):
+    kind = np.dtype(dtype).newbyteorder("<")
+    if len(shape) != 1 or by_column or found.str != kind.str:
         raise PoolCorruptError(
-            "codec table has the wrong type", where=name, expected=np.dtype(dtype), got=array.dtype
+            "codec table has the wrong type", where=name, expected=f"{kind.str} [n]", got=f"{found} {shape}"
         )
-    return np.asarray(array)
+    start = stream.tell()
+    if len(data) - start != shape[0] * kind.itemsize:
+        raise PoolCorruptError(
+            "codec table has the wrong length",
+            where=name,
+            expected=f"{shape[0]} values",
+            got=f"{len(data) - start} bytes",
+        )
+    array = np.frombuffer(data, kind, offset=start)
+    if not np.isfinite(array).all():
+        raise PoolCorruptError("codec table is not finite", where=name, expected="finite values")
+    return array

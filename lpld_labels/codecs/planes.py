@@ -2,11 +2,12 @@
 
 Plane k holds byte k (0 = least significant) of every value. Each plane is a zstd frame of its own,
 because one entropy table cannot serve both exponents and mantissas; the blob is the frames one after
-the other, which any zstd decoder turns into the planes one after the other.
+the other, each behind its length (uint32).
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
+from lpld_labels.codecs.zstd_frames import decompressed
 from lpld_labels.errors import PoolCorruptError
 
 ZSTD_LEVEL = 9
+_LENGTH = struct.Struct("<I")
 
 
 def pack_planes(values: npt.NDArray[Any]) -> bytes:
@@ -24,7 +27,8 @@ def pack_planes(values: npt.NDArray[Any]) -> bytes:
     flat = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1)
     planes = flat.view(np.uint8).reshape(-1, flat.dtype.itemsize)
     compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    return b"".join(compressor.compress(planes[:, k].tobytes()) for k in range(flat.dtype.itemsize))
+    frames = [compressor.compress(planes[:, k].tobytes()) for k in range(flat.dtype.itemsize)]
+    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in frames)
 
 
 def unpack_planes(
@@ -32,17 +36,21 @@ def unpack_planes(
 ) -> npt.NDArray[Any]:
     """Return the array that `pack_planes` was given; never more bytes than it can have."""
     kind = np.dtype(dtype).newbyteorder("<")
-    size = int(np.prod(shape)) * kind.itemsize
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(blob, read_across_frames=True) as stream:
-            data = stream.read(size + 1)
-    except zstandard.ZstdError as error:
-        raise PoolCorruptError(f"label payload does not decompress: {error}", where=where) from None
-    if len(data) != size:
-        got = f"{'more than ' if len(data) > size else ''}{min(len(data), size)} bytes"
+    count = int(np.prod(shape))
+    planes = np.empty((count, kind.itemsize), np.uint8)
+    start = 0
+    for k in range(kind.itemsize):
+        if start + _LENGTH.size > blob.size:
+            raise PoolCorruptError("label payload ends early", where=where, got=f"{k} byte planes")
+        (length,) = _LENGTH.unpack(memoryview(blob)[start : start + _LENGTH.size])
+        start += _LENGTH.size
+        if start + length > blob.size:
+            raise PoolCorruptError("byte plane reaches beyond the label payload", where=where, got=length)
+        planes[:, k] = decompressed(blob.slice(start, length), count, where=where)
+        start += length
+    if start != blob.size:
         raise PoolCorruptError(
-            "label payload has the wrong length", where=where, expected=f"{size} bytes", got=got
+            "label payload has bytes left over", where=where, expected=start, got=blob.size
         )
-    planes = np.frombuffer(data, np.uint8).reshape(kind.itemsize, -1)
-    values: npt.NDArray[Any] = np.ascontiguousarray(planes.T).view(kind)
+    values: npt.NDArray[Any] = planes.reshape(-1).view(kind)
     return values.reshape(shape)

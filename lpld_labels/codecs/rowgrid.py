@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lpld_labels.codecs import arrow_memory
 from lpld_labels.codecs.float16 import converted
-from lpld_labels.errors import InvalidBatchError
+from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from lpld_labels.format.records import LabelArray
 
 _WIDEST = 0.99 * float(np.finfo(np.float32).max)
@@ -53,6 +53,25 @@ class RowGrid:
         codes /= step.astype(np.float32)[:, None]
         np.rint(codes, out=codes)
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
+
+    def check(self, *, bits: int, label_kind: str) -> None:
+        """Refuse grids read from a file unless all that lies on them is finite, and no negative probability.
+
+        Looks at each row's grid; at its codes only where the grid itself reaches too far.
+        """
+        scale, offset = self.scale.astype(np.float32), self.offset.astype(np.float32)
+        if not (np.isfinite(scale).all() and np.isfinite(offset).all() and (scale >= 0).all()):
+            raise PoolCorruptError(
+                "columns 'scale' and 'offset' are out of range", expected="finite, scale at least 0"
+            )
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(offset + scale * np.float32((1 << bits) - 1))
+            if not finite.all() and not np.isfinite(self.values()[~finite]).all():
+                raise PoolCorruptError("a label is not finite", expected="finite values")
+        if label_kind == "probabilities" and (offset < 0).any():
+            lowest = float(self.values().min())
+            if lowest < 0:
+                raise PoolCorruptError("a probability is negative", expected="at least 0", got=lowest)
 
     def values(self) -> npt.NDArray[np.float32]:
         """Return the values the codes stand for, float32 [B, n]."""

@@ -13,6 +13,7 @@ mass, which is marginal re-normalisation (Fast Knowledge Distillation); with a t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,11 +26,11 @@ from lpld_labels.codecs.class_sets import largest, members, pack_sets, unpack_se
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.planes import pack_planes, unpack_planes
 from lpld_labels.codecs.rowgrid import RowGrid
-from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
+from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, Column
+from lpld_labels.format.schema import LABEL_KINDS, MAX_CLASSES, Column
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
@@ -51,12 +52,16 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """What a payload holds, entries in class order; `grid` stands for `values` at 8 bits."""
+    """What a payload holds, entries in class order; `grid` stands for `values` at 8 bits.
+
+    rank: int64 [B, k], where the source had another order than by falling value.
+    """
 
     indices: IntArray
     values: LabelArray
     grid: RowGrid | None
     tail: FloatArray | None
+    rank: npt.NDArray[np.int64] | None = None
 
 
 class TopKCodec(Codec):
@@ -106,9 +111,14 @@ class TopKCodec(Codec):
         """Return k, value_bits and label_kind."""
         return {"k": self.k, "value_bits": self.value_bits, "label_kind": self.label_kind}
 
-    def identity(self) -> str:
-        """Name k and width: with them the canonical bytes can be told apart."""
-        return f"{self.name} k={self.k} bits={self.value_bits}"
+    def identity(self) -> bytes:
+        """Return k and width: with them the canonical bytes can be told apart."""
+        return struct.pack("<IB", self.k, self.value_bits)
+
+    def require_fit(self, *, classes: int) -> None:
+        """Refuse to keep more entries than there are classes."""
+        if self.k > classes:
+            raise ManifestError("field 'codec.parameters.k' is wrong", expected=f"1 to {classes}", got=self.k)
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         """Return gaps, values (8 bits: and their grid), and the nullable tail and order."""
@@ -218,8 +228,9 @@ class TopKCodec(Codec):
             return encoded
         rank = np.empty_like(descending)
         np.put_along_axis(rank, descending, np.arange(self.k)[None, :], axis=1)
-        moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 16)
-        order = pa.array([pack_planes(moved.astype("<u2"))], pa.binary())
+        dtype = self._order_dtype
+        moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 8 * dtype.itemsize)
+        order = pa.array([pack_planes(moved.astype(dtype))], pa.binary())
         return EncodedLabels(payload={**encoded.payload, "order": order}, canonical=encoded.canonical)
 
     # Decoding
@@ -238,13 +249,8 @@ class TopKCodec(Codec):
         """Return the kept entries in the order they came in; `encode` leaves them descending."""
         entries = self._entries(payload, rows, classes)
         place = _descending(entries)
-        if payload["order"][0].is_valid:
-            blob = payload["order"][0].as_buffer()
-            moved = unpack_planes(blob, "<u2", (rows, self.k), where="order").astype(np.int64)
-            rank = (moved + np.arange(self.k)) % (1 << 16)
-            if (np.sort(rank, axis=1) != np.arange(self.k)).any():
-                raise PoolCorruptError("stored order is no permutation", where="order")
-            place = np.take_along_axis(place, rank, axis=1)
+        if entries.rank is not None:
+            place = np.take_along_axis(place, entries.rank, axis=1)
         return SparseLabels(
             np.take_along_axis(entries.values, place, axis=1),
             np.take_along_axis(entries.indices, place, axis=1),
@@ -263,26 +269,52 @@ class TopKCodec(Codec):
 
         indices = unpack_sets(payload["gaps"][0].as_buffer(), shape, classes, where="gaps")
         tail = unpacked("tail", "<f4", (rows,)) if payload["tail"][0].is_valid else None
+        self._check("tail", tail)
+        rank = self._rank(payload, shape) if payload["order"][0].is_valid else None
         if self.value_bits == 8:
             grid = RowGrid(
                 codes=unpacked("values", np.uint8, shape),
                 scale=unpacked("scale", "<f2", (rows,)),
                 offset=unpacked("offset", "<f2", (rows,)),
             )
-            return _Entries(indices, grid.values(), grid, tail)
+            grid.check(bits=8, label_kind=self.label_kind)
+            return _Entries(indices, grid.values(), grid, tail, rank)
         values = unpacked("values", self.value_dtype, shape)
-        return _Entries(indices, values, None, tail)
+        self._check("values", values)
+        return _Entries(indices, values, None, tail, rank)
+
+    def _rank(self, payload: Payload, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+        """Return the place of each source entry among those by falling value: int64 [B, k]."""
+        dtype = self._order_dtype
+        moved = unpack_planes(payload["order"][0].as_buffer(), dtype, shape, where="order").astype(np.int64)
+        rank: npt.NDArray[np.int64] = (moved + np.arange(self.k)) % (1 << 8 * dtype.itemsize)
+        if (np.sort(rank, axis=1) != np.arange(self.k)).any():
+            raise PoolCorruptError("stored order is no permutation", where="order")
+        return rank
+
+    @property
+    def _order_dtype(self) -> np.dtype[Any]:
+        return np.dtype("<u2" if self.k <= 1 << 16 else "<u4")
+
+    def _check(self, name: str, values: LabelArray | None) -> None:
+        """Refuse stored values that are not finite, and negative probabilities."""
+        if values is None:
+            return
+        if not np.isfinite(values).all():
+            raise PoolCorruptError("a label is not finite", where=name, expected="finite values")
+        if self.label_kind == "probabilities" and (values < 0).any():
+            raise PoolCorruptError("a probability is negative", where=name, got=float(values.min()))
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         """Rebuild from k, value_bits and label_kind."""
         reader = FieldReader(parameters, where=f"codec {cls.name}")
-        k = reader.integer("k", minimum=1)
+        k = reader.integer("k", minimum=1, maximum=MAX_CLASSES)
         value_bits = reader.integer("value_bits")
         if value_bits not in VALUE_BITS:
             raise reader.error("value_bits", f"one of {VALUE_BITS}", value_bits)
         label_kind = reader.text("label_kind", choices=LABEL_KINDS)
-        reader.finish()
+        reader.finish(all_known=True)
         return cls(k=k, value_bits=value_bits, label_kind=label_kind)
 
 

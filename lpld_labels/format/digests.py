@@ -1,7 +1,7 @@
 """Digests: per file (are these the bytes?), per batch and per pool (are these the labels?).
 
-All are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest is taken over
-batch digests in key order, so sharding, lineage and packing do not change it.
+All are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest is taken over what views
+look like and all batch digests in key order, so sharding, lineage and packing do not change it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
 
 CanonicalBytes = Sequence[bytes | memoryview]
 """A batch's stored label values in the one form that digests are taken over, piece by piece."""
+
 SHORT = 16
+"""Bytes of batch and image digests."""
+VIEWS_SHORT = 8
+"""Bytes of a views digest in the batch index."""
 _CHUNK = 1 << 20
 
 
@@ -36,13 +41,19 @@ def bytes_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def batch_digest(views: ViewBatch, canonical: CanonicalBytes) -> bytes:
-    """Return the 16-byte digest of one batch: its views, then its stored label values."""
+def views_digest(views: ViewBatch) -> bytes:
+    """Return the 32-byte digest of a batch's views; the index keeps the first 8."""
     state = hashlib.sha256()
     for part in _view_parts(views):
         state.update(part)
-    for canonical_part in canonical:
-        state.update(canonical_part)
+    return state.digest()
+
+
+def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:
+    """Return the 16-byte digest of one batch: its views' digest (32 bytes), then its stored label values."""
+    state = hashlib.sha256(views)
+    for part in canonical:
+        state.update(part)
     return state.digest()[:SHORT]
 
 
@@ -71,12 +82,42 @@ def _bytes(array: npt.NDArray[np.generic], dtype: str) -> bytes:
     return np.ascontiguousarray(array, dtype=np.dtype(dtype)).tobytes()
 
 
-def content_digest(
-    *, classes: int, label_kind: str, codec_identity: str, images_digest: str, batch_digests: list[bytes]
+def pool_digest(
+    header: PoolHeader, *, codec: str, identity: bytes, images: bytes, batches: Sequence[bytes]
 ) -> str:
-    """Return the pool's content digest; `batch_digests` come in key order."""
-    head = f"lpld-label-pool\n{classes}\n{label_kind}\n{codec_identity}\n{images_digest}\n"
-    state = hashlib.sha256(head.encode())
-    for digest in batch_digests:
+    """Return the pool's content digest, hex.
+
+    codec, identity: the codec's name and identity bytes. images: the image table's digest, 32 bytes.
+    batches: batch digests in key order.
+    """
+    augmentation = header.augmentation
+    parts = [
+        text_bytes("lpld-label-pool"),
+        struct.pack("<I", header.classes),
+        text_bytes(header.label_kind),
+        text_bytes(codec),
+        struct.pack("<I", len(identity)),
+        identity,
+        struct.pack("<2I", augmentation.output_height, augmentation.output_width),
+        text_bytes(augmentation.resize),
+        struct.pack("<I", len(header.teachers)),
+        *(_normalisation(teacher) for teacher in header.teachers),
+        images,
+        struct.pack("<Q", len(batches)),
+    ]
+    state = hashlib.sha256(b"".join(parts))
+    for digest in batches:
         state.update(digest)
     return state.hexdigest()
+
+
+def _normalisation(teacher: Teacher) -> bytes:
+    if teacher.mean is None or teacher.std is None:
+        return b"\0"
+    return struct.pack("<B6d", 1, *teacher.mean, *teacher.std)
+
+
+def text_bytes(text: str) -> bytes:
+    """Return a string for a digest: its length, then its UTF-8, so that no two sequences look alike."""
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data

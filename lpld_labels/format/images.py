@@ -7,17 +7,18 @@ one that was labelled.
 from __future__ import annotations
 
 import hashlib
-import io
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.schema import IMAGE_SCHEMA
+from lpld_labels.format.digests import text_bytes
+from lpld_labels.format.paths import image_paths_problem
+from lpld_labels.format.schema import IMAGE_SCHEMA, MAX_CLASSES, MAX_SIDE
 
 IntArray = npt.NDArray[np.int32]
 
@@ -41,19 +42,40 @@ class ImageTable:
         lengths = {len(self.paths), len(self.classes), len(self.widths), len(self.heights), len(self.digests)}
         if len(lengths) != 1:
             raise InvalidArgumentError("image table columns differ in length", got=sorted(lengths))
-        if len(self) and (self.classes.min() < 0 or self.widths.min() < 1 or self.heights.min() < 1):
-            raise InvalidArgumentError("image table has a negative class or an empty image")
+        for field, values, low in (
+            ("class", self.classes, 0),
+            ("width", self.widths, 1),
+            ("height", self.heights, 1),
+        ):
+            high = MAX_CLASSES - 1 if field == "class" else MAX_SIDE
+            wrong = np.flatnonzero((values < low) | (values > high))
+            if len(wrong):
+                row = int(wrong[0])
+                raise InvalidArgumentError(
+                    f"image {row} has a {field} out of range",
+                    expected=f"{low} to {high}",
+                    got=int(values[row]),
+                )
+        problem = image_paths_problem(self.paths)
+        if problem is not None:
+            row, expected = problem
+            raise InvalidArgumentError(
+                f"image {row} has a path that pools do not hold",
+                expected=expected,
+                got=repr(self.paths[row][:200]),
+                hint="rename this file",
+            )
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def digest(self) -> str:
-        """Return the hex digest of classes and image contents (paths only where contents are unknown)."""
-        lines = (
-            b"%d:%s\n" % (label, digest if digest is not None else b"path:" + path.encode())
-            for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True)
-        )
-        return hashlib.sha256(b"".join(lines)).hexdigest()
+    def digest(self) -> bytes:
+        """Return the 32-byte digest of classes and image contents (paths only where contents are unknown)."""
+        parts = [text_bytes("lpld-image-table"), struct.pack("<Q", len(self))]
+        for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
+            known = text_bytes(path) if digest is None else digest
+            parts.append(struct.pack("<IB", label, digest is not None) + known)
+        return hashlib.sha256(b"".join(parts)).digest()
 
     def to_table(self) -> pa.Table:
         columns = [
@@ -66,14 +88,18 @@ class ImageTable:
         ]
         return pa.Table.from_arrays(columns, schema=IMAGE_SCHEMA)
 
-    def to_parquet(self) -> bytes:
-        """Return the bytes of images.parquet."""
-        sink = io.BytesIO()
-        pq.write_table(self.to_table(), sink, compression="zstd", write_page_checksum=True)
-        return sink.getvalue()
-
     @staticmethod
-    def from_table(table: pa.Table) -> ImageTable:
+    def from_table(table: pa.Table, *, classes: int) -> ImageTable:
+        """Read the table of a pool of so many classes; InvalidArgumentError for what it must not hold."""
+        numbers = table["image"].to_numpy()
+        if not np.array_equal(numbers, np.arange(len(numbers))):
+            raise InvalidArgumentError("column 'image' does not count 0, 1, 2, ...")
+        if len(numbers) and int(table["class"].to_numpy().max()) >= classes:
+            raise InvalidArgumentError(
+                "column 'class' is out of range",
+                expected=f"0 to {classes - 1}",
+                got=int(table["class"].to_numpy().max()),
+            )
         return ImageTable(
             paths=table["path"].to_pylist(),
             classes=table["class"].to_numpy(),

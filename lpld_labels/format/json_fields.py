@@ -10,6 +10,9 @@ from lpld_labels.errors import ManifestError
 T = TypeVar("T")
 IGNORABLE = "must_understand"
 """An unknown field is refused unless its value is an object with ``"must_understand": false``."""
+MAX_INTEGER = 2**63 - 1
+_SHOWN = 200
+_HEX = frozenset("0123456789abcdef")
 
 
 class FieldReader:
@@ -28,27 +31,48 @@ class FieldReader:
             f"field '{field}' is wrong", where=self.where, expected=expected, got=got, hint=hint
         )
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a field that nobody has read yet."""
+        return name in self._left
+
     def _take(self, name: str) -> Any:
         if name not in self._left:
             raise self.error(name, "a value", "nothing")
         return self._left.pop(name)
 
-    def integer(self, name: str, *, minimum: int = 0) -> int:
+    def integer(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
         value = self._take(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.error(name, f"an integer >= {minimum}", repr(value))
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            limits = f"an integer >= {minimum}" if maximum == MAX_INTEGER else f"{minimum} to {maximum}"
+            raise self.error(name, limits, _shown(value))
         return value
+
+    def integers(self, name: str, *, maximum: int = MAX_INTEGER) -> tuple[int, ...]:
+        value = self._take(name)
+        good = isinstance(value, list) and all(
+            isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= maximum for item in value
+        )
+        if not good:
+            raise self.error(name, f"a list of integers from 0 to {maximum}", _shown(value))
+        return tuple(value)
 
     def number(self, name: str) -> float:
         value = self._take(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.error(name, "a number", repr(value))
+            raise self.error(name, "a number", _shown(value))
         return float(value)
 
     def text(self, name: str, *, choices: tuple[str, ...] | None = None) -> str:
         value = self._take(name)
         if not isinstance(value, str) or (choices is not None and value not in choices):
-            raise self.error(name, f"one of {', '.join(choices)}" if choices else "a string", repr(value))
+            raise self.error(name, f"one of {', '.join(choices)}" if choices else "a string", _shown(value))
+        return value
+
+    def digest(self, name: str) -> str:
+        """Read 64 lower-case hex digits."""
+        value = self._take(name)
+        if not isinstance(value, str) or len(value) != 64 or not set(value) <= _HEX:
+            raise self.error(name, "64 lower-case hex digits", _shown(value))
         return value
 
     def numbers(self, name: str, *, length: int | None = None) -> tuple[float, ...]:
@@ -57,19 +81,19 @@ class FieldReader:
             isinstance(item, (int, float)) and not isinstance(item, bool) for item in value
         )
         if not good or (length is not None and len(value) != length):
-            raise self.error(name, f"a list of {length or 'any number of'} numbers", repr(value))
+            raise self.error(name, f"a list of {length or 'any number of'} numbers", _shown(value))
         return tuple(float(item) for item in value)
 
     def strings(self, name: str) -> tuple[str, ...]:
         value = self._take(name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.error(name, "a list of strings", repr(value))
+            raise self.error(name, "a list of strings", _shown(value))
         return tuple(value)
 
     def mapping(self, name: str) -> dict[str, Any]:
         value = self._take(name)
         if not isinstance(value, dict):
-            raise self.error(name, "an object", repr(value))
+            raise self.error(name, "an object", _shown(value))
         return value
 
     def optional(self, name: str, read: Callable[[str], T]) -> T | None:
@@ -90,7 +114,7 @@ class FieldReader:
         """Parse a list of objects inside this one."""
         value = self._take(name)
         if not isinstance(value, list):
-            raise self.error(name, "a list", repr(value))
+            raise self.error(name, "a list", _shown(value))
         parsed = []
         for number, item in enumerate(value):
             reader = FieldReader(item, where=self.where, prefix=f"{self.prefix}{name}[{number}].")
@@ -98,11 +122,17 @@ class FieldReader:
             reader.finish()
         return tuple(parsed)
 
-    def finish(self) -> None:
-        """Refuse fields nobody asked for, unless they say they may be ignored."""
+    def finish(self, *, all_known: bool = False) -> None:
+        """Refuse fields nobody asked for, unless they say they may be ignored and the place allows that."""
         for name, value in sorted(self._left.items()):
-            if isinstance(value, Mapping) and value.get(IGNORABLE) is False:
+            if not all_known and isinstance(value, Mapping) and value.get(IGNORABLE) is False:
                 continue
             raise self.error(
                 name, "no such field", "one", "upgrade lpld-labels if a newer version wrote this pool"
             )
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message; what comes from a file may be of any length."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -5,17 +5,29 @@ Parsed once at the edge (`Manifest.parse`); inside the program there are no loos
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import PurePosixPath
-from typing import Any, Literal
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from lpld_labels.errors import FormatVersionError, ManifestError
+from lpld_labels.format.files import CodecEntry, Counts, Coverage, FileEntry, FileRole, check_files
 from lpld_labels.format.json_fields import FieldReader
-from lpld_labels.format.schema import FORMAT_NAME, FORMAT_VERSION, LABEL_KINDS
+from lpld_labels.format.schema import (
+    COMPONENTS,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    LABEL_KINDS,
+    MAX_BATCH_SIZE,
+    MAX_BATCH_VALUES,
+    MAX_CLASSES,
+    MAX_SIDE,
+    VIEWS,
+    Component,
+    Views,
+)
+from lpld_labels.format.strict_json import from_json, to_json
 
-FileRole = Literal["views", "labels", "batches", "images", "codec"]
-FILE_ROLES = ("views", "labels", "batches", "images", "codec")
+MAX_SEED = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +46,15 @@ class Teacher:
 
     @staticmethod
     def parse(reader: FieldReader) -> Teacher:
+        mean = reader.optional("mean", lambda n: reader.numbers(n, length=3))
+        std = reader.optional("std", lambda n: _above_zero(reader, n))
+        if (mean is None) != (std is None):
+            raise reader.error("std", "null if mean is, else 3 numbers", std)
         return Teacher(
             name=reader.text("name"),
-            weights_digest=reader.optional("weights_digest", reader.text),
-            mean=reader.optional("mean", lambda n: reader.numbers(n, length=3)),
-            std=reader.optional("std", lambda n: reader.numbers(n, length=3)),
+            weights_digest=reader.optional("weights_digest", reader.digest),
+            mean=mean,
+            std=std,
         )
 
 
@@ -63,11 +79,26 @@ class Augmentation:
     cutout_fraction: float | None = None
     patch_grid: int | None = None
 
+    def drawing_problem(self) -> str | None:
+        """Return the field that no view can be drawn from, or None."""
+        for name, bounds, upper in (
+            ("crop_scale", self.crop_scale, 1.0),
+            ("crop_ratio", self.crop_ratio, math.inf),
+        ):
+            if bounds is not None and not 0 < bounds[0] <= bounds[1] <= upper:
+                return name
+        if self.flip_probability is not None and not 0 <= self.flip_probability <= 1:
+            return "flip_probability"
+        if self.cutout_fraction is not None and not 0 < self.cutout_fraction <= 1:
+            return "cutout_fraction"
+        mixed = self.mix != "none"
+        return "mix_alpha" if mixed and not (self.mix_alpha is not None and self.mix_alpha > 0) else None
+
     @staticmethod
     def parse(reader: FieldReader) -> Augmentation:
         return Augmentation(
-            output_height=reader.integer("output_height", minimum=1),
-            output_width=reader.integer("output_width", minimum=1),
+            output_height=reader.integer("output_height", minimum=1, maximum=MAX_SIDE),
+            output_width=reader.integer("output_width", minimum=1, maximum=MAX_SIDE),
             resize=reader.text("resize"),
             crop_scale=reader.optional("crop_scale", lambda n: reader.numbers(n, length=2)),
             crop_ratio=reader.optional("crop_ratio", lambda n: reader.numbers(n, length=2)),
@@ -75,7 +106,7 @@ class Augmentation:
             mix=reader.text("mix", choices=("none", "cutmix", "mixup")),
             mix_alpha=reader.optional("mix_alpha", reader.number),
             cutout_fraction=reader.optional("cutout_fraction", reader.number),
-            patch_grid=reader.optional("patch_grid", lambda n: reader.integer(n, minimum=1)),
+            patch_grid=reader.optional("patch_grid", lambda n: reader.integer(n, minimum=1, maximum=15)),
         )
 
 
@@ -91,7 +122,7 @@ class LineageStep:
     def parse(reader: FieldReader) -> LineageStep:
         return LineageStep(
             operation=reader.text("operation"),
-            parent_digest=reader.optional("parent_digest", reader.text),
+            parent_digest=reader.optional("parent_digest", reader.digest),
             parameters=reader.mapping("parameters"),
         )
 
@@ -116,12 +147,16 @@ class PoolHeader:
 
     @staticmethod
     def parse(reader: FieldReader) -> PoolHeader:
+        classes = reader.integer("classes", minimum=2, maximum=MAX_CLASSES)
+        batch_size = reader.integer(
+            "batch_size", minimum=1, maximum=min(MAX_BATCH_SIZE, MAX_BATCH_VALUES // classes)
+        )
         return PoolHeader(
-            classes=reader.integer("classes", minimum=2),
-            batch_size=reader.integer("batch_size", minimum=1),
+            classes=classes,
+            batch_size=batch_size,
             augmentation=reader.nested("augmentation", Augmentation.parse),
             label_kind=reader.text("label_kind", choices=LABEL_KINDS),
-            seed=reader.optional("seed", reader.integer),
+            seed=reader.optional("seed", lambda n: reader.integer(n, maximum=MAX_SEED)),
             teachers=reader.items("teachers", Teacher.parse),
             ensemble=reader.optional("ensemble", reader.text),
             lineage=reader.items("lineage", LineageStep.parse),
@@ -129,64 +164,18 @@ class PoolHeader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodecEntry:
-    """Codec name and the parameters its decoder needs."""
-
-    name: str
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def parse(reader: FieldReader) -> CodecEntry:
-        return CodecEntry(name=reader.text("name"), parameters=reader.mapping("parameters"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """One file of the pool: path below the pool, size, number of rows, hex SHA-256 of its bytes."""
-
-    path: str
-    role: str
-    bytes: int
-    rows: int
-    digest: str
-
-    @staticmethod
-    def parse(reader: FieldReader) -> FileEntry:
-        entry = FileEntry(
-            path=reader.text("path"),
-            role=reader.text("role", choices=FILE_ROLES),
-            bytes=reader.integer("bytes"),
-            rows=reader.integer("rows"),
-            digest=reader.text("digest"),
-        )
-        parts = entry.path.split("/")
-        # A manifest from elsewhere must not be able to point outside its own directory.
-        if entry.path.startswith("/") or "\\" in entry.path or any(p in ("", ".", "..") for p in parts):
-            raise reader.error("path", "a path below the pool", repr(entry.path))
-        return entry
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """How much there is: images in the table, epochs that have a batch, batches, rows."""
-
-    images: int
-    epochs: int
-    batches: int
-    rows: int
-
-    @staticmethod
-    def parse(reader: FieldReader) -> Counts:
-        return Counts(**{f.name: reader.integer(f.name) for f in fields(Counts)})
-
-
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The whole of pool.json."""
+    """The whole of pool.json.
+
+    views: whether they are in files or a reader draws them. components: bytes of all files by component.
+    """
 
     header: PoolHeader
+    views: Views = "stored"
     codec: CodecEntry
     counts: Counts
+    coverage: Coverage
+    components: dict[Component, int]
     content_digest: str
     files: tuple[FileEntry, ...]
     created_by: str
@@ -201,8 +190,11 @@ class Manifest:
             "format": FORMAT_NAME,
             "format_version": FORMAT_VERSION,
             **asdict(self.header),
+            "views": self.views,
             "codec": asdict(self.codec),
             "counts": asdict(self.counts),
+            "coverage": asdict(self.coverage),
+            "components": self.components,
             "content_digest": self.content_digest,
             "files": [asdict(entry) for entry in self.files],
             "created_by": self.created_by,
@@ -225,41 +217,60 @@ class Manifest:
                 got=version,
                 hint="upgrade lpld-labels",
             )
+        if not reader.has("views"):
+            raise FormatVersionError(
+                "pool was written by a draft of format version 1, before its release",
+                where=where,
+                expected="field 'views'",
+                got="none",
+                hint="export it with the program that wrote it and import that folder, or build it again",
+            )
         manifest = Manifest(
             header=PoolHeader.parse(reader),
+            views=_views(reader),
             codec=reader.nested("codec", CodecEntry.parse),
             counts=reader.nested("counts", Counts.parse),
-            content_digest=reader.text("content_digest"),
+            coverage=reader.nested("coverage", Coverage.parse),
+            components=reader.nested("components", _components),
+            content_digest=reader.digest("content_digest"),
             files=reader.items("files", FileEntry.parse),
             created_by=reader.text("created_by"),
         )
         reader.finish()
-        manifest._check_files(reader)
+        manifest._check(reader)
         return manifest
 
-    def _check_files(self, reader: FieldReader) -> None:
-        roles: tuple[FileRole, ...] = ("batches", "images")
-        for role in roles:
-            found = len(self.files_of(role))
-            if found != 1:
-                raise reader.error("files", f"one file of role {role}", found)
-        views = [PurePosixPath(entry.path).name for entry in self.files_of("views")]
-        labels = [PurePosixPath(entry.path).name for entry in self.files_of("labels")]
-        if views != labels:
-            raise reader.error("files", "a labels file for every views file", f"{views} and {labels}")
+    def _check(self, reader: FieldReader) -> None:
+        check_files(self.files, drawn=self.views == "drawn", reader=reader)
+        if self.views == "drawn":
+            if self.header.seed is None:
+                raise reader.error("seed", "a number, because views are drawn", None)
+            problem = self.header.augmentation.drawing_problem()
+            if problem is not None:
+                raise reader.error(
+                    f"augmentation.{problem}", "a range that views can be drawn from", "another"
+                )
+        most = sum(entry.bytes for entry in self.files if entry.role == "labels")
+        if self.counts.batches > most:
+            raise reader.error("counts.batches", f"at most the {most} bytes of labels", self.counts.batches)
+        problem = self.coverage.problem(self.counts, self.header.classes)
+        if problem is not None:
+            raise reader.error("coverage", problem, str(asdict(self.coverage)))
+        size = sum(entry.bytes for entry in self.files)
+        if sum(self.components.values()) != size:
+            raise reader.error("components", f"a sum of {size}", sum(self.components.values()))
 
 
-def to_json(document: dict[str, Any]) -> bytes:
-    """Return stable, readable UTF-8 JSON; NaN and Inf are refused."""
-    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8")
+def _views(reader: FieldReader) -> Views:
+    return VIEWS[VIEWS.index(reader.text("views", choices=VIEWS))]
 
 
-def from_json(text: bytes, *, where: str) -> Any:
-    """Parse UTF-8 JSON; a damaged file becomes a ManifestError with its place."""
-    try:
-        return json.loads(text.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ManifestError(
-            f"not valid JSON: {error}", where=where, hint="restore the file; the pool's data may be intact"
-        ) from None
+def _components(reader: FieldReader) -> dict[Component, int]:
+    return {name: reader.integer(name) for name in COMPONENTS}
+
+
+def _above_zero(reader: FieldReader, name: str) -> tuple[float, ...]:
+    values = reader.numbers(name, length=3)
+    if min(values) <= 0:
+        raise reader.error(name, "3 numbers above 0", list(values))
+    return values

@@ -46,6 +46,8 @@ class Stream(IntEnum):
     """(pass, image, 0): crop and flip of a real image that is squeezed."""
     LOADER_ORDER = 0x5A4D504C
     """(cycle or epoch): which batches or rows a loader hands out, in which order."""
+    CROPS_OF_IMAGES = 0x464B4443
+    """(epoch): in which order FKD's scripts get images, and which of their crops."""
     TRAINING = 0x54524149
     """(epoch): torch's own draws while a student or teacher trains."""
 

@@ -18,7 +18,21 @@ IMAGES_FILE = "images.parquet"
 VIEWS_DIRECTORY = "views"
 LABELS_DIRECTORY = "labels"
 CODEC_DIRECTORY = "codec"
+PACKED_DIRECTORY = "packed"
 STAGING_DIRECTORY = "staging"
+
+MAX_CLASSES = 1 << 24
+MAX_BATCH_SIZE = 1 << 20
+MAX_BATCH_VALUES = 1 << 27
+"""Classes times batch size: a batch decodes to at most half a gigabyte of float32."""
+MAX_SIDE = (1 << 16) - 1
+"""Pixels on a side of an image or a view."""
+MAX_IMAGES = (1 << 31) - 1
+MAX_FILES = 1_000_000
+MAX_GROUP_ROWS = 1 << 20
+MAX_PAGE_BYTES = 1 << 30
+MAX_HEADER_BYTES = 1 << 16
+"""Of a page."""
 
 VIEW_ROWS_PER_GROUP = 8192
 """A views row group closes at the first whole batch at or above this many rows."""
@@ -29,7 +43,7 @@ SHARD_VIEW_ROWS = 1 << 20
 """A shard closes at the first whole batch at or above either limit."""
 
 Component = Literal[
-    "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "container"
+    "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
 ]
 COMPONENTS: tuple[Component, ...] = (
     "crop",
@@ -40,11 +54,15 @@ COMPONENTS: tuple[Component, ...] = (
     "labels",
     "codec",
     "keys",
+    "packed",
     "container",
 )
 """The paper's six storage components, then what a real container adds to them."""
 
-LABEL_KINDS = ("logits", "probabilities")
+LabelKind = Literal["logits", "probabilities"]
+LABEL_KINDS: tuple[LabelKind, ...] = ("logits", "probabilities")
+Views = Literal["stored", "drawn"]
+VIEWS: tuple[Views, ...] = ("stored", "drawn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +119,29 @@ IMAGE_COLUMNS: tuple[Column, ...] = (
     Column(name="digest", type=pa.binary(16), component="container", nullable=True),
 )
 
+PACKED_COLUMNS: tuple[Column, ...] = (
+    Column(name="row", type=pa.int32(), component="packed"),
+    Column(
+        name="image",
+        type=pa.struct(
+            [pa.field("bytes", pa.binary(), nullable=False), pa.field("path", pa.string(), nullable=False)]
+        ),
+        component="packed",
+    ),
+    Column(name="class", type=pa.int32(), component="packed"),
+)
+
 BATCH_COLUMNS: tuple[Column, ...] = (
     Column(name="epoch", type=pa.int32(), component="container"),
     Column(name="batch", type=pa.int32(), component="container"),
     Column(name="rows", type=pa.int32(), component="container"),
     Column(name="shard", type=pa.int32(), component="container"),
-    Column(name="view_row", type=pa.int64(), component="container"),
     Column(name="position", type=pa.int32(), component="container"),
+    Column(name="first_row", type=pa.int64(), component="container"),
+    Column(name="group_offset", type=pa.int64(), component="container"),
+    Column(name="group_bytes", type=pa.int32(), component="container"),
+    Column(name="mix_strength", type=pa.float64(), component="container", nullable=True),
+    Column(name="views_digest", type=pa.binary(8), component="container"),
     Column(name="digest", type=pa.binary(16), component="container"),
 )
 
@@ -133,3 +167,4 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 VIEW_SCHEMA = arrow_schema(VIEW_COLUMNS)
 IMAGE_SCHEMA = arrow_schema(IMAGE_COLUMNS)
 BATCH_SCHEMA = arrow_schema(BATCH_COLUMNS)
+PACKED_SCHEMA = arrow_schema(PACKED_COLUMNS)

@@ -93,10 +93,6 @@ class DecodedViews:
         """Return one batch. Its arrays are views into this block, already validated when written."""
         return _trusted(ViewBatch, self._fields(key, part))
 
-    def labelled(self, key: BatchKey, part: slice, labels: LabelArray) -> LabelBatch:
-        """Return one batch with its labels."""
-        return _trusted(LabelBatch, {**self._fields(key, part), "labels": labels})
-
     def _fields(self, key: BatchKey, part: slice) -> dict[str, Any]:
         return {
             "key": key,
@@ -134,6 +130,11 @@ class DecodedViews:
             return None
         flat = rows.combine_chunks().flatten().to_numpy()
         return np.asarray(flat, dtype=np.uint8).reshape(len(rows), -1)
+
+
+def labelled(views: ViewBatch, labels: LabelArray) -> LabelBatch:
+    """Return views and labels that were checked before as one record, without checking them again."""
+    return _trusted(LabelBatch, {**vars(views), "labels": labels})
 
 
 def _trusted(kind: type[T], values: dict[str, Any]) -> T:

@@ -9,18 +9,21 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from pyarrow import fs
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.format.digests import batch_digest
-from lpld_labels.format.manifest import FileEntry
-from lpld_labels.format.records import BatchKey, LabelBatch
-from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.pool.reader import PoolReader, read_manifest
+from lpld_labels.format.digests import batch_digest, views_digest
+from lpld_labels.format.files import FileEntry
+from lpld_labels.format.records import ViewBatch
+from lpld_labels.format.schema import COMPONENTS, MANIFEST_FILE, VIEW_SCHEMA, Component
+from lpld_labels.pool.commit import coverage_of
+from lpld_labels.pool.parquet_files import VIEW_OWNERS, label_owners, weighed
+from lpld_labels.pool.pool_files import read_manifest
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.storage import resolve
 
 Progress = Callable[[int, int], None]
@@ -69,13 +72,17 @@ def check_pool(location: str | os.PathLike[str], *, progress: Progress | None = 
     damaged = {problem.file for problem in problems}
     essential = [e.path for e in manifest.files if e.role in ("batches", "images", "codec")]
     batches = rows = 0
+    blamed = MANIFEST_FILE
     if not damaged.intersection(essential):
         try:
             with PoolReader(location, check_sizes=False) as pool:
+                # Everything is held against the image table.
+                blamed = manifest.files_of("images")[0].path
+                len(pool.images)
                 found, batches, rows = _check_shards(pool, damaged, ticker)
                 problems += found
         except LabelPoolError as error:
-            problems.append(Problem(file=MANIFEST_FILE, message=str(error)))
+            problems.append(Problem(file=blamed, message=str(error)))
     return CheckReport(
         files=len(manifest.files) + 1,
         bytes=sum(entry.bytes for entry in manifest.files),
@@ -132,92 +139,125 @@ def _strangers(system: fs.FileSystem, path: str, known: set[str]) -> list[Proble
 def _check_shards(pool: PoolReader, damaged: set[str], ticker: _Ticker) -> tuple[list[Problem], int, int]:
     """Check the contents of all shards whose files are intact; return problems, batches, rows."""
     problems: list[Problem] = []
-    views, labels = pool.manifest.files_of("views"), pool.manifest.files_of("labels")
+    views = dict(enumerate(pool.manifest.files_of("views")))
+    components = _tables_weight(pool)
     batches = rows = 0
-    for number, (view_file, label_file) in enumerate(zip(views, labels, strict=True)):
-        if not damaged.intersection((view_file.path, label_file.path)):
-            keys = pool.index.keys_of_shard(number)
-            try:
-                messages = _view_problems(pool, number, keys)
-                problems.extend(Problem(file=view_file.path, message=message) for message in messages)
-                messages = _label_problems(pool, keys)
-                problems.extend(Problem(file=label_file.path, message=message) for message in messages)
-            except LabelPoolError as error:
-                problems.append(Problem(file=label_file.path, message=str(error)))
-            batches += len(keys)
-            rows += view_file.rows
-        ticker.add(view_file.bytes + label_file.bytes)
-    digest = pool.digest_of(pool.index.digests())
-    if digest != pool.manifest.content_digest:
-        message = f"content digest is wrong (expected {pool.manifest.content_digest}, got {digest})"
-        problems.append(Problem(file=MANIFEST_FILE, message=message))
+    for shard, labels in enumerate(pool.manifest.files_of("labels")):
+        numbers = pool.index.in_shard(shard).tolist()
+        source = views.get(shard)
+        found: list[Problem] = []
+        if source is None or source.path not in damaged:
+            blamed = source.path if source else pool.manifest.files_of("batches")[0].path
+            found += _problems(blamed, partial(_view_problems, pool, numbers))
+            if source is not None:
+                found += _problems(source.path, partial(_weigh, pool, source, components))
+        seen = not found and (source is None or source.path not in damaged)
+        if labels.path not in damaged:
+            found += _problems(labels.path, partial(_key_problems, pool, labels, numbers, components))
+            found += _problems(labels.path, partial(_label_problems, pool, numbers, digests=seen))
+        if not damaged.intersection((labels.path, source.path if source else labels.path)):
+            batches += len(numbers)
+            rows += int(pool.index.rows[numbers].sum())
+        problems += found
+        ticker.add(labels.bytes + (source.bytes if source else 0))
+    if not problems and not damaged:
+        problems += _problems(MANIFEST_FILE, partial(_manifest_problems, pool, components))
     return problems, batches, rows
 
 
-def _view_problems(pool: PoolReader, shard: int, keys: list[BatchKey]) -> Iterator[str]:
-    """Yield what is wrong with the rows of one views file."""
-    table = pool.shard_views(shard)
-    rows = np.array([pool.index.rows_of(key) for key in keys], np.int64)
-    if table.num_rows != rows.sum():
-        yield f"row count disagrees with the batch index (expected {rows.sum()}, got {table.num_rows})"
-        return
-    epochs = np.repeat([key.epoch for key in keys], rows)
-    batches = np.repeat([key.batch for key in keys], rows)
-    starts = np.repeat(np.cumsum(rows) - rows, rows)
-    expected = {"epoch": epochs, "batch": batches, "slot": np.arange(len(starts)) - starts}
-    for name, values in expected.items():
-        yield from _first_bad(table, table[name].to_numpy() == values, f"column '{name}' is out of key order")
-    images = table["image"].to_numpy()
-    inside = (images >= 0) & (images < len(pool.images))
-    yield from _first_bad(table, inside, f"column 'image' is outside the image table of {len(pool.images)}")
-    if inside.all():
-        ends = {
-            "height": table["crop_top"].to_numpy().astype(np.int64) + table["crop_height"].to_numpy(),
-            "width": table["crop_left"].to_numpy().astype(np.int64) + table["crop_width"].to_numpy(),
-        }
-        good = (ends["height"] <= pool.images.heights[images]) & (ends["width"] <= pool.images.widths[images])
-        for name in ("crop_top", "crop_left"):
-            good &= table[name].to_numpy() >= 0
-        for name in ("crop_height", "crop_width"):
-            good &= table[name].to_numpy() >= 1
-        yield from _first_bad(table, good, "crop reaches outside its image")
-    yield from _box_problems(pool, table, np.repeat(rows, rows))
+def _problems(file: str, check: Callable[[], Iterator[str]]) -> list[Problem]:
+    """Return what a check finds, or what keeps it from going on, as problems of one file."""
+    found: list[Problem] = []
+    try:
+        found.extend(Problem(file=file, message=message) for message in check())
+    except LabelPoolError as error:
+        found.append(Problem(file=file, message=str(error)))
+    return found
 
 
-def _box_problems(pool: PoolReader, table: pa.Table, batch_rows: npt.NDArray[np.int64]) -> Iterator[str]:
-    """Yield what is wrong with mixing and cut-out columns."""
-    height = pool.header.augmentation.output_height
-    width = pool.header.augmentation.output_width
-    partner = table["mix_slot"].fill_null(0).to_numpy()
-    yield from _first_bad(table, (partner >= 0) & (partner < batch_rows), "mixing partner outside the batch")
-    strength = table["mix_strength"].fill_null(0.0).to_numpy()
-    yield from _first_bad(table, (strength >= 0) & (strength <= 1), "mix_strength outside 0 to 1")
-    for kind in ("mix", "cutout"):
-        top, left, bottom, right = (
-            table[f"{kind}_{side}"].fill_null(0).to_numpy() for side in ("top", "left", "bottom", "right")
-        )
-        good = (top >= 0) & (left >= 0) & (top <= bottom) & (left <= right)
-        good &= (bottom <= height) & (right <= width)
-        yield from _first_bad(table, good, f"{kind} box outside the {height} x {width} view")
-
-
-def _first_bad(table: pa.Table, good: npt.NDArray[np.bool_], message: str) -> Iterator[str]:
-    if not good.all():
-        row = int(np.argmin(good))
-        place = {name: table[name][row].as_py() for name in ("epoch", "batch", "slot")}
-        yield f"{message}, first at row {row} {place} ({int((~good).sum())} rows)"
-
-
-def _label_problems(pool: PoolReader, keys: list[BatchKey]) -> Iterator[str]:
-    """Yield batches whose labels or digests are wrong."""
-    for key in keys:
+def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
+    """Yield batches whose views are not what index and image table say; reading them looks at everything."""
+    for number in numbers:
         try:
-            encoded = pool.read_encoded(key)
-            views = encoded.views
-            canonical = pool.codec.canonical(encoded.payload, rows=views.rows, classes=pool.classes)
-            if batch_digest(views, canonical) != encoded.digest:
-                yield f"{key}: digest of the batch is wrong"
             # Building the record again applies every rule a writer has to keep.
-            LabelBatch(**{**vars(views), "labels": pool.read_labels(key)})
+            ViewBatch(**vars(pool.views_at(number)))
+        except LabelPoolError as error:
+            yield f"{pool.index.key(number)}: {error}"
+            # The rest of its row group would say the same again.
+            return
+
+
+def _key_problems(
+    pool: PoolReader, entry: FileEntry, numbers: list[int], components: dict[Component, int]
+) -> Iterator[str]:
+    """Yield what is wrong with the key columns of a labels file; add up what it weighs."""
+    columns = pool.codec.payload_columns(pool.classes)
+    file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
+    _add(components, weighed(file.metadata, entry.bytes, label_owners(columns)))
+    by_view = pool.codec.granularity == "view"
+    rows = pool.index.rows[numbers].astype(np.int64) if by_view else np.ones(len(numbers), np.int64)
+    if entry.rows != rows.sum():
+        yield f"row count disagrees with the batch index (expected {rows.sum()}, got {entry.rows})"
+        return
+    expected = {
+        "epoch": np.repeat(pool.index.epochs[numbers], rows),
+        "batch": np.repeat(pool.index.batches[numbers], rows),
+    }
+    if by_view:
+        expected["slot"] = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
+    table = file.read_all(list(expected))
+    for name, values in expected.items():
+        wrong = np.flatnonzero(table[name].to_numpy() != values)
+        if len(wrong):
+            yield f"column '{name}' is not what the batch index says, first at row {wrong[0]}"
+
+
+def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> Iterator[str]:
+    """Yield batches whose labels are wrong; with `digests`, also those that have other digests."""
+    for number in numbers:
+        key = pool.index.key(number)
+        try:
+            pool.labels_at(number)
+            if digests:
+                encoded = pool.encoded_at(number)
+                canonical = pool.codec.canonical(
+                    encoded.payload, rows=encoded.views.rows, classes=pool.classes
+                )
+                if batch_digest(views_digest(encoded.views), canonical) != encoded.digest:
+                    yield f"{key}: digest of the batch is wrong"
         except LabelPoolError as error:
             yield f"{key}: {error}"
+
+
+def _weigh(pool: PoolReader, entry: FileEntry, components: dict[Component, int]) -> Iterator[str]:
+    file = pool.open_parquet(entry, VIEW_SCHEMA)
+    _add(components, weighed(file.metadata, entry.bytes, VIEW_OWNERS))
+    return iter(())
+
+
+def _tables_weight(pool: PoolReader) -> dict[Component, int]:
+    """Return the bytes of all files but those of shards, by component."""
+    components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
+    owners: dict[str, Component] = {"codec": "codec", "packed": "packed"}
+    for entry in pool.manifest.files:
+        if entry.role not in ("views", "labels"):
+            components[owners.get(entry.role, "container")] += entry.bytes
+    return components
+
+
+def _add(total: dict[Component, int], part: dict[Component, int]) -> None:
+    for name, size in part.items():
+        total[name] += size
+
+
+def _manifest_problems(pool: PoolReader, components: dict[Component, int]) -> Iterator[str]:
+    """Yield what the manifest says of the whole pool that is not so."""
+    manifest = pool.manifest
+    facts = {
+        "content_digest": (manifest.content_digest, pool.digest_of(pool.index.digests())),
+        "coverage": (manifest.coverage, coverage_of(pool.views_per_image(), pool.images.classes)),
+        "components": (manifest.components, components),
+    }
+    for name, (stated, got) in facts.items():
+        if stated != got:
+            yield f"field '{name}' is wrong (expected {stated}, got {got})"

@@ -101,7 +101,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
             return error
 
     def _prepare(self, task: Task) -> Prepared:
-        encoded = self._pool.read_encoded_at(task.place)
+        encoded = self._pool.encoded_at(task.place)
         views = encoded.views
         try:
             parts = self._decoder.prepare(encoded.payload, views.rows)

@@ -8,26 +8,36 @@ staging area, which goes last: a pool without one is finished.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import DuplicateBatchError, PoolConflictError
-from lpld_labels.format.digests import bytes_digest, content_digest
+from lpld_labels.format.digests import bytes_digest, pool_digest
+from lpld_labels.format.files import CodecEntry, Counts, Coverage, FileEntry
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import CodecEntry, Counts, FileEntry, Manifest, PoolHeader
+from lpld_labels.format.manifest import Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey
-from lpld_labels.format.schema import BATCH_SCHEMA, CODEC_DIRECTORY, IMAGES_FILE, MANIFEST_FILE
+from lpld_labels.format.schema import (
+    BATCH_SCHEMA,
+    CODEC_DIRECTORY,
+    COMPONENTS,
+    IMAGES_FILE,
+    MANIFEST_FILE,
+    Component,
+)
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.locks import locked
 from lpld_labels.pool.merge import merge_small_shards
-from lpld_labels.pool.shard import SealedShard, read_whole
+from lpld_labels.pool.parquet_files import FileFacts, image_file, index_file
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard import VIEWS, SealedShard, read_whole
 from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
 from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.version import __version__
@@ -110,35 +120,88 @@ def _manifest(
     images: ImageTable,
 ) -> Manifest:
     """Write what belongs to the pool beside its shards, and return the manifest of it all."""
+    drawn = staging.drawn if old is None else old.views == "drawn"
     files = list(old.files_of("views") + old.files_of("labels")) if old else []
     for shard in shards:
-        files += _shard_files(shard)
+        files += _shard_files(shard, drawn=drawn)
     files.sort(key=lambda entry: (entry.role != "views", entry.path))
-    index = _merged_index(staging.pool, old, shards, [e.path for e in files if e.role == "views"])
-    files.append(_write_index(staging, index))
+    index = _merged_index(staging.pool, old, shards, [e.path for e in files if e.role == "labels"])
+    index_entry = _write_index(staging, index)
+    files.append(index_entry)
     # An extended pool keeps its tables: that they are the same was checked when the writer opened.
-    files += (
-        (old.files_of("images") + old.files_of("codec")) if old else _write_tables(staging, codec, images)
-    )
+    tables = [
+        *((old.files_of("images") + old.files_of("codec")) if old else _write_tables(staging, codec, images))
+    ]
     return Manifest(
         header=header,
+        views="drawn" if drawn else "stored",
         codec=CodecEntry(name=codec.name, parameters=codec.parameters()),
         counts=Counts(
             images=len(images),
             epochs=count_runs(index["epoch"].to_numpy()),
             batches=index.num_rows,
+            incomplete_batches=int((index["rows"].to_numpy() < header.batch_size).sum()),
             rows=int(index["rows"].to_numpy().sum()),
         ),
-        content_digest=content_digest(
-            classes=header.classes,
-            label_kind=header.label_kind,
-            codec_identity=codec.identity(),
-            images_digest=images.digest(),
-            batch_digests=index["digest"].to_pylist(),
+        coverage=coverage_of(_views_per_image(staging, old, shards, len(images)), images.classes),
+        components=_components(old, shards, [index_entry, *tables], drawn=drawn),
+        content_digest=pool_digest(
+            header,
+            codec=codec.name,
+            identity=codec.identity(),
+            images=images.digest(),
+            batches=index["digest"].to_pylist(),
         ),
-        files=tuple(files),
+        files=(*files, *tables),
         created_by=f"lpld-labels {__version__}",
     )
+
+
+def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
+    """Return how often images are looked at; views: int64 [images], classes: of the same images."""
+    if not len(views):
+        return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
+    return Coverage(
+        minimum=int(views.min()),
+        median=float(np.median(views)),
+        maximum=int(views.max()),
+        images=int((views > 0).sum()),
+        classes=len(np.unique(classes[views > 0])),
+    )
+
+
+def _views_per_image(
+    staging: StagingArea, old: Manifest | None, shards: Sequence[SealedShard], images: int
+) -> npt.NDArray[np.int64]:
+    """Return how many views each image has, in what is published and what is about to be."""
+    views = np.zeros(images, np.int64)
+    if old is not None:
+        with PoolReader(staging.pool) as pool:
+            views += pool.views_per_image()
+    for shard in shards:
+        with pq.ParquetFile(staging.file(shard, VIEWS)) as file:
+            shown = file.read(columns=["image"])["image"].to_numpy()
+        views += np.bincount(shown, minlength=images)
+    return views
+
+
+def _components(
+    old: Manifest | None, shards: Sequence[SealedShard], others: Sequence[FileEntry], *, drawn: bool
+) -> dict[Component, int]:
+    """Return the bytes of all files by component. others: the batch index, image table, codec tables."""
+    components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
+    parts = [shard.labels.components for shard in shards]
+    parts += [] if drawn else [shard.views.components for shard in shards]
+    if old is not None:
+        parts.append(old.components)
+        components["container"] -= sum(e.bytes for e in old.files_of("batches") + old.files_of("images"))
+        components["codec"] -= sum(entry.bytes for entry in old.files_of("codec"))
+    for part in parts:
+        for name, size in part.items():
+            components[name] += size
+    for entry in others:
+        components["codec" if entry.role == "codec" else "container"] += entry.bytes
+    return components
 
 
 def _old_manifest(pool: Path) -> Manifest | None:
@@ -164,7 +227,7 @@ def _sound_shards(staging: StagingArea, old: Manifest | None) -> list[SealedShar
 
 
 def _shard_names(manifest: Manifest) -> set[str]:
-    return {Path(entry.path).stem for entry in manifest.files_of("views")}
+    return {Path(entry.path).stem for entry in manifest.files_of("labels")}
 
 
 def _refuse_duplicates(shards: Sequence[SealedShard], published: pa.Table, pool: Path) -> None:
@@ -183,34 +246,20 @@ def _refuse_duplicates(shards: Sequence[SealedShard], published: pa.Table, pool:
             owner[key] = f"staged shard {shard.name}"
 
 
-def _shard_files(shard: SealedShard) -> list[FileEntry]:
-    return [
-        FileEntry(
-            path=f"views/{shard.name}.parquet",
-            role="views",
-            bytes=shard.views_bytes,
-            rows=shard.rows,
-            digest=shard.views_digest,
-        ),
-        FileEntry(
-            path=f"labels/{shard.name}.parquet",
-            role="labels",
-            bytes=shard.labels_bytes,
-            rows=shard.label_rows,
-            digest=shard.labels_digest,
-        ),
-    ]
+def _shard_files(shard: SealedShard, *, drawn: bool) -> list[FileEntry]:
+    labels = shard.labels.entry(f"labels/{shard.name}.parquet", "labels")
+    return [labels] if drawn else [shard.views.entry(f"views/{shard.name}.parquet", "views"), labels]
 
 
 def _merged_index(
-    pool: Path, old: Manifest | None, shards: Sequence[SealedShard], view_paths: Sequence[str]
+    pool: Path, old: Manifest | None, shards: Sequence[SealedShard], paths: Sequence[str]
 ) -> pa.Table:
-    """Return the batch index of old and new shards in key order; shard numbers follow `view_paths`."""
-    number = {Path(path).stem: i for i, path in enumerate(view_paths)}
+    """Return the batch index of old and new shards in key order; shard numbers follow `paths`."""
+    number = {Path(path).stem: i for i, path in enumerate(paths)}
     parts = [_renumbered(shard.batches, number[shard.name]) for shard in shards]
     if old is not None:
         index = _old_index(pool, old)
-        stems = [Path(entry.path).stem for entry in old.files_of("views")]
+        stems = [Path(entry.path).stem for entry in old.files_of("labels")]
         moved = np.array([number[stem] for stem in stems], np.int32)
         parts.append(_renumbered(index, moved[index["shard"].to_numpy()] if stems else 0))
     if not parts:
@@ -234,25 +283,19 @@ def _renumbered(index: pa.Table, shard: int | np.ndarray[tuple[int, ...], np.dty
 
 def _write_index(staging: StagingArea, index: pa.Table) -> FileEntry:
     """Write the batch index under a name of its own, so that the old manifest keeps its old index."""
-    sink = io.BytesIO()
-    pq.write_table(index, sink, compression="zstd", write_page_checksum=True, use_dictionary=False)
-    data = sink.getvalue()
-    digest = bytes_digest(data)
-    path = f"batches-{digest[:8]}.parquet"
+    data = index_file(index)
+    facts = FileFacts.of(data)
+    path = f"batches-{facts.digest[:8]}.parquet"
     write_atomically(staging.pool / path, data, within=staging.directory)
-    return FileEntry(path=path, role="batches", bytes=len(data), rows=index.num_rows, digest=digest)
+    return facts.entry(path, "batches")
 
 
 def _write_tables(staging: StagingArea, codec: Codec, images: ImageTable) -> list[FileEntry]:
     """Write images.parquet and the codec's tables."""
     entries = []
-    data = images.to_parquet()
+    data = image_file(images.to_table())
     write_atomically(staging.pool / IMAGES_FILE, data, within=staging.directory)
-    entries.append(
-        FileEntry(
-            path=IMAGES_FILE, role="images", bytes=len(data), rows=len(images), digest=bytes_digest(data)
-        )
-    )
+    entries.append(FileFacts.of(data).entry(IMAGES_FILE, "images"))
     for name, table in sorted(codec.tables().items()):
         path = staging.pool / CODEC_DIRECTORY / name
         with write_errors(path):

@@ -1,18 +1,25 @@
-"""The batch index in memory: which batches there are and where each one lies."""
+"""The batch index in memory: which batches there are, where each one lies, and how to recognise it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolCorruptError
+from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.records import BatchKey
-from lpld_labels.pool.shard_reader import ParquetRows
+from lpld_labels.format.schema import MANIFEST_FILE
+
+_FIRST_BYTE = 4
+"""Where data may begin in a Parquet file: behind its magic number."""
+_RESTORE = "restore pool.json and the index from the same copy"
 
 
 def count_runs(values: npt.NDArray[np.int32]) -> int:
@@ -20,37 +27,105 @@ def count_runs(values: npt.NDArray[np.int32]) -> int:
     return int(np.count_nonzero(np.diff(values))) + 1 if len(values) else 0
 
 
+def _require_rows(files: Sequence[FileEntry], rows: npt.NDArray[np.int64], where: str) -> None:
+    for entry, expected in zip(files, rows.tolist(), strict=False):
+        if entry.rows != expected:
+            raise ManifestError(
+                f"field 'files' gives a wrong row count for {entry.path}",
+                where=where,
+                expected=expected,
+                got=entry.rows,
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """A labels row group: its payload pages' bytes in the shard's labels file, its batches and rows.
+
+    first_position, first_row: of its first batch within the shard.
+    """
+
+    offset: int
+    bytes: int
+    first_position: int
+    batches: int
+    first_row: int
+    rows: int
+
+
 class BatchIndex:
     """Columns of the batch index, in key order.
 
-    epochs, batches, rows: int32 [N]. shards: how many shards the pool has.
+    epochs, batches, rows, shard: int32 [N]. first_rows: int64 [N], rows before a batch in its shard.
+    shards: how many shards the pool has.
     """
 
     def __init__(self, table: pa.Table, shards: int) -> None:
         self.epochs: npt.NDArray[np.int32] = table["epoch"].to_numpy()
         self.batches: npt.NDArray[np.int32] = table["batch"].to_numpy()
         self.rows: npt.NDArray[np.int32] = table["rows"].to_numpy()
+        self.shard: npt.NDArray[np.int32] = table["shard"].to_numpy()
         self.shards = shards
-        self._shard: npt.NDArray[np.int32] = table["shard"].to_numpy()
-        self._view_row: npt.NDArray[np.int64] = table["view_row"].to_numpy()
+        self.first_rows: npt.NDArray[np.int64] = table["first_row"].to_numpy()
         self._position: npt.NDArray[np.int32] = table["position"].to_numpy()
+        self._group_offset: npt.NDArray[np.int64] = table["group_offset"].to_numpy()
+        self._group_bytes: npt.NDArray[np.int32] = table["group_bytes"].to_numpy()
+        self._strength = table["mix_strength"]
+        self._views_digests = table["views_digest"]
         self._digests = table["digest"]
         self._order = self.epochs.astype(np.int64) << 32 | self.batches
 
     @staticmethod
-    def load(file: ParquetRows, manifest: Manifest) -> BatchIndex:
-        """Read the index and check it against what the manifest says."""
-        index = BatchIndex(file.read_all(), len(manifest.files_of("views")))
-        index._check(manifest, file.where)
+    def load(table: pa.Table, manifest: Manifest, where: str) -> BatchIndex:
+        """Take the index apart and check it against itself and what the manifest says."""
+        index = BatchIndex(table, len(manifest.files_of("labels")))
+        index._check_values(manifest, where)
+        index._check_counts(manifest, where)
+        index._check_places(manifest, where)
         return index
 
-    def _check(self, manifest: Manifest, where: str) -> None:
+    def _check_values(self, manifest: Manifest, where: str) -> None:
+        """Refuse values out of range, before anything is computed from them."""
+        size = manifest.header.batch_size
+        limits: dict[str, tuple[npt.NDArray[Any], int, int]] = {
+            "epoch": (self.epochs, 0, 2**31 - 1),
+            "batch": (self.batches, 0, 2**31 - 1),
+            "rows": (self.rows, 1, size),
+            "shard": (self.shard, 0, self.shards - 1),
+            "position": (self._position, 0, len(self) - 1),
+            "group_offset": (self._group_offset, _FIRST_BYTE, 2**62),
+            "group_bytes": (self._group_bytes, 1, 2**31 - 1),
+        }
+        for column, (values, low, high) in limits.items():
+            wrong = np.flatnonzero((values < low) | (values > high))
+            if len(wrong):
+                raise PoolCorruptError(
+                    f"column '{column}' of the batch index is out of range at row {wrong[0]}",
+                    where=where,
+                    expected=f"{low} to {high}",
+                    got=int(values[wrong[0]]),
+                    hint=_RESTORE,
+                )
         if (np.diff(self._order) <= 0).any():
-            raise PoolCorruptError("batch index is not in strict key order", where=where)
+            raise PoolCorruptError("batch index is not in strict key order", where=where, hint=_RESTORE)
+        drawn_and_mixed = manifest.views == "drawn" and manifest.header.augmentation.mix != "none"
+        strength = self._strength.to_numpy()
+        good = (strength >= 0) & (strength <= 1) & ~np.signbit(strength)
+        nulls = 0 if drawn_and_mixed else len(self)
+        if self._strength.null_count != nulls or (drawn_and_mixed and not good.all()):
+            raise PoolCorruptError(
+                "column 'mix_strength' of the batch index is wrong",
+                where=where,
+                expected="0 to 1" if drawn_and_mixed else "null, because views are stored or not mixed",
+                hint=_RESTORE,
+            )
+
+    def _check_counts(self, manifest: Manifest, where: str) -> None:
         counts = manifest.counts
         facts = {
             "batches": len(self),
-            "rows": int(self.rows.sum()),
+            "incomplete_batches": int((self.rows < manifest.header.batch_size).sum()),
+            "rows": int(self.rows.sum(dtype=np.int64)),
             "epochs": count_runs(self.epochs),
         }
         for field, got in facts.items():
@@ -60,19 +135,64 @@ class BatchIndex:
                     where=where,
                     expected=getattr(counts, field),
                     got=got,
-                    hint="restore pool.json and the index from the same copy",
+                    hint=_RESTORE,
                 )
-        if len(self) and (self._shard.min() < 0 or self._shard.max() >= self.shards):
-            raise PoolCorruptError("batch index names a shard that does not exist", where=where)
-        held = np.bincount(self._shard, weights=self.rows, minlength=self.shards).astype(np.int64)
-        for entry, rows in zip(manifest.files_of("views"), held.tolist(), strict=True):
-            if entry.rows != rows:
-                raise ManifestError(
-                    f"field 'files' gives a wrong row count for {entry.path}",
+        held = np.bincount(self.shard, weights=self.rows, minlength=self.shards).astype(np.int64)
+        _require_rows(manifest.files_of("views"), held, where)
+
+    def check_label_rows(self, manifest: Manifest, *, by_view: bool) -> None:
+        """Refuse labels files of another number of rows than the index gives them."""
+        weights = self.rows if by_view else np.ones(len(self), np.int32)
+        held = np.bincount(self.shard, weights=weights, minlength=self.shards).astype(np.int64)
+        _require_rows(manifest.files_of("labels"), held, MANIFEST_FILE)
+
+    def _check_places(self, manifest: Manifest, where: str) -> None:
+        """Refuse positions that do not count up, and row groups that overlap or leave their file."""
+        order = self._by_shard
+        shards = self.shard[order]
+        firsts = np.searchsorted(shards, shards)
+        rows = self.rows[order].astype(np.int64)
+        before = np.cumsum(rows) - rows
+        expected: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {
+            "position": (self._position[order], np.arange(len(order)) - firsts),
+            "first_row": (self.first_rows[order], before - before[firsts]),
+        }
+        for column, (got, wanted) in expected.items():
+            if not np.array_equal(got, wanted):
+                raise PoolCorruptError(
+                    f"column '{column}' of the batch index does not count up within a shard",
                     where=where,
-                    expected=rows,
-                    got=entry.rows,
+                    hint=_RESTORE,
                 )
+        offsets, sizes = self._group_offset[order], self._group_bytes[order].astype(np.int64)
+        same = (shards[1:] == shards[:-1]) & (offsets[1:] == offsets[:-1])
+        later = (shards[1:] != shards[:-1]) | (offsets[1:] >= offsets[:-1] + sizes[:-1])
+        data = np.array(
+            [entry.bytes - (entry.footer_bytes or 0) for entry in manifest.files_of("labels")], np.int64
+        )
+        inside = offsets + sizes <= data[shards] if len(order) else np.ones(0, bool)
+        if not (np.where(same, sizes[1:] == sizes[:-1], later).all() and inside.all()):
+            raise PoolCorruptError(
+                "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave their file",
+                where=where,
+                hint=_RESTORE,
+            )
+
+    @cached_property
+    def _by_shard(self) -> npt.NDArray[np.int64]:
+        """Numbers of all batches, shard by shard in file order."""
+        return np.argsort(self.shard, kind="stable")
+
+    @cached_property
+    def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The group of each batch, and where in `_by_shard` each group begins (with the end as last)."""
+        order = self._by_shard
+        shards, offsets = self.shard[order], self._group_offset[order]
+        changes = np.ones(len(order), bool)
+        changes[1:] = (shards[1:] != shards[:-1]) | (offsets[1:] != offsets[:-1])
+        group_of = np.empty(len(order), np.int64)
+        group_of[order] = np.cumsum(changes) - 1
+        return group_of, np.append(np.flatnonzero(changes), len(order))
 
     def __len__(self) -> int:
         return len(self._order)
@@ -83,30 +203,49 @@ class BatchIndex:
         return [BatchKey(e, b) for e, b in zip(self.epochs.tolist(), self.batches.tolist(), strict=True)]
 
     def key(self, number: int) -> BatchKey:
-        """Return the key of the batch at a place in the index."""
+        """Return the key of batch `number`, counted in key order."""
         return BatchKey(int(self.epochs[number]), int(self.batches[number]))
 
     def find(self, key: BatchKey) -> int | None:
-        """Return the place of a key in the index, or None."""
+        """Return the number of a key, or None."""
         wanted = key.epoch << 32 | key.batch
         number = int(np.searchsorted(self._order, wanted))
         return number if number < len(self) and self._order[number] == wanted else None
 
-    def locate(self, number: int) -> tuple[int, int, int, int]:
-        """Return (shard, first view row, position in the shard, rows) of a batch."""
-        return (
-            int(self._shard[number]),
-            int(self._view_row[number]),
-            int(self._position[number]),
-            int(self.rows[number]),
+    def first_row(self, number: int) -> int:
+        """Return the first row of a batch within its shard, counting one row per view."""
+        return int(self.first_rows[number])
+
+    def position(self, number: int) -> int:
+        """Return the place of a batch within its shard."""
+        return int(self._position[number])
+
+    def group(self, number: int) -> Group:
+        """Return the labels row group that holds a batch."""
+        group_of, starts = self._groups
+        group = int(group_of[number])
+        begin, end = int(starts[group]), int(starts[group + 1])
+        first, last = int(self._by_shard[begin]), int(self._by_shard[end - 1])
+        return Group(
+            offset=int(self._group_offset[first]),
+            bytes=int(self._group_bytes[first]),
+            first_position=int(self._position[first]),
+            batches=end - begin,
+            first_row=int(self.first_rows[first]),
+            rows=int(self.first_rows[last]) + int(self.rows[last]) - int(self.first_rows[first]),
         )
+
+    def strength(self, number: int) -> float | None:
+        """Return the mix strength of a batch whose views are drawn, None where it is not mixed."""
+        value: float | None = self._strength[number].as_py()
+        return value
 
     def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
         """Return keys of the pool in the order in which reads go front to back."""
         numbers = np.searchsorted(
             self._order, np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
         )
-        order = np.lexsort((self._view_row[numbers], self._shard[numbers]))
+        order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
         return [self.key(number) for number in numbers[order].tolist()]
 
     def rows_of(self, key: BatchKey) -> int:
@@ -116,10 +255,15 @@ class BatchIndex:
             raise BatchNotFoundError(f"no {key} in this pool")
         return int(self.rows[number])
 
-    def keys_of_shard(self, shard: int) -> list[BatchKey]:
-        """Return the batches of one shard in file order."""
-        numbers = np.flatnonzero(self._shard == shard)
-        return [self.key(int(n)) for n in numbers[np.argsort(self._position[numbers])]]
+    def in_shard(self, shard: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of one shard's batches in file order."""
+        low, high = np.searchsorted(self.shard[self._by_shard], [shard, shard + 1])
+        return self._by_shard[low:high]
+
+    def views_digest(self, number: int) -> bytes:
+        """Return the first 8 bytes of a batch's views digest."""
+        digest: bytes = self._views_digests[number].as_py()
+        return digest
 
     def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
         """Return the digests of batches that are in the pool, in the order given."""

@@ -7,12 +7,18 @@ would end in thousands of little files. Payloads are copied as they are; nothing
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from pyarrow import fs
 
 from lpld_labels.codecs import Codec
+from lpld_labels.format.schema import VIEW_SCHEMA
+from lpld_labels.format.views import DecodedViews
+from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.index import BatchIndex
+from lpld_labels.pool.label_pages import LabelPages, payload_blocks
+from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
 from lpld_labels.pool.shard import LABELS, VIEWS, EncodedBatch, SealedShard
-from lpld_labels.pool.shard_reader import ShardCaches, ShardReader
 from lpld_labels.pool.staging import StagingArea
 
 
@@ -39,27 +45,38 @@ def _groups(shards: Sequence[SealedShard], limit: int) -> Iterator[list[SealedSh
     group: list[SealedShard] = []
     size = 0
     for shard in shards:
-        if group and size + shard.labels_bytes > limit:
+        if group and size + shard.labels.bytes > limit:
             yield group
             group, size = [], 0
         group.append(shard)
-        size += shard.labels_bytes
+        size += shard.labels.bytes
     if group:
         yield group
 
 
 def _batches(staging: StagingArea, shard: SealedShard, codec: Codec, classes: int) -> Iterator[EncodedBatch]:
-    directory = staging.directory / shard.name
-    # Batches come in file order, so keeping one block of each kind is enough.
-    reader = ShardReader(
-        fs.LocalFileSystem(),
-        str(directory / VIEWS),
-        str(directory / LABELS),
-        codec=codec,
-        classes=classes,
-        caches=ShardCaches(view_bytes=0, label_bytes=0),
+    system = fs.LocalFileSystem()
+    views_path, labels_path = str(staging.file(shard, VIEWS)), str(staging.file(shard, LABELS))
+    views = ProvenParquet(
+        open_file(system, views_path), shard.views.entry(VIEWS, "views"), VIEW_SCHEMA, where=views_path
     )
-    for row, key in zip(shard.batches.to_pylist(), shard.keys, strict=True):
-        block, part = reader.view_slice(row["view_row"], row["rows"])
-        payload = reader.payload(row["view_row"], row["position"], row["rows"])
-        yield EncodedBatch(views=block.batch(key, part), payload=payload, digest=row["digest"])
+    # Batches come in file order, so keeping one block of each kind is enough.
+    blocks = BlockCache[DecodedViews](0, lambda block: 1)
+    pages = LabelPages(
+        open_file(system, labels_path), codec, classes, where=labels_path, blocks=payload_blocks(0)
+    )
+    index = BatchIndex(shard.batches, 1)
+    for number, key in enumerate(index.keys):
+        first, rows = index.first_row(number), int(index.rows[number])
+        group, start = views.group_of(first, rows)
+        block = blocks.get(group, partial(_decoded, views, group))
+        yield EncodedBatch(
+            views=block.batch(key, slice(start, start + rows)),
+            payload=pages.payload(index.group(number), index.position(number), first, rows),
+            views_digest=index.views_digest(number),
+            digest=index.digest(number),
+        )
+
+
+def _decoded(file: ProvenParquet, group: int) -> DecodedViews:
+    return DecodedViews(file.read(group))

@@ -8,23 +8,32 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import fs
 
-from lpld_labels.codecs import Codec, restore_codec
-from lpld_labels.errors import BatchNotFoundError, NotAPoolError, PoolCorruptError
-from lpld_labels.format.digests import bytes_digest, content_digest
+from lpld_labels.codecs import Codec, Payload, restore_codec
+from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
+from lpld_labels.format.digests import pool_digest
+from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import FileEntry, Manifest, PoolHeader
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
-from lpld_labels.format.schema import IMAGE_SCHEMA, MANIFEST_FILE, STAGING_DIRECTORY
+from lpld_labels.format.schema import (
+    BATCH_SCHEMA,
+    IMAGE_SCHEMA,
+    MANIFEST_FILE,
+    VIEW_SCHEMA,
+)
+from lpld_labels.format.views import labelled
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
+from lpld_labels.pool.label_pages import LabelPages, payload_blocks
+from lpld_labels.pool.pool_files import PoolFiles, read_manifest
+from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.shard_reader import ParquetRows, ShardCaches, ShardReader
-from lpld_labels.pool.storage import resolve
+from lpld_labels.pool.view_checks import ViewChecker
+from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -41,8 +50,8 @@ class PoolReader:
     open_shards: how many shards to keep open; memory-mapped, their pages count as this process's memory
         until others need it. Two are enough to read from front to back.
 
-    Opening reads the manifest and the batch index only. Readers can be pickled and survive fork,
-    so PyTorch workers can use them; threads may share one.
+    Opening reads the manifest, the batch index and codec tables only, and proves them. Readers can be
+    pickled and survive fork, so PyTorch workers can use them; threads may share one.
     """
 
     def __init__(
@@ -61,21 +70,27 @@ class PoolReader:
             "check_sizes": check_sizes,
             "open_shards": open_shards,
         }
-        self._system, self._path = resolve(location)
-        self.manifest = read_manifest(self._system, self._path, self.location)
+        self._files = PoolFiles(location)
+        self.manifest = read_manifest(self._files.system, self._files.path, self.location)
         self.header: PoolHeader = self.manifest.header
         if check_sizes:
-            self._check_sizes()
-        self._index = BatchIndex.load(self._parquet(self.manifest.files_of("batches")), self.manifest)
+            self._files.check_sizes(self.manifest)
+        entry = self.manifest.files_of("batches")[0]
+        self._index = BatchIndex.load(
+            self._files.table(entry, BATCH_SCHEMA), self.manifest, self._files.at(entry.path)
+        )
         self.codec: Codec = restore_codec(
-            self.manifest.codec, self._codec_tables(), where=self._at(MANIFEST_FILE)
+            self.manifest.codec,
+            self._codec_tables(),
+            classes=self.header.classes,
+            label_kind=self.header.label_kind,
+            where=self._files.at(MANIFEST_FILE),
         )
+        self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
         self._images: ImageTable | None = None
-        self._caches = ShardCaches(
-            view_bytes=None if preload else view_cache_bytes,
-            label_bytes=None if preload else LABEL_CACHE_BYTES,
-        )
-        self._shards: BlockCache[ShardReader] = BlockCache(open_shards, lambda shard: 1)
+        self._views = self._view_source(None if preload else view_cache_bytes)
+        self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
+        self._labels: BlockCache[LabelPages] = BlockCache(open_shards, lambda pages: 1)
         self._process = os.getpid()
         if preload:
             self._load_everything()
@@ -101,15 +116,27 @@ class PoolReader:
     def images(self) -> ImageTable:
         """The images the views refer to."""
         if self._images is None:
-            rows = self._parquet(self.manifest.files_of("images"), IMAGE_SCHEMA)
-            self._images = ImageTable.from_table(rows.read_all())
-            if len(self._images) != self.manifest.counts.images:
+            entry = self.manifest.files_of("images")[0]
+            where = self._files.at(entry.path)
+            table = self._files.table(entry, IMAGE_SCHEMA)
+            try:
+                images = ImageTable.from_table(table, classes=self.classes)
+            except InvalidArgumentError as error:
+                raise PoolCorruptError(
+                    error.problem,
+                    where=where,
+                    expected=error.expected,
+                    got=error.got,
+                    hint="restore this file",
+                ) from None
+            if len(images) != self.manifest.counts.images:
                 raise PoolCorruptError(
                     "image table disagrees with the manifest",
-                    where=rows.where,
+                    where=where,
                     expected=f"{self.manifest.counts.images} rows",
-                    got=len(self._images),
+                    got=len(images),
                 )
+            self._images = images
         return self._images
 
     def __len__(self) -> int:
@@ -126,33 +153,20 @@ class PoolReader:
 
         Arrays may be read-only views of the file; copy before changing them.
         """
-        name, number = self._find(key)
-        shard, view_row, _, rows = self._locate(number)
-        block, part = shard.view_slice(view_row, rows)
-        return block.labelled(name, part, self._labels(number, dtype))
+        number = self.find(key)
+        return labelled(self.views_at(number), self.labels_at(number, dtype))
 
     def read_views(self, key: tuple[int, int]) -> ViewBatch:
         """Return one batch without its labels; no label byte is touched."""
-        name, number = self._find(key)
-        shard, view_row, _, rows = self._locate(number)
-        block, part = shard.view_slice(view_row, rows)
-        return block.batch(name, part)
+        return self.views_at(self.find(key))
 
     def read_labels(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelArray:
         """Return one batch's labels [B, C]; no view is touched."""
-        return self._labels(self._find(key)[1], dtype)
+        return self.labels_at(self.find(key), dtype)
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
         """Return one batch as stored, to copy it into another pool of the same codec."""
-        return self.read_encoded_at(self._find(key)[1])
-
-    def read_encoded_at(self, number: int) -> EncodedBatch:
-        """Return the batch at a place in the index as stored."""
-        shard, view_row, position, rows = self._locate(number)
-        block, part = shard.view_slice(view_row, rows)
-        payload = shard.payload(view_row, position, rows)
-        views = block.batch(self._index.key(number), part)
-        return EncodedBatch(views=views, payload=payload, digest=self._index.digest(number))
+        return self.encoded_at(self.find(key))
 
     def iterate(
         self, keys: Iterable[tuple[int, int]] | None = None, *, dtype: npt.DTypeLike | None = None
@@ -164,136 +178,149 @@ class PoolReader:
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    def view_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield some view columns shard by shard, in file order; other columns are not read."""
-        for number in range(self._index.shards):
-            yield self._shard(number).view_file.read_all(columns)
+    # The same by the number of a batch in the index, for those who have it
 
-    def shard_views(self, number: int) -> pa.Table:
-        """Return all view columns of one shard."""
-        return self._shard(number).view_file.read_all()
+    def find(self, key: tuple[int, int]) -> int:
+        """Return the number of a batch in the index."""
+        name = BatchKey(*key)
+        number = self._index.find(name)
+        if number is None:
+            raise BatchNotFoundError(f"no {name} in this pool", where=self.location)
+        return number
 
-    def footers(self, number: int) -> tuple[pq.FileMetaData, pq.FileMetaData]:
-        """Return the Parquet metadata of a shard's views and labels files."""
-        shard = self._shard(number)
-        return shard.view_file.metadata, shard.label_file.metadata
+    def views_at(self, number: int) -> ViewBatch:
+        """Return the views of batch `number`."""
+        self._after_fork()
+        return self._views.views(number)
 
-    def digest_of(self, batch_digests: list[bytes]) -> str:
+    def images_at(self, number: int) -> npt.NDArray[np.int32]:
+        """Return which images batch `number` shows: int32 [B]."""
+        self._after_fork()
+        return self._views.images(number)
+
+    def encoded_at(self, number: int) -> EncodedBatch:
+        """Return batch `number` as stored."""
+        return EncodedBatch(
+            views=self.views_at(number),
+            payload=self._payload(number),
+            views_digest=self._index.views_digest(number),
+            digest=self._index.digest(number),
+        )
+
+    def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:
+        """Return the labels of batch `number`: [B, C]."""
+        payload = self._payload(number)
+        try:
+            labels = self.codec.decode(
+                payload,
+                rows=int(self._index.rows[number]),
+                classes=self.classes,
+                dtype=dtype or self.codec.native_dtype,
+            )
+        except PoolCorruptError as error:
+            where = f"{self._at_labels(number)}, {self._index.key(number)}"
+            raise PoolCorruptError(
+                error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
+            ) from None
+        return labels
+
+    def views_per_image(self, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
+        """Return how many views each image has, as itself and not as a partner: int64 [images].
+
+        numbers: of the batches to count; None for all. Reads one small column of the views.
+        """
+        self._after_fork()
+        counted = np.ones(len(self), np.bool_)
+        if numbers is not None:
+            counted[:] = False
+            counted[numbers] = True
+        views = np.zeros(len(self.images), np.int64)
+        if self.manifest.views == "drawn":
+            for number in np.flatnonzero(counted).tolist():
+                views[self._views.images(number)] += 1
+            return views
+        for shard, entry in enumerate(self.manifest.files_of("views")):
+            inside = self._index.in_shard(shard)
+            table = self.open_parquet(entry, VIEW_SCHEMA).read_all(["image"])
+            shown = table["image"].to_numpy()[np.repeat(counted[inside], self._index.rows[inside])]
+            if len(shown) and not 0 <= shown.min() <= shown.max() < len(views):
+                raise PoolCorruptError("image outside the image table", where=self._files.at(entry.path))
+            views += np.bincount(shown, minlength=len(views))
+        return views
+
+    def digest_of(self, batch_digests: Sequence[bytes]) -> str:
         """Return the content digest of a pool like this one of other batches, given theirs in key order."""
-        return content_digest(
-            classes=self.classes,
-            label_kind=self.header.label_kind,
-            codec_identity=self.codec.identity(),
-            images_digest=self.images.digest(),
-            batch_digests=batch_digests,
+        return pool_digest(
+            self.header,
+            codec=self.codec.name,
+            identity=self.codec.identity(),
+            images=self.images.digest(),
+            batches=batch_digests,
         )
 
     @property
     def manifest_bytes(self) -> int:
         """Size of pool.json on disk."""
-        return int(self._system.get_file_info(self._at(MANIFEST_FILE)).size)
+        return int(self._files.system.get_file_info(self._files.at(MANIFEST_FILE)).size)
+
+    def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> ProvenParquet:
+        """Open a Parquet file of the pool, its footer proven."""
+        return self._files.open_parquet(entry, schema)
 
     # Inside
 
-    def _find(self, key: tuple[int, int]) -> tuple[BatchKey, int]:
-        name = BatchKey(*key)
-        number = self._index.find(name)
-        if number is None:
-            raise BatchNotFoundError(f"no {name} in this pool", where=self.location)
-        return name, number
-
-    def _locate(self, number: int) -> tuple[ShardReader, int, int, int]:
-        shard, view_row, position, rows = self._index.locate(number)
-        return self._shard(shard), view_row, position, rows
-
-    def _labels(self, number: int, dtype: npt.DTypeLike | None) -> LabelArray:
-        shard, view_row, position, rows = self._locate(number)
-        payload = shard.payload(view_row, position, rows)
-        try:
-            return self.codec.decode(
-                payload, rows=rows, classes=self.classes, dtype=dtype or self.codec.native_dtype
-            )
-        except PoolCorruptError as error:
-            where = f"{shard.label_file.where}, {self._index.key(number)}"
-            raise PoolCorruptError(
-                error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
-            ) from None
-
-    def _shard(self, number: int) -> ShardReader:
-        if self._process != os.getpid():
-            # File handles and connections do not survive fork; decoded blocks do.
-            self._system, self._path = resolve(self.location)
-            self._shards = BlockCache(self._settings["open_shards"], lambda shard: 1)
-            self._process = os.getpid()
-        return self._shards.get(number, lambda: self._open_shard(number))
-
-    def _open_shard(self, number: int) -> ShardReader:
-        views = self.manifest.files_of("views")[number]
-        labels = self.manifest.files_of("labels")[number]
-        return ShardReader(
-            self._system,
-            self._at(views.path),
-            self._at(labels.path),
-            codec=self.codec,
-            classes=self.classes,
-            caches=self._caches,
+    def _view_source(self, cache_bytes: int | None) -> ViewSource:
+        if self.manifest.views == "drawn":
+            return DrawnViews(self._index, self.header, lambda: self.images, self.location)
+        return StoredViews(
+            self._index,
+            lambda: ViewChecker(images=self.images, augmentation=self.header.augmentation),
+            lambda shard: self.open_parquet(self.manifest.files_of("views")[shard], VIEW_SCHEMA),
+            cache_bytes=cache_bytes,
+            open_files=self._settings["open_shards"],
         )
 
+    def _payload(self, number: int) -> Payload:
+        self._after_fork()
+        index = self._index
+        shard = int(index.shard[number])
+        pages = self._labels.get(shard, lambda: self._open_labels(shard))
+        return pages.payload(
+            index.group(number), index.position(number), index.first_row(number), int(index.rows[number])
+        )
+
+    def _open_labels(self, shard: int) -> LabelPages:
+        where = self._files.at(self.manifest.files_of("labels")[shard].path)
+        return LabelPages(
+            open_file(self._files.system, where), self.codec, self.classes, where=where, blocks=self._payloads
+        )
+
+    def _at_labels(self, number: int) -> str:
+        return self._files.at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
+
+    def _after_fork(self) -> None:
+        """Let go of files that a parent process opened: handles do not survive fork, decoded blocks do."""
+        if self._process != os.getpid():
+            self._files = PoolFiles(self.location)
+            self._labels = BlockCache(self._settings["open_shards"], lambda pages: 1)
+            self._views.reopen()
+            self._process = os.getpid()
+
     def _load_everything(self) -> None:
-        for number in range(self._index.shards):
-            shard = self._shard(number)
-            for group in range(shard.view_file.metadata.num_row_groups):
-                shard.view_block(group)
-            for group in range(shard.label_file.metadata.num_row_groups):
-                shard.label_block(group)
-
-    def _at(self, path: str) -> str:
-        return f"{self._path}/{path}"
-
-    def _check_sizes(self) -> None:
-        """Refuse missing and truncated files before anything is read from them."""
-        files = self.manifest.files
-        for entry, info in zip(
-            files, self._system.get_file_info([self._at(e.path) for e in files]), strict=True
-        ):
-            if info.type != fs.FileType.File:
-                raise PoolCorruptError(
-                    "file is missing", where=self._at(entry.path), hint="restore this file"
-                )
-            if info.size != entry.bytes:
-                raise PoolCorruptError(
-                    "file has the wrong size",
-                    where=self._at(entry.path),
-                    expected=f"{entry.bytes} bytes",
-                    got=info.size,
-                    hint="restore this file",
-                )
-
-    def _parquet(self, entries: Sequence[FileEntry], schema: pa.Schema | None = None) -> ParquetRows:
-        return ParquetRows(self._system, self._at(entries[0].path), schema)
+        for number in range(len(self)):
+            self.encoded_at(number)
 
     def _codec_tables(self) -> dict[str, bytes]:
-        tables = {}
-        for entry in self.manifest.files_of("codec"):
-            with self._system.open_input_stream(self._at(entry.path)) as stream:
-                table = stream.read()
-            # Labels decoded with another pool's table would be wrong without a sign of it.
-            if bytes_digest(table) != entry.digest:
-                raise PoolCorruptError(
-                    "codec table is not the one this pool was written with",
-                    where=self._at(entry.path),
-                    expected=f"SHA-256 {entry.digest[:12]}...",
-                    got=f"{bytes_digest(table)[:12]}...",
-                    hint="restore this file",
-                )
-            tables[PurePosixPath(entry.path).name] = table
-        return tables
+        role: FileRole = "codec"
+        return {
+            PurePosixPath(entry.path).name: self._files.whole(entry) for entry in self.manifest.files_of(role)
+        }
 
     def close(self) -> None:
         """Let go of files and caches."""
-        self._shards.clear()
-        self._caches.views.clear()
-        self._caches.labels.clear()
+        self._views.clear()
+        self._labels.clear()
+        self._payloads.clear()
 
     def __enter__(self) -> PoolReader:
         return self
@@ -308,23 +335,3 @@ class PoolReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-def read_manifest(system: fs.FileSystem, path: str, location: str) -> Manifest:
-    """Read and parse pool.json below `path`; `location` is how the caller named the pool."""
-    where = f"{path}/{MANIFEST_FILE}"
-    try:
-        with system.open_input_stream(where) as stream:
-            text = stream.read()
-    except FileNotFoundError:
-        staged = system.get_file_info(f"{path}/{STAGING_DIRECTORY}").type == fs.FileType.Directory
-        raise NotAPoolError(
-            "not a label pool: no pool.json",
-            where=location,
-            hint="an unfinished build is staged here: run the same command again to finish it"
-            if staged
-            else "give the directory that holds pool.json",
-        ) from None
-    except OSError as error:
-        raise NotAPoolError(f"cannot read pool.json: {error}", where=location) from None
-    return Manifest.parse(text, where=where)

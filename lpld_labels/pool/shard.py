@@ -6,14 +6,16 @@ at once into a temporary directory (staging.py). Renaming that directory *seals*
     views.parquet     rows of its batches in key order
     labels.parquet    payload of the same batches in the same order
     batches.parquet   its slice of the pool's batch index
-    shard.json        bytes and digests of the first two, and which sealed shards it replaces
+    shard.json        bytes, digests and components of the first two, and which sealed shards it replaces
+
+Views wait beside their labels even where the pool will not keep them (because they can be drawn again):
+merging, counting and checking then need no drawing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,19 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
-from lpld_labels.format import views as view_rows
-from lpld_labels.format.digests import batch_digest, bytes_digest
+from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.json_fields import FieldReader
-from lpld_labels.format.manifest import from_json, to_json
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
-    LABEL_BYTES_PER_GROUP,
     LABEL_KEY_COLUMNS,
-    VIEW_ROWS_PER_GROUP,
-    VIEW_SCHEMA,
-    arrow_schema,
 )
+from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.pool.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
+from lpld_labels.pool.shard_files import GroupPlace, payload_places, write_labels, write_views
 from lpld_labels.pool.storage import DigestingFile, write_durably
 
 VIEWS = "views.parquet"
@@ -41,21 +40,17 @@ LABELS = "labels.parquet"
 BATCHES = "batches.parquet"
 SEAL = "shard.json"
 
-# One page per column chunk: a reader can then find all values of a row group in one piece.
-_ONE_PAGE = 1 << 30
-# Slots count up within a batch, so their differences are constant and cost next to nothing.
-_SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """A batch ready for disk: its views, its payload and its digest.
+    """A batch ready for disk: its views, its payload and its digests.
 
-    nbytes: of the payload, found once.
+    views_digest: the first 8 bytes of its views' digest. nbytes: of the payload, found once.
     """
 
     views: ViewBatch
     payload: Payload
+    views_digest: bytes
     digest: bytes
     nbytes: int = field(init=False)
 
@@ -68,21 +63,22 @@ class EncodedBatch:
 
     @staticmethod
     def make(views: ViewBatch, encoded: EncodedLabels) -> EncodedBatch:
-        digest = batch_digest(views, encoded.canonical)
-        return EncodedBatch(views=views, payload=encoded.payload, digest=digest)
+        shown = views_digest(views)
+        return EncodedBatch(
+            views=views,
+            payload=encoded.payload,
+            views_digest=shown[:VIEWS_SHORT],
+            digest=batch_digest(shown, encoded.canonical),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SealedShard:
-    """What shard.json says: name, sizes, digests, replaced shards; and the batch index slice."""
+    """What shard.json says: name, the two files, replaced shards; and the batch index slice."""
 
     name: str
-    rows: int
-    label_rows: int
-    views_bytes: int
-    views_digest: str
-    labels_bytes: int
-    labels_digest: str
+    views: FileFacts
+    labels: FileFacts
     replaces: tuple[str, ...]
     batches: pa.Table
 
@@ -92,41 +88,43 @@ class SealedShard:
         return [BatchKey(e, b) for e, b in zip(epochs, batches, strict=True)]
 
 
-def label_schema(codec: Codec, classes: int) -> pa.Schema:
-    """Return the Arrow schema of a labels file."""
-    return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
-
-
 def write_shard(
     directory: Path,
     batches: Sequence[EncodedBatch],
     codec: Codec,
     classes: int,
     *,
+    drawn: bool,
     replaces: Sequence[str] = (),
 ) -> SealedShard:
-    """Write a shard of these batches into a directory, durably, and return what its seal says."""
+    """Write a shard of these batches into a directory, durably, and return what its seal says.
+
+    drawn: the pool will not keep the views file; the index then keeps what cannot be drawn again.
+    """
     ordered = sorted(batches, key=lambda batch: batch.key)
     with DigestingFile(directory / VIEWS) as views:
-        _write_views(views, ordered)
+        write_views(views, [batch.views for batch in ordered])
     with DigestingFile(directory / LABELS) as labels:
-        label_rows = write_labels(labels, ordered, codec, classes)
+        held = write_labels(labels, ordered, codec, classes)
+    footer = footer_of(directory / LABELS)
+    places = payload_places(footer, held, keys=len(LABEL_KEY_COLUMNS[codec.granularity]))
+    owners = label_owners(codec.payload_columns(classes))
     first = ordered[0].key
     content = bytes_digest(b"".join(batch.digest for batch in ordered))
     shard = SealedShard(
         name=f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}",
-        rows=sum(batch.views.rows for batch in ordered),
-        label_rows=label_rows,
-        views_bytes=views.size,
-        views_digest=views.digest,
-        labels_bytes=labels.size,
-        labels_digest=labels.digest,
+        views=FileFacts.written(views.size, views.digest, footer_of(directory / VIEWS), VIEW_OWNERS),
+        labels=FileFacts.written(labels.size, labels.digest, footer, owners),
         replaces=tuple(replaces),
-        batches=_index_slice(ordered),
+        batches=_index_slice(ordered, places, drawn=drawn),
     )
-    with DigestingFile(directory / BATCHES) as index:
-        pq.write_table(shard.batches, index, write_page_checksum=True)
-    seal = {field.name: getattr(shard, field.name) for field in fields(shard) if field.name != "batches"}
+    seal = {
+        "name": shard.name,
+        "views": asdict(shard.views),
+        "labels": asdict(shard.labels),
+        "replaces": list(shard.replaces),
+    }
+    write_durably(directory / BATCHES, index_file(shard.batches))
     write_durably(directory / SEAL, to_json(seal))
     return shard
 
@@ -135,16 +133,11 @@ def load_sealed(directory: Path) -> SealedShard:
     """Read the seal of a shard."""
     where = str(directory / SEAL)
     reader = FieldReader(from_json((directory / SEAL).read_bytes(), where=where), where=where)
-    replaces = reader.strings("replaces")
     shard = SealedShard(
         name=reader.text("name"),
-        rows=reader.integer("rows"),
-        label_rows=reader.integer("label_rows"),
-        views_bytes=reader.integer("views_bytes"),
-        views_digest=reader.text("views_digest"),
-        labels_bytes=reader.integer("labels_bytes"),
-        labels_digest=reader.text("labels_digest"),
-        replaces=replaces,
+        views=reader.nested("views", FileFacts.parse),
+        labels=reader.nested("labels", FileFacts.parse),
+        replaces=reader.strings("replaces"),
         batches=read_whole(directory / BATCHES),
     )
     reader.finish()
@@ -157,93 +150,22 @@ def read_whole(path: Path) -> pa.Table:
         return file.read()
 
 
-def _index_slice(batches: Sequence[EncodedBatch]) -> pa.Table:
+def _index_slice(batches: Sequence[EncodedBatch], places: Sequence[GroupPlace], *, drawn: bool) -> pa.Table:
     """Return batch index rows; the shard column is filled in by the commit."""
     rows = [batch.views.rows for batch in batches]
     count = len(batches)
+    strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
     columns = {
         "epoch": pa.array([batch.key.epoch for batch in batches], pa.int32()),
         "batch": pa.array([batch.key.batch for batch in batches], pa.int32()),
         "rows": pa.array(rows, pa.int32()),
         "shard": pa.array(np.zeros(count, np.int32)),
-        "view_row": pa.array(np.cumsum([0, *rows])[:count], pa.int64()),
         "position": pa.array(np.arange(count, dtype=np.int32)),
+        "first_row": pa.array(np.cumsum([0, *rows])[:count], pa.int64()),
+        "group_offset": pa.array([place.offset for place in places], pa.int64()),
+        "group_bytes": pa.array([place.bytes for place in places], pa.int32()),
+        "mix_strength": pa.array(strengths, pa.float64()),
+        "views_digest": pa.array([batch.views_digest for batch in batches], pa.binary(8)),
         "digest": pa.array([batch.digest for batch in batches], pa.binary(16)),
     }
     return pa.table(columns, schema=BATCH_SCHEMA)
-
-
-def _write_views(sink: DigestingFile, batches: Sequence[EncodedBatch]) -> None:
-    with pq.ParquetWriter(
-        sink,
-        VIEW_SCHEMA,
-        compression="zstd",
-        use_dictionary=[name for name in VIEW_SCHEMA.names if name != "slot"],
-        column_encoding=_SLOT_ENCODING,
-        write_page_checksum=True,
-        write_statistics=["epoch", "batch"],
-    ) as writer:
-        for group in _groups(batches, [batch.views.rows for batch in batches], VIEW_ROWS_PER_GROUP):
-            table = view_rows.to_table([batch.views for batch in group])
-            writer.write_table(table, row_group_size=table.num_rows)
-
-
-def write_labels(
-    sink: DigestingFile | pa.NativeFile, batches: Sequence[EncodedBatch], codec: Codec, classes: int
-) -> int:
-    """Write a labels file of batches in key order; return how many rows it has."""
-    schema = label_schema(codec, classes)
-    written = 0
-    # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        compression="none",
-        use_dictionary=["epoch", "batch"],
-        column_encoding=_SLOT_ENCODING if "slot" in schema.names else None,
-        write_page_checksum=True,
-        write_statistics=["epoch", "batch"],
-        data_page_size=_ONE_PAGE,
-    ) as writer:
-        tables = (
-            pa.concat_tables([_label_rows(batch, schema) for batch in group])
-            for group in _groups(batches, [batch.nbytes for batch in batches], LABEL_BYTES_PER_GROUP)
-        )
-        # Neighbours of one size are handed over together: a call for each would take as long as its write.
-        for rows, alike in groupby(tables, key=lambda table: table.num_rows):
-            table = pa.concat_tables(list(alike))
-            writer.write_table(table, row_group_size=rows)
-            written += table.num_rows
-    return written
-
-
-def _label_rows(batch: EncodedBatch, schema: pa.Schema) -> pa.Table:
-    rows = len(next(iter(batch.payload.values())))
-    columns = dict(batch.payload)
-    columns["epoch"] = pa.array(np.full(rows, batch.key.epoch, np.int32))
-    columns["batch"] = pa.array(np.full(rows, batch.key.batch, np.int32))
-    if "slot" in schema.names:
-        columns["slot"] = pa.array(np.arange(rows, dtype=np.int32))
-    # Blocks read by the short way come as fixed-size lists. A cast that changes nothing still costs as
-    # much as writing a small column.
-    arrays = [
-        column if column.type == field.type else column.cast(field.type)
-        for field, column in ((field, columns[field.name]) for field in schema)
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _groups(
-    batches: Sequence[EncodedBatch], weights: Sequence[int], limit: int
-) -> Iterator[list[EncodedBatch]]:
-    """Split into runs of whole batches, each closed at the first batch that reaches the limit."""
-    group: list[EncodedBatch] = []
-    weight = 0
-    for batch, more in zip(batches, weights, strict=True):
-        group.append(batch)
-        weight += more
-        if weight >= limit:
-            yield group
-            group, weight = [], 0
-    if group:
-        yield group

@@ -10,19 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lpld_labels.codecs import Codec
-from lpld_labels.format.manifest import FileRole, Manifest, to_json
+from lpld_labels.format.files import FileRole
+from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
+from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
 
 # The batch index and one more step of lineage, at their largest.
-_INDEX_FILE = 2000
-_INDEX_ENTRY = 24
+_INDEX_FILE = 2600
+_INDEX_ENTRY = 34
 _PRUNE_STEP = 800
 _ENCODE_STEP = 1700
 # Schema and footer of a views file and a labels file, whatever they hold.
 _SHARD_FILES = 7000
 # A file's entry in the manifest.
-_TABLE_ENTRY = 200
+_TABLE_ENTRY = 260
 
 
 @dataclass(frozen=True, kw_only=True)

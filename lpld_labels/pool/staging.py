@@ -27,16 +27,19 @@ from typing import Any
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolCorruptError, StagingMismatchError
 from lpld_labels.format.digests import bytes_digest, file_digest
+from lpld_labels.format.files import CodecEntry
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.json_fields import FieldReader
-from lpld_labels.format.manifest import CodecEntry, PoolHeader, from_json, to_json
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
     LABELS_DIRECTORY,
     MANIFEST_FILE,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
+    Views,
 )
+from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.locks import Hold, in_use, locked
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.storage import (
@@ -75,13 +78,15 @@ class StagingArea:
         codec: Codec,
         images: ImageTable,
         *,
+        views: Views = "stored",
         purpose: Mapping[str, Any] | None = None,
     ) -> None:
         """Create the area, or join the one that is there if it is for the same pool.
 
+        views: whether the pool will keep its views files.
         purpose: what the work is for, as JSON values; kept for `purpose` to give back.
         """
-        self._plan = describe(header, codec, images.digest()) | {PURPOSE: purpose}
+        self._plan = describe(header, codec, images.digest(), views) | {PURPOSE: purpose}
         self._tables = codec.tables()
         with write_errors(self.directory), locked(self.directory / LOCK):
             self._join()
@@ -121,7 +126,25 @@ class StagingArea:
                 raise PoolCorruptError(
                     "a staged codec table is damaged", where=path, hint=f"delete {self.directory}"
                 )
-        return restore_codec(entry, tables, where=where)
+        return restore_codec(
+            entry, tables, classes=document["classes"], label_kind=document["label_kind"], where=where
+        )
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the pool to be leaves its views out."""
+        return bool(self._document().get("views") == "drawn")
+
+    @property
+    def _places(self) -> tuple[tuple[str, str], ...]:
+        """The files of a shard that become files of the pool, and where."""
+        return _PLACES[1:] if self.drawn else _PLACES
+
+    def file(self, shard: SealedShard, name: str) -> Path:
+        """Return where a file of a sealed shard is: staged, or in the pool if a commit has moved it."""
+        staged = self.directory / shard.name / name
+        moved = self.pool / dict(_PLACES)[name] / f"{shard.name}.parquet"
+        return moved if not staged.exists() and moved.exists() else staged
 
     def sealed(self) -> list[SealedShard]:
         """Return the sealed shards by name, without those that a merge has replaced."""
@@ -137,7 +160,7 @@ class StagingArea:
 
     def is_whole(self, shard: SealedShard) -> bool:
         """Whether no file of a sealed shard has been moved into the pool yet."""
-        return all((self.directory / shard.name / file).exists() for file, _ in _PLACES)
+        return all((self.directory / shard.name / file).exists() for file, _ in self._places)
 
     # Coming and going
 
@@ -145,8 +168,9 @@ class StagingArea:
         self, batches: Sequence[EncodedBatch], codec: Codec, classes: int, *, replaces: Sequence[str] = ()
     ) -> SealedShard:
         """Write batches as one sealed shard."""
+        drawn = self._plan.get("views") == "drawn" if self._plan else self.drawn
         with write_errors(self.directory), self._workplace() as workplace:
-            shard = write_shard(workplace, batches, codec, classes, replaces=replaces)
+            shard = write_shard(workplace, batches, codec, classes, drawn=drawn, replaces=replaces)
             fsync(workplace)
             workplace.rename(self.directory / shard.name)
             fsync(self.directory)
@@ -178,8 +202,9 @@ class StagingArea:
         """
         if self._written.get(shard.name) == (stamps := self._stamps(shard)) and None not in stamps:
             return
-        for path, digest in zip(self._files(shard), (shard.views_digest, shard.labels_digest), strict=True):
-            if not path.exists() or file_digest(path) != digest:
+        for file, facts in ((VIEWS, shard.views), (LABELS, shard.labels)):
+            path = self.file(shard, file)
+            if not path.exists() or file_digest(path) != facts.digest:
                 self.discard(shard.name, moved=True)
                 raise PoolCorruptError(
                     "a staged file was missing or damaged; it has been removed",
@@ -187,20 +212,15 @@ class StagingArea:
                     hint="run the same command again to redo its batches",
                 )
 
-    def _files(self, shard: SealedShard) -> Iterator[Path]:
-        """Yield where a shard's views and labels are, in the area or already in the pool."""
-        for file, folder in _PLACES:
-            staged = self.directory / shard.name / file
-            yield staged if staged.exists() else self.pool / folder / f"{shard.name}.parquet"
-
     def _stamps(self, shard: SealedShard) -> Stamps:
         """Return what changes whenever the bytes of a shard's files are changed, by whatever means."""
-        stats = [path.stat() if path.exists() else None for path in self._files(shard)]
+        paths = [self.file(shard, name) for name in (VIEWS, LABELS)]
+        stats = [path.stat() if path.exists() else None for path in paths]
         return tuple(s and (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats)
 
     def publish(self, shard: SealedShard) -> None:
         """Move a sealed shard's files to their place in the pool. Doing it twice does no harm."""
-        for file, folder in _PLACES:
+        for file, folder in self._places:
             source = self.directory / shard.name / file
             target = self.pool / folder / f"{shard.name}.parquet"
             with write_errors(target):
@@ -270,13 +290,14 @@ class StagingArea:
         self.sweep(())
 
 
-def describe(header: PoolHeader, codec: Codec, images_digest: str) -> dict[str, Any]:
+def describe(header: PoolHeader, codec: Codec, images_digest: bytes, views: Views) -> dict[str, Any]:
     """Return what two writers of one pool must agree on. Lineage is not part of it."""
     plan = asdict(header)
     del plan["lineage"]
+    plan["views"] = views
     plan["codec"] = {"name": codec.name, "parameters": codec.parameters()}
     plan["codec_tables"] = {name: bytes_digest(data) for name, data in codec.tables().items()}
-    plan["images_digest"] = images_digest
+    plan["images_digest"] = images_digest.hex()
     parsed: dict[str, Any] = from_json(to_json(plan), where="plan")
     return parsed
 

@@ -7,14 +7,14 @@ import errno
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
 from pyarrow import fs
 
-from lpld_labels.errors import NotAPoolError, PoolWriteError
+from lpld_labels.errors import NotAPoolError, PoolCorruptError, PoolWriteError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -135,3 +135,18 @@ def resolve(location: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
     except (pa.ArrowInvalid, OSError) as error:
         raise NotAPoolError(f"cannot open: {error}", where=text) from None
     return filesystem, path.rstrip("/")
+
+
+def refuse_links_out(root: str, paths: Sequence[str]) -> None:
+    """Refuse files that are symbolic links, or lie behind one, out of a directory."""
+    top = os.path.realpath(root)
+    folders = {path.rsplit("/", 1)[0] for path in paths if "/" in path}
+    for path in (*folders, *paths):
+        place = Path(root) / path
+        # Asking for each file where it really is would take longer than everything else about opening.
+        if place.is_symlink() and not os.path.realpath(place).startswith(top + os.sep):
+            raise PoolCorruptError(
+                "file of the pool is a link to somewhere else",
+                where=place,
+                hint="replace the link by the file itself",
+            )

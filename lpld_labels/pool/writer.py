@@ -24,12 +24,13 @@ from lpld_labels.format.bounds import check_bounds
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelBatch
-from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
+from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
 from lpld_labels.pool.commit import commit_pool, merge_staged
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import StagingArea, describe, require_same_plan
 from lpld_labels.pool.storage import write_errors
+from lpld_labels.pool.views_source import require_drawn
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class PoolWriter:
     same path again resumes, and ``key in writer`` tells what is already safe.
 
     path: local directory of the pool.
+    views: whether the pool keeps its views, or leaves them to readers to draw (`require_drawn`).
     onto: the pool that is already there, opened, to add batches to; None to make a new one.
     purpose: what the work is for, as JSON values; kept with unfinished work (`StagingArea.purpose`).
     shard_bytes: label bytes gathered in memory before a shard is sealed.
@@ -56,6 +58,7 @@ class PoolWriter:
         header: PoolHeader,
         images: ImageTable,
         codec: Codec | None = None,
+        views: Views = "stored",
         onto: PoolReader | None = None,
         purpose: Mapping[str, Any] | None = None,
         shard_bytes: int = SHARD_LABEL_BYTES,
@@ -65,6 +68,7 @@ class PoolWriter:
         self.header = header
         self.images = images
         self.codec = codec if codec is not None else Float16Codec()
+        self.views: Views = views
         self._shard_bytes = shard_bytes
         self._seal_seconds = seal_seconds
         self._pending: list[EncodedBatch] = []
@@ -79,7 +83,7 @@ class PoolWriter:
             )
         self._keys = self._published(onto)
         self._staging = StagingArea(self.path)
-        self._staging.prepare(header, self.codec, images, purpose=purpose)
+        self._staging.prepare(header, self.codec, images, views=views, purpose=purpose)
         for shard in self._staging.sealed():
             self._keys.update(shard.keys)
 
@@ -92,8 +96,8 @@ class PoolWriter:
                         "a pool is already here", where=self.path, hint="choose another path or extend it"
                     )
             return set()
-        found = describe(onto.header, onto.codec, onto.images.digest())
-        wanted = describe(self.header, self.codec, self.images.digest())
+        found = describe(onto.header, onto.codec, onto.images.digest(), onto.manifest.views)
+        wanted = describe(self.header, self.codec, self.images.digest(), self.views)
         require_same_plan(found, wanted, where=str(self.path / MANIFEST_FILE))
         return set(onto.keys)
 
@@ -130,6 +134,8 @@ class PoolWriter:
                 got=batch.views.rows,
             )
         check_bounds(batch.views, self.images, self.header.augmentation)
+        if self.views == "drawn":
+            require_drawn(batch.views, self.header, self.images)
         self._pending.append(batch)
         self._keys.add(batch.key)
         self._pending_bytes += batch.nbytes
@@ -163,7 +169,8 @@ class PoolWriter:
 
     def staged_bytes(self) -> int:
         """Return the bytes of all sealed shards, by this and other writers."""
-        return sum(shard.views_bytes + shard.labels_bytes for shard in self._staging.sealed())
+        kept = self.views == "stored"
+        return sum(s.labels.bytes + (s.views.bytes if kept else 0) for s in self._staging.sealed())
 
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
         """Publish everything sealed so far, by this and other writers, and return the manifest.

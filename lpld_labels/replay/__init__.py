@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lpld_labels.replay.draw import batches_per_epoch, draw_views
+from lpld_labels.format.drawing import batches_per_epoch, draw_views
 from lpld_labels.replay.store import ImageStore
 
 if TYPE_CHECKING:

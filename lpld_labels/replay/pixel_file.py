@@ -33,7 +33,8 @@ from lpld_labels.pool.storage import write_errors
 
 Pixels = npt.NDArray[np.uint8]
 
-MAGIC = b"lpld-labels pixels 1\n"
+MAGIC = b"lpld-labels pixels 2\n"
+"""Version 2: samples of 16 bits are scaled."""
 _FILLED = 1 << 32
 _PAGE = 4096
 
@@ -47,7 +48,7 @@ def pixel_key(root: Path, table: ImageTable) -> str:
     """
     state = hashlib.sha256(MAGIC)
     # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
-    state.update(f"pillow {PIL.__version__}\n{table.digest()}\n".encode())
+    state.update(f"pillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
     for path, digest in zip(table.paths, table.digests, strict=True):
         if digest is None:

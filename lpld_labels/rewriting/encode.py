@@ -20,10 +20,12 @@ from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.codec_request import CodecRequest, FittedCodecs, better_choice
 from lpld_labels.rewriting.encode_size import weigh
 from lpld_labels.rewriting.engine import (
@@ -65,20 +67,23 @@ def encode_pool(
     request: CodecRequest,
     *,
     keys: Sequence[BatchKey] | None = None,
+    views: Views | None = None,
     jobs: int = 1,
     force: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:
     """Write the pool, or the batches `keys` of it, to `out` with the codec that is asked for.
 
+    views: whether the new pool keeps its views or leaves them to be drawn; None to do as this one does.
     jobs: processes. force: accept a pool whose labels a lossy codec has already changed.
     progress: called with (done, total) batches.
     """
     refuse_lossy(pool, force=force)
     require_possible(out, pool)
+    require_drawable(pool, views)
     selection = Selection(pool=pool, keys=sorted(pool.keys if keys is None else keys))
     sample = LabelSample(pool, seed=request.seed)
-    encoding = Encoding(request, Path(out).absolute(), sample, batches=len(selection.keys))
+    encoding = Encoding(request, Path(out).absolute(), sample, batches=len(selection.keys), views=views)
     found = published(out, lambda manifest: encoding.made(manifest, selection))
     if found is not None:
         return encoding.found(found)
@@ -110,7 +115,8 @@ class Rounds(ABC):
 
     def draft(self) -> Draft:
         """Return the present draft."""
-        return self.selection.draft(self.encoding.out, self.encoding.purpose, self.codec)
+        encoding = self.encoding
+        return self.selection.draft(encoding.out, encoding.purpose, self.codec, encoding.views)
 
     @abstractmethod
     def next(self, measured: int) -> bool:
@@ -163,7 +169,7 @@ class _BudgetRounds(Rounds):
 
     def _weighed(self) -> int:
         pool, keys = self.encoding.pool, self.selection.keys
-        return weigh(pool, self.codec, keys).total(len(keys))
+        return weigh(pool, self.codec, keys, self.encoding.views).total(len(keys))
 
     def _likely_codecs(self) -> Iterator[Codec]:
         """Yield codecs that seem to fit, each by what the one before turned out to weigh."""
@@ -188,6 +194,7 @@ class Encoding:
     """What is asked for, where, and the labels it is judged by.
 
     sample: of the whole pool, whatever is kept of it: a basis wants many rows.
+    views: whether the pool will keep its views; None to do as its source.
     batches: how many the pool will have; None where some are left out to make it fit `limit` bytes.
     """
 
@@ -196,6 +203,7 @@ class Encoding:
     sample: LabelSample
     batches: int | None = None
     limit: int | None = None
+    views: Views | None = None
 
     @property
     def pool(self) -> PoolReader:
@@ -216,6 +224,7 @@ class Encoding:
             "target": self.request.target(),
             "batches": self.batches,
             "limit": self.limit,
+            "views": self.views,
         }
 
     def codec(self, selection: Selection, *, resume: bool) -> Codec:
@@ -285,5 +294,6 @@ class Encoding:
                 "from": self.pool.manifest.codec.name,
                 "target": self.request.target(),
                 "fidelity": fidelity and fidelity.as_json(),
+                **({} if self.views is None else {"views": self.views}),
             },
         )

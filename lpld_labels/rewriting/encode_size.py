@@ -1,7 +1,7 @@
 """What a pool will weigh in another codec: a few of its batches are written for real and weighed.
 
 Parquet files cost something per file, per row group and per batch; writing labels of n and then 2n batches
-tells these apart from what grows with the pool. Views stay as they are, so they weigh what they weighed.
+tells these apart from what grows with the pool. Views mostly stay as they are and weigh what they weighed.
 """
 
 from __future__ import annotations
@@ -13,30 +13,48 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec
 from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch, write_labels
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.shard_files import write_labels, write_views
 from lpld_labels.pool.sizes import PoolSize, encoded_fixed_bytes
 
 WEIGHED_BATCHES = 16
 WEIGHED_ROWS = 4096
 
 
-def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey]) -> PoolSize:
-    """Weigh a codec on some batches of a pool; `keys` are where to take them from."""
-    size = pool.header.batch_size
-    count = max(1, min(WEIGHED_BATCHES, WEIGHED_ROWS // size))
+def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey], views: Views | None = None) -> PoolSize:
+    """Weigh a codec on some batches of a pool; `keys` are where to take them from.
+
+    views: whether the new pool keeps its views; None to do as this one does.
+    """
+    count = max(1, min(WEIGHED_BATCHES, WEIGHED_ROWS // pool.header.batch_size))
     # Full batches first: they are what is asked about.
     chosen = sorted(keys, key=lambda key: -pool.index.rows_of(key))[:count]
     batches = [pool.read(chosen[place % len(chosen)]) for place in range(count)]
     rows = sum(batch.rows for batch in batches)
     once = _labels_file(batches, codec)
     per_row = (_labels_file(batches * 2, codec) - once) / rows
+    size = PoolSize.of(pool)
+    kept = size.views_per_row
+    if views == "drawn":
+        kept = 0.0
+    elif views == "stored" and pool.manifest.views == "drawn":
+        kept = (_views_file(batches * 2) - _views_file(batches)) / rows
     return replace(
-        PoolSize.of(pool),
+        size,
         fixed=encoded_fixed_bytes(pool, codec),
         per_shard=max(once - per_row * rows, 0),
         labels_per_row=per_row,
+        views_per_row=kept,
     )
+
+
+def _views_file(batches: Sequence[LabelBatch]) -> int:
+    """Return the bytes of a views file that holds the batches."""
+    sink = pa.MockOutputStream()
+    write_views(sink, [replace(batch, key=BatchKey(0, n)) for n, batch in enumerate(batches)])
+    return int(sink.size())
 
 
 def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:

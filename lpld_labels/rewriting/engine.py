@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError, StagingMismatchError
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader, from_json, to_json
+from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
@@ -30,7 +30,9 @@ from lpld_labels.format.schema import (
     SHARD_LABEL_BYTES,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
+    Views,
 )
+from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.commit import finish_commit
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
@@ -76,6 +78,7 @@ class Draft:
     header: PoolHeader
     images: ImageTable
     codec: Codec
+    views: Views = "stored"
     source: Source
     pieces: Callable[[], Iterable[Piece]]
     batches: int
@@ -91,6 +94,7 @@ class Draft:
             header=self.header,
             images=self.images,
             codec=self.codec,
+            views=self.views,
             purpose=self.purpose,
         )
 

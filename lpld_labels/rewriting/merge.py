@@ -54,6 +54,7 @@ def merge_pools(
         header=pools[0].header,
         images=pools[0].images,
         codec=pools[0].codec,
+        views=pools[0].manifest.views,
         source=_Merged(tuple(pools)),
         pieces=lambda: [
             _PoolKeys((key,), number)
@@ -84,7 +85,10 @@ class _Merged:
 
 def _require_alike(first: PoolReader, other: PoolReader) -> None:
     """Name the first thing in which two pools differ that one pool cannot have both ways."""
-    plans = (describe(pool.header, pool.codec, pool.images.digest()) for pool in (first, other))
+    plans = (
+        describe(pool.header, pool.codec, pool.images.digest(), pool.manifest.views)
+        for pool in (first, other)
+    )
     for field, expected, got in differences(*plans):
         raise PoolConflictError(
             f"pools cannot be merged: field '{field}' differs",

@@ -18,8 +18,10 @@ from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.images import ImageTable
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import PoolSize, most_within
+from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.codec_request import DEFAULT_TEMPERATURE, CodecRequest, FittedCodecs
 from lpld_labels.rewriting.encode import refuse_lossy
 from lpld_labels.rewriting.encode_size import weigh
@@ -106,6 +108,7 @@ def plan_budget(
     minimum: float = DEFAULT_MINIMUM,
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
+    views: Views | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> BudgetPlan:
@@ -114,14 +117,16 @@ def plan_budget(
     codecs: names to consider, all that are planned with if none; one that is fitted (``klt``) stands for
         one row per fidelity of FIDELITIES and `minimum`.
     minimum: share of the information at `temperature` that the recommended row must keep.
+    views: whether pools keep their views or leave them to be drawn; None to do as this one does.
     progress: called with (done, total) settings.
     """
     refuse_lossy(pool, force=force)
+    require_drawable(pool, views)
     if not 0 < minimum < 1:
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
     names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     requests = list(_requests(names, minimum, temperature, seed))
-    planner = _Planner(pool, budget, temperature, seed)
+    planner = _Planner(pool, budget, temperature, seed, views)
     rows = []
     for done, request in enumerate(requests, 1):
         row = planner.row(request)
@@ -168,7 +173,10 @@ def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: i
 class _Planner:
     """Works out one row after the other on one sample of the pool."""
 
-    def __init__(self, pool: PoolReader, budget: int, temperature: float, seed: int) -> None:
+    def __init__(
+        self, pool: PoolReader, budget: int, temperature: float, seed: int, views: Views | None
+    ) -> None:
+        self._views = views
         self._pool = pool
         self._budget = budget
         self._temperatures = tuple(sorted({*TEMPERATURES, temperature}))
@@ -188,7 +196,7 @@ class _Planner:
                     raise
                 del error  # This fidelity is out of reach for this pool; other rows say what is not.
                 return None
-            size = weigh(self._pool, codec, self._pool.keys)
+            size = weigh(self._pool, codec, self._pool.keys, self._views)
             batches = self._fitting(size)
             if batches == 0:
                 least = size.total(1)

@@ -9,8 +9,10 @@ from pathlib import Path
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.encode import Encoding, Rounds, refuse_lossy
 from lpld_labels.rewriting.engine import Progress, published, require_possible
 from lpld_labels.rewriting.label_sample import LabelSample
@@ -35,18 +37,21 @@ def apply_row(
     *,
     budget: int,
     seed: int | None = None,
+    views: Views | None = None,
     jobs: int = 1,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Applied:
     """Write the pool that a row describes; if it turns out larger than the budget, with fewer batches.
 
+    views: whether it keeps its views; None to do as the pool does.
     seed: of the random order in which batches are kept; the pool's own if not given.
     """
     refuse_lossy(pool, force=force)
     require_possible(out, pool)
+    require_drawable(pool, views)
     sample = LabelSample(pool, seed=row.request.seed)
-    encoding = Encoding(row.request, Path(out).absolute(), sample, limit=budget)
+    encoding = Encoding(row.request, Path(out).absolute(), sample, limit=budget, views=views)
     plan = None if row.whole else plan_prune(pool, PruneSettings(ratio=row.ratio, seed=seed))
     rounds = _FewerBatches(encoding, plan, budget, seed)
     found = published(out, rounds.made)

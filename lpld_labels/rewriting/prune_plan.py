@@ -249,14 +249,9 @@ class Coverage:
 
     @staticmethod
     def of(pool: PoolReader, plan: PrunePlan) -> Coverage:
-        """Count images and classes of the kept views; reads three small view columns."""
+        """Count images and classes of the kept views; reads one small view column."""
         index = pool.index
-        kept_keys = _packed(index.epochs[plan.kept], index.batches[plan.kept])
-        seen = np.zeros(len(pool.images), np.int64)
-        for table in pool.view_tables(["epoch", "batch", "image"]):
-            keys = _packed(table["epoch"].to_numpy(), table["batch"].to_numpy())
-            images = table["image"].to_numpy()[np.isin(keys, kept_keys)]
-            seen += np.bincount(images, minlength=len(seen))
+        seen = pool.views_per_image(plan.kept)
         present = np.unique(pool.images.classes)
         per_class = np.bincount(pool.images.classes, weights=seen)[present]
         return Coverage(
@@ -268,7 +263,3 @@ class Coverage:
             fewest_views=int(per_class.min()),
             median_views=float(np.median(per_class)),
         )
-
-
-def _packed(epochs: np.ndarray[Any, Any], batches: np.ndarray[Any, Any]) -> Places:
-    return np.asarray(epochs.astype(np.int64) << 32 | batches)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lpld_labels.codecs import Codec
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.rewriting.engine import Draft, Keys
@@ -46,14 +47,20 @@ class Selection:
             return pool.manifest.content_digest
         return pool.digest_of(pool.index.digests_of(sorted(self.keys)))
 
-    def draft(self, out: Path, purpose: dict[str, Any], codec: Codec | None = None) -> Draft:
-        """Return the draft of a pool of these batches, copied or encoded again by another codec."""
+    def draft(
+        self, out: Path, purpose: dict[str, Any], codec: Codec | None = None, views: Views | None = None
+    ) -> Draft:
+        """Return the draft of a pool of these batches, copied or encoded again by another codec.
+
+        views: whether it keeps its views; None to do as the pool does.
+        """
         pool = self.pool
         return Draft(
             out=out,
             header=pool.header,
             images=pool.images,
             codec=codec or pool.codec,
+            views=views or pool.manifest.views,
             source=Copied(pool) if codec is None else Encoded(pool, codec),
             pieces=lambda: [Keys((key,)) for key in pool.index.in_file_order(self.keys)],
             batches=len(self.keys),
@@ -93,7 +100,12 @@ def _detached(batch: EncodedBatch) -> EncodedBatch:
     of each until a shard is full must not keep the groups.
     """
     payload = {name: _owned(array) for name, array in batch.payload.items()}
-    return EncodedBatch(views=_owned_views(batch.views), payload=payload, digest=batch.digest)
+    return EncodedBatch(
+        views=_owned_views(batch.views),
+        payload=payload,
+        views_digest=batch.views_digest,
+        digest=batch.digest,
+    )
 
 
 def _owned(array: pa.Array) -> pa.Array:

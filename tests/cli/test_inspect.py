@@ -13,6 +13,7 @@ import torch
 from click.testing import Result
 
 from lpld_labels import LineageStep
+from lpld_labels.format import schema
 from lpld_labels.inspection.summary import pickle_layout_bytes
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 
@@ -31,7 +32,7 @@ KEYS = {
     "content_digest",
     "lineage",
 }
-COMPONENTS = ["crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "container"]
+COMPONENTS = list(schema.COMPONENTS)
 
 
 @pytest.mark.parametrize("codec", ["f16", "f16:plain", "int8"])
@@ -87,7 +88,7 @@ def test_the_pickle_layout_is_estimated_within_one_percent(rows: int, classes: i
         torch.zeros(rows, classes, dtype=torch.float16),
     ]
     torch.save(batch, sink)
-    estimate = pickle_layout_bytes(np.array([rows], np.int32), classes, mixed=mixed)
+    estimate = pickle_layout_bytes(rows, 1, classes, mixed=mixed)
     written = len(sink.getvalue())
     if b".format_version" not in sink.getvalue():
         written += 320  # two small records that older torch did not write

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
-from lpld_labels.format.digests import file_digest
 from tests.factories import make_batches, write_pool
+from tests.golden.crafting.crafted import Crafted
+from tests.golden.crafting.payload_cases import place_groups
 
 Cli = Callable[..., Result]
 
@@ -67,16 +68,13 @@ def test_all_damaged_files_are_named_not_only_the_first(cli: Cli, path: Path) ->
     assert {p["file"].split("/")[0] for p in problems(cli, path)} == {"views", "labels"}
 
 
-def forge(path: Path, folder: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Change a file and make the manifest agree with it, as a buggy writer would."""
-    file = only(path, folder)
-    table = change(pq.read_table(file))
-    pq.write_table(table, file, write_page_checksum=True)
-    document = json.loads((path / "pool.json").read_text())
-    for entry in document["files"]:
-        if entry["path"].startswith(folder):
-            entry["bytes"], entry["digest"] = file.stat().st_size, file_digest(file)
-    (path / "pool.json").write_text(json.dumps(document))
+def forge(path: Path, role: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change a file and make manifest and index agree with it, as a buggy writer would."""
+    pool = Crafted(path)
+    pool.put(role, change(pool.table(role)))
+    if role == "labels":
+        place_groups(pool)
+    pool.save(path)
 
 
 def changed(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
@@ -96,15 +94,15 @@ def changed(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]
     [
         ("views", changed("image", 5, 5000), "image"),
         ("views", changed("crop_top", 5, 47), "outside its image"),
-        ("views", changed("slot", 5, 4), "out of key order"),
-        ("views", changed("epoch", 40, 2), "out of key order"),
+        ("views", changed("slot", 5, 4), "is not what the index says"),
+        ("views", changed("epoch", 40, 2), "is not what the index says"),
         ("views", changed("mix_slot", 5, 16), "partner"),
         ("views", changed("mix_strength", 5, 1.5), "mix_strength"),
         ("views", changed("mix_right", 5, 33), "mix box"),
         ("views", lambda table: table.slice(16), "row count"),
         ("labels", changed("labels", 5, [float("nan")] * 20), "not finite"),
         ("labels", changed("labels", 5, [1.0] * 20), "digest of the batch"),
-        ("labels", changed("labels", 5, [1.0] * 19), "wrong length"),
+        ("labels", changed("labels", 5, [1.0] * 19), "number of values"),
     ],
 )
 def test_rows_that_cannot_be_right_are_found(
@@ -112,14 +110,15 @@ def test_rows_that_cannot_be_right_are_found(
 ) -> None:
     forge(path, folder, change)
     found = problems(cli, path)
-    assert any(p["file"].startswith(folder) or p["file"] == "pool.json" for p in found)
+    # Whoever is told to restore a file must be told the right one.
+    assert all(p["file"].startswith(folder) or words == "row count" for p in found), found
     assert any(words in p["message"] for p in found), found
 
 
 def test_flips_that_changed_are_found(cli: Cli, path: Path) -> None:
     flip = not bool(np.asarray(pq.read_table(only(path, "views"))["flip"])[5])
     forge(path, "views", changed("flip", 5, flip))
-    assert any("digest of the batch" in p["message"] for p in problems(cli, path))
+    assert any("not those that were labelled" in p["message"] for p in problems(cli, path))
 
 
 def test_files_left_over_from_a_crash_are_reported(cli: Cli, path: Path) -> None:
@@ -131,8 +130,8 @@ def test_a_lying_manifest(cli: Cli, path: Path) -> None:
     document = json.loads((path / "pool.json").read_text())
     document["content_digest"] = "0" * 64
     (path / "pool.json").write_text(json.dumps(document))
-    assert any("content digest" in p["message"] for p in problems(cli, path))
-    document["counts"]["rows"] = 3
+    assert any("content_digest" in p["message"] for p in problems(cli, path))
+    document["counts"]["rows"] = 999
     (path / "pool.json").write_text(json.dumps(document))
     assert any("counts.rows" in p["message"] for p in problems(cli, path))
 

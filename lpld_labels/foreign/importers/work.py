@@ -59,8 +59,8 @@ class Job:
         """Whether a pool holds what importing now would give: every file is read again and compared."""
         target = self.target
         with PoolReader(location) as pool:
-            found = describe(pool.header, pool.codec, pool.images.digest())
-            if found != describe(target.header, target.codec, target.images.digest()):
+            found = describe(pool.header, pool.codec, pool.images.digest(), pool.manifest.views)
+            if found != describe(target.header, target.codec, target.images.digest(), "stored"):
                 return False
             count = 0
             for unit in plan.units():

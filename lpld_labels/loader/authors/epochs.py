@@ -8,15 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.loader.authors.programme import Epochs, Places
-from lpld_labels.loader.sampling import Sampling
+from lpld_labels.loader.sampling import WHOLE_EPOCHS, Sampling
 from lpld_labels.pool.reader import PoolReader
-
-WHOLE_EPOCHS = ("epochs", "epoch-by-epoch")
-
-# Keeps these draws apart from others keyed by (seed, epoch).
-_STREAM = 0x464B4443
 
 
 def complete_places(pool: PoolReader) -> Places:
@@ -99,7 +94,7 @@ class CropEpochs:
 
     def places(self, epoch: int) -> Places:
         """Return places in the pool's index: int64 [n]."""
-        generator = keyed_generator(self.seed, _STREAM, epoch)
+        generator = keyed_generator(self.seed, Stream.CROPS_OF_IMAGES, epoch)
         order = np.argsort(generator.random(len(self._members)), kind="stable").tolist()
         # The last group may be short, and stays last: then every step before it is whole.
         order.sort(key=lambda group: group == len(self._members) - 1)

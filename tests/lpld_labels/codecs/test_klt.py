@@ -17,7 +17,7 @@ from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.codecs.klt_quantise import ROUNDING
 from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
-from lpld_labels.format.manifest import CodecEntry
+from lpld_labels.format.files import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
 Labels = npt.NDArray[Any]
@@ -31,7 +31,9 @@ def fitter(classes: int = 60, *, rows: int = 100_000, blocks: int = 6, **options
 
 def restored(codec: KltCodec) -> KltCodec:
     entry = CodecEntry(name="klt", parameters=codec.parameters())
-    again = restore_codec(entry, codec.tables(), where="pool.json")
+    again = restore_codec(
+        entry, codec.tables(), classes=codec.basis.shape[1], label_kind=codec.label_kind, where="pool.json"
+    )
     assert isinstance(again, KltCodec)
     return again
 
@@ -303,7 +305,9 @@ def test_wrong_parameters_and_tables() -> None:
     def refused(error: type[Exception], match: str, *, tables: dict[str, bytes], **changes: Any) -> None:
         entry = CodecEntry(name="klt", parameters={**parameters, **changes})
         with pytest.raises(error, match=match):
-            restore_codec(entry, tables, where="pool.json")
+            restore_codec(
+                entry, tables, classes=codec.basis.shape[1], label_kind=codec.label_kind, where="pool.json"
+            )
 
     refused(ManifestError, "step", tables=tables, step=0)
     refused(ManifestError, "edge", tables=tables, edges=[0, 2])

@@ -15,7 +15,7 @@ from lpld_labels.codecs import codec_named, restore_codec
 from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
-from lpld_labels.format.manifest import CodecEntry
+from lpld_labels.format.files import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
 
@@ -145,7 +145,13 @@ def test_indices_are_cheap() -> None:
 
 def test_parameters_restore_the_codec() -> None:
     codec = codec_named("topk:7:8", label_kind="probabilities")
-    again = restore_codec(CodecEntry(name="topk", parameters=codec.parameters()), {}, where="pool.json")
+    again = restore_codec(
+        CodecEntry(name="topk", parameters=codec.parameters()),
+        {},
+        classes=50,
+        label_kind=codec.label_kind,
+        where="pool.json",
+    )
     assert isinstance(again, TopKCodec)
     assert (again.k, again.value_bits, again.label_kind) == (7, 8, "probabilities")
 

@@ -19,6 +19,7 @@ VALUES = {
     Stream.SQUEEZE_ORDER: 6,
     Stream.SQUEEZE_VIEWS: 7,
     Stream.LOADER_ORDER: 0x5A4D504C,
+    Stream.CROPS_OF_IMAGES: 0x464B4443,
     Stream.TRAINING: 0x54524149,
 }
 

@@ -13,15 +13,8 @@ from lpld_labels import PoolReader
 from lpld_labels.codecs import CODECS, Codec, codec_named
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format import schema
-from lpld_labels.format.manifest import (
-    FILE_ROLES,
-    Augmentation,
-    Counts,
-    FileEntry,
-    Manifest,
-    PoolHeader,
-    Teacher,
-)
+from lpld_labels.format.files import FILE_ROLES, Counts, Coverage, FileEntry
+from lpld_labels.format.manifest import Augmentation, Manifest, PoolHeader, Teacher
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 SPEC = (Path(schema.__file__).parents[1] / "SPEC.md").read_text()
@@ -70,11 +63,11 @@ def test_manifest_fields() -> None:
 
 def test_nested_fields_and_roles() -> None:
     text = section("Manifest `pool.json`")
-    for kind in (Augmentation, Counts, FileEntry, Teacher):
+    for kind in (Augmentation, Counts, Coverage, FileEntry, Teacher):
         for field in fields(kind):
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name} is not in SPEC.md"
     for role in FILE_ROLES:
-        assert f"`{role}`" in text
+        assert f"`{role}`" in section("Directory")
     for kind_name in schema.LABEL_KINDS:
         assert f"`{kind_name}`" in text
 
@@ -86,7 +79,7 @@ def test_names_and_limits() -> None:
         schema.IMAGES_FILE,
         f"{schema.VIEWS_DIRECTORY}/NAME.parquet",
         f"{schema.LABELS_DIRECTORY}/NAME.parquet",
-        f"{schema.CODEC_DIRECTORY}/*",
+        f"{schema.CODEC_DIRECTORY}/NAME",
         f"{schema.STAGING_DIRECTORY}/",
     ):
         assert f"`{name}`" in section("Directory")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpld_labels import BatchKey, PoolReader
+from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, StagingMismatchError
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.inspection.check import check_pool
@@ -242,7 +242,8 @@ def test_reads_go_front_to_back_and_touch_only_what_stays(
     monkeypatch.setattr(PoolReader, "read_labels", lambda *_: pytest.fail("random pruning decoded labels"))
     child = pruned(pool, tmp_path / "out", ratio=6)
     assert sorted(keys) == list(child.keys)
-    places = [pool.index.locate(pool.index.find(BatchKey(*key)) or 0)[:2] for key in keys]
+    numbers = [pool.find(key) for key in keys]
+    places = [(int(pool.index.shard[number]), pool.index.first_row(number)) for number in numbers]
     assert all(first < second for first, second in pairwise(places))
 
 

@@ -1,0 +1,242 @@
+"""Drawing views: which part of which image a batch shows, from (seed, epoch, batch) alone.
+
+The order of draws is part of the format's promise: two builds agree bit for bit only if they ask
+the generator for the same numbers in the same order. All draws are float64 in [0, 1) from
+``Generator.random``, whose stream NumPy keeps stable; no other distribution of NumPy's is used,
+because those may change between releases.
+
+An epoch's image order is the stable argsort of N draws of ``keyed_generator(seed, epoch)``; batch b
+takes images [b * batch_size, (b + 1) * batch_size) of it. (A build for other programs takes their
+order instead; nothing else changes.) For the views of a batch of B images,
+``keyed_generator(seed, epoch, batch)`` is asked, in this order and only for what is used, for
+
+1. patches   [B, n*n]   each row's stable argsort is its patch order
+2. crop      [B, 10]    area share, uniform in crop_scale, of ten tries
+             [B, 10]    aspect ratio width/height, log-uniform in crop_ratio, of the same tries
+             [B, 2]     top and left, uniform over the places where the crop fits
+3. flip      [B]        mirrored where below flip_probability
+4. cut-out   [B, 2]     row and column of the box's centre
+             [B, 3]     red, green, blue of its fill
+5. mix       [2]        strength, Beta(alpha, alpha)
+             [B]        partners: their stable argsort
+             [2]        CutMix only: row and column of the box's centre
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format import exact_math
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
+
+CROP_TRIES = 10
+DEFAULT_CROP_RATIO = (3 / 4, 4 / 3)
+
+FloatArray = npt.NDArray[np.float64]
+LongArray = npt.NDArray[np.int64]
+
+
+def batches_per_epoch(n_images: int, batch_size: int) -> int:
+    """Return how many batches an epoch has, the last of which may be incomplete."""
+    if batch_size < 1:
+        raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
+    return -(-n_images // batch_size)
+
+
+def draw_views(
+    augmentation: Augmentation,
+    images: ImageTable,
+    *,
+    seed: int,
+    epoch: int,
+    batch: int,
+    batch_size: int,
+    strength: float | None = None,
+    order: IntArray | None = None,
+) -> ViewBatch:
+    """Draw the views of one batch. A pure function: same arguments, same views, always.
+
+    images: gives the number of images and their sizes, which may differ.
+    strength: the mix strength, where it was drawn before; else it is made of two draws, with functions
+        whose last bits depend on the machine.
+    order: int32 [N], the epoch's image order; None to draw it from the seed.
+    """
+    batches = batches_per_epoch(len(images), batch_size)
+    if not 0 <= batch < batches:
+        raise InvalidArgumentError(
+            "no such batch in an epoch", expected=f"0 to {batches - 1}", got=batch, where=f"epoch {epoch}"
+        )
+    if order is None:
+        order = _epoch_order(seed, epoch, len(images))
+    chosen = order[batch * batch_size : (batch + 1) * batch_size]
+    heights, widths = images.heights[chosen].astype(np.int64), images.widths[chosen].astype(np.int64)
+    rng = keyed_generator(seed, epoch, batch)
+    rows = len(chosen)
+    patch_order = _draw_patches(rng, rows, augmentation.patch_grid)
+    crops = draw_crops(rng, heights, widths, augmentation)
+    flips = _draw_flips(rng, rows, augmentation.flip_probability)
+    return ViewBatch(
+        key=BatchKey(epoch, batch),
+        images=chosen,
+        crops=crops,
+        flips=flips,
+        cutout=_draw_cutout(rng, rows, augmentation),
+        mix=_draw_mix(rng, rows, augmentation, strength),
+        patch_order=patch_order,
+    )
+
+
+def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size: int) -> IntArray:
+    """Return which images a batch shows, without drawing its views: int32 [B], empty if there is none."""
+    return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
+
+
+@lru_cache(maxsize=512)
+def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
+    """Return the permutation of the images for an epoch: int32 [N], read-only because it is shared.
+
+    Loaders jump between epochs, and shuffling all images for a batch would cost more than the batch: for
+    ten thousand images this many epochs take 20 MB.
+    """
+    draws = keyed_generator(seed, epoch).random(n_images)
+    order = np.argsort(draws, kind="stable").astype(np.int32)
+    order.setflags(write=False)
+    return order
+
+
+def _draw_patches(rng: np.random.Generator, rows: int, grid: int | None) -> npt.NDArray[np.uint8] | None:
+    if grid is None:
+        return None
+    if not 1 <= grid <= 15:
+        raise InvalidArgumentError("patch_grid is out of range", expected="1 to 15", got=grid)
+    return np.argsort(rng.random((rows, grid * grid)), axis=1, kind="stable").astype(np.uint8)
+
+
+def draw_crops(
+    rng: np.random.Generator, heights: LongArray, widths: LongArray, augmentation: Augmentation
+) -> IntArray:
+    """Draw RandomResizedCrop as torchvision does: int32 [B, 4] as (top, left, height, width)."""
+    if augmentation.crop_scale is None:
+        origin = np.zeros_like(heights)
+        return np.stack([origin, origin, heights, widths], axis=1).astype(np.int32)
+    scale = _range("crop_scale", augmentation.crop_scale, upper=1.0)
+    ratio = _range("crop_ratio", augmentation.crop_ratio or DEFAULT_CROP_RATIO, upper=math.inf)
+    rows = len(heights)
+    areas = scale[0] + rng.random((rows, CROP_TRIES)) * (scale[1] - scale[0])
+    low, high = exact_math.log(ratio[0]), exact_math.log(ratio[1])
+    ratios = exact_math.exp(low + rng.random((rows, CROP_TRIES)) * (high - low))
+    places = rng.random((rows, 2))
+
+    pixels = areas * (heights * widths)[:, None]
+    tall = np.rint(np.sqrt(pixels / ratios)).astype(np.int64)
+    wide = np.rint(np.sqrt(pixels * ratios)).astype(np.int64)
+    fits = (tall > 0) & (tall <= heights[:, None]) & (wide > 0) & (wide <= widths[:, None])
+    # argmax finds the first try that fits; rows where none does fall back to the largest centred crop.
+    first = np.argmax(fits, axis=1)
+    every = np.arange(rows)
+    some = fits[every, first]
+    fallback = _largest_crop(heights, widths, ratio)
+    height = np.where(some, tall[every, first], fallback[0])
+    width = np.where(some, wide[every, first], fallback[1])
+    top = np.where(some, _whole(places[:, 0], heights - height + 1), (heights - height) // 2)
+    left = np.where(some, _whole(places[:, 1], widths - width + 1), (widths - width) // 2)
+    return np.stack([top, left, height, width], axis=1).astype(np.int32)
+
+
+def _largest_crop(
+    heights: LongArray, widths: LongArray, ratio: tuple[float, float]
+) -> tuple[LongArray, LongArray]:
+    """Return height and width of the largest crop whose aspect ratio is within bounds."""
+    shape = widths / heights
+    height = np.where(shape < ratio[0], np.rint(widths / ratio[0]), heights)
+    width = np.where(shape > ratio[1], np.rint(heights * ratio[1]), widths)
+    return (
+        np.clip(height, 1, heights).astype(np.int64),
+        np.clip(width, 1, widths).astype(np.int64),
+    )
+
+
+def _draw_flips(rng: np.random.Generator, rows: int, probability: float | None) -> BoolArray:
+    if probability is None:
+        return np.zeros(rows, np.bool_)
+    if not 0 <= probability <= 1:
+        raise InvalidArgumentError("flip_probability is out of range", expected="0 to 1", got=probability)
+    return rng.random(rows) < probability
+
+
+def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:
+    """Draw one box per view whose sides are a fraction of the output's, cut off at its borders."""
+    fraction = augmentation.cutout_fraction
+    if fraction is None:
+        return None
+    if not 0 < fraction <= 1:
+        raise InvalidArgumentError(
+            "cutout_fraction is out of range", expected="above 0, at most 1", got=fraction
+        )
+    size = np.array([augmentation.output_height, augmentation.output_width])
+    sides = np.maximum(np.rint(size * fraction).astype(np.int64), 1)
+    start = _whole(rng.random((rows, 2)), size) - sides // 2
+    corners = np.concatenate([np.maximum(start, 0), np.minimum(start + sides, size)], axis=1)
+    fill = _whole(rng.random((rows, 3)), np.array(256)).astype(np.uint8)
+    return CutOut(boxes=corners.astype(np.int32), fill=fill)
+
+
+def _draw_mix(
+    rng: np.random.Generator, rows: int, augmentation: Augmentation, strength: float | None
+) -> Mix | None:
+    if augmentation.mix == "none":
+        return None
+    if augmentation.mix not in {"cutmix", "mixup"}:
+        raise InvalidArgumentError("unknown mix", expected="none, cutmix or mixup", got=augmentation.mix)
+    alpha = augmentation.mix_alpha
+    if alpha is None or not 0 < alpha < math.inf:
+        raise InvalidArgumentError("mix_alpha is out of range", expected="a number above 0", got=alpha)
+    first, second = rng.random(2).tolist()
+    if strength is None:
+        strength = _symmetric_beta(alpha, first, second)
+    partner = np.argsort(rng.random(rows), kind="stable").astype(np.int32)
+    box = _draw_mix_box(rng, strength, augmentation) if augmentation.mix == "cutmix" else None
+    return Mix(partner=partner, strength=strength, box=box)
+
+
+def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augmentation) -> Box:
+    """CutMix's rectangle: sides sqrt(1 - strength) of the output's, any centre, cut off at the borders."""
+    size = np.array([augmentation.output_height, augmentation.output_width])
+    half = (size * math.sqrt(1.0 - strength)).astype(np.int64) // 2
+    centre = _whole(rng.random(2), size)
+    top, left = np.maximum(centre - half, 0).tolist()
+    bottom, right = np.minimum(centre + half, size).tolist()
+    return Box(top, left, bottom, right)
+
+
+def _symmetric_beta(alpha: float, first: float, second: float) -> float:
+    """Turn two uniform draws into one of Beta(alpha, alpha), exactly and without rejection.
+
+    Bailey's polar method gives Student's t with 2 * alpha degrees of freedom, and t / sqrt(2 alpha + t^2)
+    is a symmetric beta stretched to [-1, 1]; the two are joined here so that nothing overflows.
+    """
+    power = (1.0 - first) ** (1.0 / alpha)
+    cosine = math.cos(2.0 * math.pi * second)
+    length = math.sqrt(power + (1.0 - power) * cosine * cosine)
+    return 0.5 + 0.5 * cosine * math.sqrt(1.0 - power) / length
+
+
+def _whole(draws: FloatArray, count: LongArray) -> LongArray:
+    """Turn uniform draws into whole numbers below `count`."""
+    return np.minimum((draws * count).astype(np.int64), count - 1)
+
+
+def _range(field: str, bounds: tuple[float, ...], *, upper: float) -> tuple[float, float]:
+    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1] <= upper or bounds[1] == math.inf:
+        raise InvalidArgumentError(
+            f"{field} is out of range", expected=f"(low, high) with 0 < low <= high <= {upper}", got=bounds
+        )
+    return bounds[0], bounds[1]

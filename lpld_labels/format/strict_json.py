@@ -1,0 +1,90 @@
+"""JSON as the format allows it: bounded, without repeated names, without numbers that are none.
+
+Python's parser takes `NaN`, keeps the last of two equal names and recurses as deep as it is led. Files of
+a pool may come from anywhere, so these are refused here, before and while parsing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from lpld_labels.errors import ManifestError
+
+MAX_BYTES = 16 * 1024 * 1024
+MAX_DEPTH = 32
+_HINT = "restore the file; the pool's data may be intact"
+
+
+def to_json(document: dict[str, Any]) -> bytes:
+    """Return stable, readable UTF-8 JSON; NaN and Inf are refused."""
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode("utf-8")
+
+
+def from_json(data: bytes, *, where: str) -> Any:
+    """Parse UTF-8 JSON; whatever the format does not allow becomes a ManifestError with its place."""
+    if len(data) > MAX_BYTES:
+        raise ManifestError(
+            "JSON file is too large", where=where, expected=f"at most {MAX_BYTES} bytes", got=len(data)
+        )
+    try:
+        text = data.decode("utf-8")
+        document = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
+        if "\\ud" in text.lower():
+            # Only escapes can bring half a character in; encoding what was read finds it.
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+        if not isinstance(document, (dict, list)) or not _too_deep(document):
+            return document
+    except RecursionError:
+        pass
+    except (UnicodeError, ValueError) as error:
+        raise ManifestError(f"not valid JSON: {error}", where=where, hint=_HINT) from None
+    raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_DEPTH} levels")
+
+
+def _too_deep(document: Any) -> bool:
+    """Whether a parsed document nests deeper than allowed."""
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for item in level:
+            held = item.values() if isinstance(item, dict) else item
+            inner.extend(value for value in held if isinstance(value, (dict, list)))
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice!r} occurs twice")
+    return document
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20:
+        raise ValueError(f"{text[:40]}... is out of range")
+    return int(text)

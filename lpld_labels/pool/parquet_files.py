@@ -1,0 +1,161 @@
+"""Parquet files as pools have them: how they are written, and what a manifest says of them."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.files import FileEntry, FileRole
+from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.schema import COMPONENTS, MAX_GROUP_ROWS, VIEW_COLUMNS, Column, Component
+
+VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
+Buffer: TypeAlias = bytes
+"""`bytes`, where a field has that name."""
+_ONE_PAGE = 1 << 30
+_MAGIC = b"PAR1"
+_TAIL = 8
+"""Bytes of the length of the footer and the magic number, behind the footer's metadata."""
+
+
+@cache
+def page_settings() -> dict[str, Any]:
+    """Return how every file is written: one data page for each column chunk, with its checksum."""
+    settings: dict[str, Any] = {
+        "data_page_size": _ONE_PAGE,
+        "dictionary_pagesize_limit": _ONE_PAGE,
+        "write_page_checksum": True,
+        "data_page_version": "1.0",
+    }
+    # Newer releases of Arrow also close a page after 20,000 rows unless told otherwise.
+    if "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters:
+        settings["max_rows_per_page"] = MAX_GROUP_ROWS
+    return settings
+
+
+def index_file(index: pa.Table) -> bytes:
+    """Return a batch index as a file; its numbers rise, so differences take next to nothing."""
+    whole = [field.name for field in index.schema if pa.types.is_integer(field.type)]
+    return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"))
+
+
+def image_file(images: pa.Table) -> bytes:
+    """Return an image table as a file."""
+    return _file(images, use_dictionary=["class", "width", "height"])
+
+
+def _file(table: pa.Table, **settings: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        row_group_size=MAX_GROUP_ROWS,
+        write_statistics=False,
+        **settings,
+        **page_settings(),
+    )
+    return sink.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """What is known of a written file (see `FileEntry`), and whose bytes it holds."""
+
+    bytes: int
+    rows: int
+    digest: str
+    footer_bytes: int
+    footer_digest: str
+    components: dict[Component, int]
+
+    @staticmethod
+    def of(data: Buffer) -> FileFacts:
+        """Look at the bytes of a file that is all container."""
+        footer = data[-int.from_bytes(data[-_TAIL:-4], "little") - _TAIL :]
+        return FileFacts.written(len(data), bytes_digest(data), footer, {})
+
+    @staticmethod
+    def written(size: int, digest: str, footer: Buffer, owners: Mapping[str, Component]) -> FileFacts:
+        """Look at a file that was just written. owners: the component of each column, by name."""
+        metadata = footer_metadata(footer)
+        return FileFacts(
+            bytes=size,
+            rows=metadata.num_rows,
+            digest=digest,
+            footer_bytes=len(footer),
+            footer_digest=bytes_digest(footer),
+            components=weighed(metadata, size, owners),
+        )
+
+    @staticmethod
+    def parse(reader: FieldReader) -> FileFacts:
+        """Read what a seal says."""
+        return FileFacts(
+            bytes=reader.integer("bytes"),
+            rows=reader.integer("rows"),
+            digest=reader.digest("digest"),
+            footer_bytes=reader.integer("footer_bytes"),
+            footer_digest=reader.digest("footer_digest"),
+            components=reader.nested("components", parse_components),
+        )
+
+    def entry(self, path: str, role: FileRole) -> FileEntry:
+        """Return what the manifest says of it."""
+        return FileEntry(
+            path=path,
+            role=role,
+            bytes=self.bytes,
+            rows=self.rows,
+            digest=self.digest,
+            footer_bytes=self.footer_bytes,
+            footer_digest=self.footer_digest,
+        )
+
+
+def footer_of(path: Path) -> bytes:
+    """Return the last bytes of a file, from where its metadata begin."""
+    with path.open("rb") as stream:
+        stream.seek(-_TAIL, os.SEEK_END)
+        length = int.from_bytes(stream.read(4), "little") + _TAIL
+        stream.seek(-length, os.SEEK_END)
+        return stream.read()
+
+
+def footer_metadata(footer: bytes) -> pq.FileMetaData:
+    """Return what a footer says, the rest of its file unseen."""
+    return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+
+
+def parse_components(reader: FieldReader) -> dict[Component, int]:
+    """Read the bytes of all components."""
+    return {name: reader.integer(name) for name in COMPONENTS}
+
+
+def label_owners(columns: tuple[Column, ...]) -> dict[str, Component]:
+    """Return the component of each column of a labels file, given its payload columns."""
+    keys: dict[str, Component] = dict.fromkeys(("epoch", "batch", "slot"), "keys")
+    return keys | {column.name: column.component for column in columns}
+
+
+def weighed(metadata: pq.FileMetaData, size: int, owners: Mapping[str, Component]) -> dict[Component, int]:
+    """Return a file's bytes by component; what belongs to no column is the container's."""
+    components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for place in range(row_group.num_columns):
+            chunk = row_group.column(place)
+            owner = owners.get(chunk.path_in_schema.split(".", 1)[0], "container")
+            components[owner] += chunk.total_compressed_size
+    components["container"] += size - sum(components.values())
+    return components

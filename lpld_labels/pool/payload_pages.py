@@ -1,0 +1,156 @@
+"""The payload of one labels row group, straight from its pages.
+
+The batch index says where the pages lie and how many rows they have; each page's header and CRC are checked
+here before a byte of it is used. Reading them without Arrow's Parquet reader spares the file's footer, so
+that a batch costs the same in a pool of one shard and in one of a thousand. Values stay where they were
+read: binary values are slices of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from isal import isal_zlib
+
+from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.schema import MAX_HEADER_BYTES, Column
+from lpld_labels.pool.page_headers import DATA_PAGE, PLAIN, RLE, PageHeader, parse_header
+
+_LENGTH = 4
+"""Bytes of the length before a binary value and before a run of levels."""
+
+
+def parse_payload(
+    pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
+) -> dict[str, pa.Array]:
+    """Return the payload columns, each an array of `rows` values.
+
+    pages: the payload pages of a row group, one for each column, side by side. classes: length of lists.
+    """
+    data = memoryview(pages).cast("B")
+    arrays: dict[str, pa.Array] = {}
+    start = 0
+    for column in columns:
+        place = f"{where}, column {column.name}"
+        header = _checked_header(data[start:], column, rows, classes, place)
+        body = pages.slice(start + header.length, header.stored)
+        if isal_zlib.crc32(memoryview(body)) != header.crc:
+            raise PoolCorruptError("page checksum does not match", where=place, hint="restore this file")
+        arrays[column.name] = _array(body, column, rows, classes, place)
+        start += header.length + header.stored
+    if start != len(data):
+        raise PoolCorruptError(
+            "payload pages do not fill their place", where=where, expected=len(data), got=start
+        )
+    return arrays
+
+
+def _checked_header(data: memoryview, column: Column, rows: int, classes: int, where: str) -> PageHeader:
+    """Read a page header and refuse any but that of one plain, uncompressed, checksummed page."""
+    try:
+        header = parse_header(data[:MAX_HEADER_BYTES])
+    except ValueError as error:
+        raise PoolCorruptError(f"page header is damaged: {error}", where=where) from None
+    values = rows * classes if pa.types.is_list(column.type) else rows
+    wanted = {
+        "kind": (DATA_PAGE, header.kind),
+        "encoding": (PLAIN, header.encoding),
+        "encoding of levels": ((RLE, RLE), header.levels),
+        "number of values": (values, header.values),
+        "decompressed size": (header.stored, header.plain),
+    }
+    for field, (expected, got) in wanted.items():
+        if expected != got:
+            raise PoolCorruptError(f"page has another {field}", where=where, expected=expected, got=got)
+    if header.crc is None:
+        raise PoolCorruptError("page has no checksum", where=where, hint="restore this file")
+    if not 0 <= header.stored <= len(data) - header.length:
+        raise PoolCorruptError("page reaches beyond its place", where=where, got=header.stored)
+    return header
+
+
+def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str) -> pa.Array:
+    kind = column.type
+    if pa.types.is_list(kind):
+        values = _fixed(body, kind.value_type, rows * classes, where, levels=True)
+        return pa.FixedSizeListArray.from_arrays(values, classes)
+    if not pa.types.is_binary(kind):
+        return _fixed(body, kind, rows, where)
+    if not column.nullable:
+        return _binary(memoryview(body).cast("B"), np.ones(rows, bool), where)
+    present, start = _definition_levels(memoryview(body).cast("B"), rows, where)
+    return _binary(memoryview(body).cast("B")[start:], present, where)
+
+
+def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str, *, levels: bool = False) -> pa.Array:
+    """Return values of fixed width over the page's own memory; `levels` may stand before them."""
+    size = count * (kind.bit_width // 8)
+    # Levels of lists that are all full and of one length say nothing; the values are the tail of the page.
+    if body.size < size or (body.size > size and not levels):
+        raise PoolCorruptError("page has the wrong length", where=where, expected=size, got=body.size)
+    return pa.Array.from_buffers(kind, count, [None, body.slice(body.size - size)])
+
+
+def _binary(data: memoryview, present: np.ndarray[tuple[int], np.dtype[np.bool_]], where: str) -> pa.Array:
+    """Return binary values, each stored as its length and its bytes."""
+    values: list[memoryview | None] = []
+    start = 0
+    for there in present.tolist():
+        if not there:
+            values.append(None)
+            continue
+        stop = start + _LENGTH + int.from_bytes(data[start : start + _LENGTH], "little")
+        if start + _LENGTH > len(data) or stop > len(data):
+            raise PoolCorruptError("binary value reaches beyond its page", where=where)
+        values.append(data[start + _LENGTH : stop])
+        start = stop
+    if start != len(data):
+        raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
+    return pa.array(values, pa.binary())
+
+
+def _definition_levels(
+    data: memoryview, rows: int, where: str
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], int]:
+    """Return which of a nullable column's values are there, and where the values begin.
+
+    One-bit levels in Parquet's mix of runs (even header: count and value) and packed bits (odd header:
+    groups of eight).
+    """
+    stop = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
+    present = np.zeros(rows, bool)
+    at, filled = _LENGTH, 0
+    try:
+        while filled < rows:
+            header, at = _varint(data[:stop], at)
+            if header & 1:
+                size = header >> 1
+                bits = np.unpackbits(np.frombuffer(data[at : at + size], np.uint8), bitorder="little")
+                taken = min(rows - filled, len(bits), 8 * size)
+                present[filled : filled + taken] = bits[:taken]
+                at += size
+            else:
+                taken = min(rows - filled, header >> 1)
+                present[filled : filled + taken] = bool(data[at])
+                at += 1
+            if taken == 0:
+                break
+            filled += taken
+    except IndexError:
+        filled = -1
+    if filled != rows or at != stop or stop > len(data):
+        raise PoolCorruptError("definition levels are damaged", where=where, hint="restore this file")
+    return present, stop
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80 or shift > 35:
+            return value, at

@@ -1,0 +1,48 @@
+"""The same pool with its views in files, or left out to be drawn again; labels are copied as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.schema import Views
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.views_source import require_drawn
+from lpld_labels.rewriting.engine import Progress, published, require_possible, same_lineage, stage
+from lpld_labels.rewriting.sources import Selection
+
+
+def change_views(
+    pool: PoolReader,
+    out: str | os.PathLike[str],
+    views: Views,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write the pool to `out` with views stored or drawn; no label is decoded. Returns its manifest.
+
+    progress: called with (done, total) batches.
+    """
+    require_possible(out, pool)
+    require_drawable(pool, views)
+    digest = pool.manifest.content_digest
+    step = LineageStep(operation="encode", parent_digest=digest, parameters={"views": views})
+    lineage = (*pool.header.lineage, step)
+
+    def is_ours(manifest: Manifest) -> bool:
+        return manifest.content_digest == digest and same_lineage(manifest.header.lineage, lineage)
+
+    found = published(out, is_ours)
+    if found is not None:
+        return found
+    purpose = {"encode": digest, "views": views}
+    draft = Selection(pool=pool, keys=pool.keys).draft(Path(out).absolute(), purpose, views=views)
+    return stage(draft, jobs=jobs, progress=progress).commit(lineage=lineage)
+
+
+def require_drawable(pool: PoolReader, views: Views | None) -> None:
+    """Refuse at once, before anything is written, to leave out views that were not drawn from the seed."""
+    if views == "drawn" and pool.manifest.views == "stored" and len(pool):
+        require_drawn(pool.views_at(0), pool.header, pool.images)

@@ -1,0 +1,359 @@
+"""Pools whose labels or codec tables are wrong."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zstandard
+from pcodec import ChunkConfig, standalone
+
+from tests.golden.crafting.cases import CASES, Case, Stage, case
+from tests.golden.crafting.crafted import Crafted
+
+
+def _blob(base: str, column: str, *edits: tuple[str, str, Callable[[bytes], bytes]]) -> None:
+    """Register a case for each (name, reason, change) of a batch's first blob."""
+    for name, reason, change in edits:
+        CASES.append(
+            Case(
+                name=f"{base}-{name}", base=base, stage="read", reason=reason, change=_editor(column, change)
+            )
+        )
+
+
+def _editor(column: str, change: Callable[[bytes], bytes]) -> Callable[[Crafted], None]:
+    def edit_pool(pool: Crafted) -> None:
+        def edit(values: list[Any]) -> None:
+            values[0] = change(values[0])
+
+        change_labels(pool, column, edit)
+
+    return edit_pool
+
+
+def change_labels(pool: Crafted, column: str, edit: Callable[[list[Any]], None]) -> None:
+    """Change a payload column, then let the index point at where the pages lie now."""
+    pool.change("labels", column, edit)
+    place_groups(pool)
+
+
+def place_groups(pool: Crafted) -> None:
+    """Write the places of payload pages, all in one row group, into the index."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(io.BytesIO(pool.files[pool.path("labels")]))
+    group = metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    payload = [c for c in chunks if c.path_in_schema not in ("epoch", "batch", "slot")]
+    first = payload[0]
+    start = first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset
+    size = sum(chunk.total_compressed_size for chunk in payload)
+
+    def everywhere(value: int) -> Callable[[list[Any]], None]:
+        def edit(values: list[Any]) -> None:
+            values[:] = [value] * len(values)
+
+        return edit
+
+    pool.change("batches", "group_offset", everywhere(start))
+    pool.change("batches", "group_bytes", everywhere(size))
+
+
+def _zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=3).compress(data)
+
+
+def _plain(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompressobj(read_across_frames=True).decompress(data)
+
+
+def _lies_about_size(frame: bytes) -> bytes:
+    """Return the frame with a content size of 2^62 in its header."""
+    descriptor = frame[4]
+    content = _plain(frame)
+    assert descriptor & 0x20, "single-segment frames have the size right behind the descriptor"
+    block = frame[5 + {0: 1, 1: 2, 2: 4, 3: 8}[descriptor >> 6] :]
+    del content
+    return frame[:4] + bytes([descriptor & 0x3F | 0xC0]) + struct.pack("<Q", 2**62) + block
+
+
+_blob(
+    "f16",
+    "plane_0",
+    ("zstd-size", "a zstd frame that claims 2^62 bytes", _lies_about_size),
+    ("zstd-short", "a plane of a byte too few", lambda b: _zstd(_plain(b)[:-1])),
+    ("zstd-long", "a plane of a byte too many", lambda b: _zstd(_plain(b) + b"\0")),
+    ("zstd-trailing", "bytes after the zstd frame", lambda b: b + b"\0\0"),
+    (
+        "zstd-skippable",
+        "a skippable frame before the zstd frame",
+        lambda b: struct.pack("<II", 0x184D2A50, 4) + b"????" + b,
+    ),
+    ("zstd-empty", "a plane of no bytes", lambda b: b""),
+    ("zstd-noise", "a plane that is no zstd frame", lambda b: bytes(reversed(b))),
+)
+_blob(
+    "f16",
+    "plane_1",
+    ("nan", "labels that are NaN", lambda b: _zstd(b"\x7f" * len(_plain(b)))),
+)
+_blob(
+    "klt",
+    "band_0",
+    ("pcodec-noise", "a band that is no pcodec file", lambda b: b[::-1]),
+    ("pcodec-short", "a band of too few values", lambda b: _pco(1)),
+    ("pcodec-bomb", "a band of a million equal values", lambda b: _pco(1_000_000)),
+    ("pcodec-cut-off", "a band that ends early", lambda b: b[:-1]),
+)
+
+
+def _pco(count: int, dtype: type[np.generic] = np.int16) -> bytes:
+    packed: bytes = standalone.simple_compress(np.zeros(count, dtype), ChunkConfig())
+    return packed
+
+
+def _planes(values: np.ndarray[Any, np.dtype[Any]]) -> bytes:
+    raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, values.dtype.itemsize)
+    frames = [_zstd(raw[:, k].tobytes()) for k in range(values.dtype.itemsize)]
+    return b"".join(struct.pack("<I", len(frame)) + frame for frame in frames)
+
+
+def _count(blob: bytes) -> int:
+    """Return how many values byte planes hold: the content size of the first frame."""
+    return int(zstandard.frame_content_size(blob[4:]))
+
+
+def _gap_past_the_end(blob: bytes) -> bytes:
+    return _planes(np.full(_count(blob), 65535, "<u2"))
+
+
+def _floats(value: float, dtype: str) -> Callable[[bytes], bytes]:
+    def change(blob: bytes) -> bytes:
+        return _planes(np.full(_count(blob), value, dtype))
+
+    return change
+
+
+_blob("topk-3", "gaps", ("gaps", "classes that run past the last one", _gap_past_the_end))
+_blob("topk-3", "values", ("values-inf", "a value that is infinite", _floats(np.inf, "<f2")))
+_blob("topk-3", "tail", ("tail-nan", "a tail that is NaN", _floats(np.nan, "<f4")))
+_blob("topk-3-8", "scale", ("scale-inf", "a scale that is infinite", _floats(np.inf, "<f2")))
+
+
+@case("topk-3-order", "an order that is no permutation", base="topk-3", stage="read")
+def _(pool: Crafted) -> None:
+    rows, k = pool.manifest["batch_size"], pool.manifest["codec"]["parameters"]["k"]
+
+    def edit(values: list[Any]) -> None:
+        # Every entry of every row has rank 0.
+        ranks = (np.zeros((rows, k)) - np.arange(k)) % 65536
+        values[0] = _planes(ranks.astype("<u2"))
+
+    change_labels(pool, "order", edit)
+
+
+def _parameters(base: str, *edits: tuple[str, str, str, object]) -> None:
+    for name, reason, field, value in edits:
+        CASES.append(
+            Case(
+                name=f"{base}-{name}", base=base, stage="open", reason=reason, change=_parameter(field, value)
+            )
+        )
+
+
+def _parameter(field: str, value: object) -> Callable[[Crafted], None]:
+    def change(pool: Crafted) -> None:
+        pool.manifest["codec"]["parameters"][field] = value
+
+    return change
+
+
+_parameters(
+    "topk-3",
+    ("k-0", "k is 0", "k", 0),
+    ("k-too-large", "k is above the number of classes", "k", 10**6),
+    ("bits", "values of 12 bits", "value_bits", 12),
+    ("label-kind", "label_kind is not the manifest's", "label_kind", "probabilities"),
+)
+_parameters(
+    "klt",
+    ("step-0", "a step of 0", "step", 0),
+    ("step-negative", "a step below 0", "step", -1.0),
+    ("step-too-large", "a step that float32 cannot hold", "step", 1e39),
+    ("step-too-small", "a step that is 0 in float32", "step", 1e-60),
+    ("edges-one", "a single edge", "edges", [0]),
+    ("edges-twice", "an edge twice", "edges", [0, 2, 2, 4]),
+    ("target", "parameter 'target' is no object", "target", 3),
+    ("edges-start", "edges do not begin at 0", "edges", [1, 2]),
+    ("edges-float", "an edge that is no integer", "edges", [0, 1.5]),
+    ("edges-end", "edges end beyond the basis", "edges", [0, 60000]),
+    ("peaks", "more peaks than classes", "peaks", 10**6),
+    ("label-kind", "label_kind is not the manifest's", "label_kind", "probabilities"),
+)
+_parameters("f16", ("layout", "an unknown layout", "layout", "round"))
+
+
+def _table(name: str, change: Callable[[bytes], bytes]) -> Callable[[Crafted], None]:
+    def edit(pool: Crafted) -> None:
+        pool.files[f"codec/{name}"] = change(pool.files[f"codec/{name}"])
+        pool.sign()
+
+    return edit
+
+
+def _npy(array: np.ndarray[Any, np.dtype[Any]]) -> Callable[[bytes], bytes]:
+    sink = io.BytesIO()
+    np.save(sink, array)
+    return lambda _: sink.getvalue()
+
+
+for _name, _reason, _file, _change in (
+    ("mean-float64", "a mean of another type", "mean.npy", _npy(np.zeros(5, "<f8"))),
+    ("mean-nan", "a mean that is NaN", "mean.npy", _npy(np.full(5, np.nan, "<f2"))),
+    ("mean-two-dimensions", "a mean of two dimensions", "mean.npy", _npy(np.zeros((1, 5), "<f2"))),
+    ("mean-long", "a mean of another number of classes", "mean.npy", _npy(np.zeros(50, "<f2"))),
+    ("scale-inf", "a scale that is infinite", "scale.npy", _npy(np.full(3, np.inf, "<f4"))),
+    ("mean-cut-off", "a mean that ends early", "mean.npy", lambda b: b[:-1]),
+    ("mean-trailing", "bytes after the mean", "mean.npy", lambda b: b + b"\0"),
+    ("basis-noise", "a basis that is no pcodec file", "basis.pco", lambda b: b[::-1]),
+):
+    CASES.append(
+        Case(name=f"klt-{_name}", base="klt", stage="open", reason=_reason, change=_table(_file, _change))
+    )
+
+
+@case("klt-table-missing", "a codec table is missing", base="klt")
+def _(pool: Crafted) -> None:
+    pool.manifest["files"] = [e for e in pool.manifest["files"] if not e["path"].endswith("mean.npy")]
+    pool.sign()
+
+
+@case("klt-table-other-bytes", "a codec table has another SHA-256", base="klt")
+def _(pool: Crafted) -> None:
+    pool.entry("codec")["digest"] = "0" * 64
+
+
+def _labels(name: str, reason: str, stage: Stage, **settings: Any) -> None:
+    def change(pool: Crafted) -> None:
+        pool.put("labels", pool.table("labels"), **settings)
+        place_groups(pool)
+
+    CASES.append(Case(name=name, base="f16", stage=stage, reason=reason, change=change))
+
+
+_labels("labels-no-checksum", "pages of the labels file have no CRC", "read", write_page_checksum=False)
+_labels("labels-compressed", "payload is compressed by Parquet", "read", compression="zstd")
+_labels("labels-dictionary", "payload is dictionary encoded", "read", use_dictionary=True)
+
+
+@case("labels-page-flipped", "a bit of a payload page is flipped", base="f16", stage="read")
+def _(pool: Crafted) -> None:
+    offset = pool.table("batches")["group_offset"][0].as_py()
+    size = pool.table("batches")["group_bytes"][0].as_py()
+    data = bytearray(pool.files[pool.path("labels")])
+    data[offset + size - 3] ^= 16
+    pool.files[pool.path("labels")] = bytes(data)
+    pool.sign()
+
+
+@case("labels-keys", "key columns of the labels file are not those of the index", base="f16", stage="verify")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] += 1
+
+    change_labels(pool, "batch", edit)
+
+
+@case("labels-other-values", "other labels than the batch digest says", stage="verify")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = [value + 1 for value in values[0]]
+
+    change_labels(pool, "labels", edit)
+
+
+@case("labels-nan", "a label that is NaN", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0][0] = np.float16("nan")
+
+    change_labels(pool, "labels", edit)
+
+
+@case("labels-ragged", "a row with a label too few", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = values[0][:-1]
+
+    change_labels(pool, "labels", edit)
+
+
+@case("int8-scale-nan", "a scale that is NaN", base="int8", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = float("nan")
+
+    change_labels(pool, "scale", edit)
+
+
+@case("int8-scale-negative", "a scale below 0", base="int8", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = -1.0
+
+    change_labels(pool, "scale", edit)
+
+
+@case("int8-overflow", "values beyond float32", base="int8", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[:] = [3e38] * len(values)
+
+    change_labels(pool, "scale", edit)
+
+
+@case("f16-codec-table", "a table of a codec that has none", base="f16")
+def _(pool: Crafted) -> None:
+    pool.files["codec/mean.npy"] = b"1234"
+    pool.manifest["files"].append(
+        {
+            "path": "codec/mean.npy",
+            "role": "codec",
+            "bytes": 4,
+            "rows": 0,
+            "digest": "0" * 64,
+            "footer_bytes": None,
+            "footer_digest": None,
+        }
+    )
+    pool.sign()
+
+
+@case("topk-3-planes-left-over", "bytes after the byte planes of a blob", base="topk-3", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = values[0] + b"\0"
+
+    change_labels(pool, "tail", edit)
+
+
+@case("int4-left-over-bits", "left-over bits of the last byte are not 0", base="int4", stage="read")
+def _(pool: Crafted) -> None:
+    assert pool.manifest["classes"] % 2 == 1
+
+    def edit(values: list[Any]) -> None:
+        values[0] = values[0][:-1] + bytes([values[0][-1] | 0x80])
+
+    change_labels(pool, "codes", edit)
+
+
+@case("probability-negative", "a probability below 0", base="probabilities", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0][0] = np.float32(-0.25)
+
+    change_labels(pool, "labels", edit)

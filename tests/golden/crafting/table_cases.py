@@ -1,0 +1,238 @@
+"""Pools whose batch index, image table or views are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from tests.golden.crafting.cases import CASES, Case, Stage, case
+from tests.golden.crafting.crafted import Crafted
+
+
+def _values(
+    role: str, *edits: tuple[str, str, str, int, object], base: str = "f16-plain", stage: Stage = "open"
+) -> None:
+    """Register a case for each (name, reason, column, row, value)."""
+    for name, reason, column, row, value in edits:
+        CASES.append(
+            Case(
+                name=f"{role}-{name}",
+                base=base,
+                stage=stage,
+                reason=reason,
+                change=_setter(role, column, row, value),
+            )
+        )
+
+
+def _setter(role: str, column: str, row: int, value: object) -> Callable[[Crafted], None]:
+    def change(pool: Crafted) -> None:
+        def edit(values: list[Any]) -> None:
+            assert values[row] != value, "a case must change something"
+            values[row] = value
+
+        pool.change(role, column, edit)
+
+    return change
+
+
+_values(
+    "batches",
+    ("epoch-negative", "an epoch below 0", "epoch", 0, -1),
+    ("out-of-order", "the first key is larger than the second", "epoch", 0, 1000),
+    ("rows-0", "a batch of no rows", "rows", 0, 0),
+    ("rows-too-many", "more rows than batch_size", "rows", 0, 1000),
+    ("shard-negative", "a shard below 0", "shard", 0, -1),
+    ("shard-too-large", "a shard that does not exist", "shard", 0, 7),
+    ("position", "positions do not count up", "position", 0, 3),
+    ("first-row", "the first row is not the sum of rows before", "first_row", 1, 1),
+    ("first-row-huge", "a first row of 2^62", "first_row", 1, 2**62),
+    ("group-offset", "payload pages beyond the end of the file", "group_offset", 0, 2**40),
+    ("group-offset-negative", "payload pages before the file", "group_offset", 0, -5),
+    ("group-bytes", "payload pages of no bytes", "group_bytes", 0, 0),
+)
+_values(
+    "batches",
+    ("strength-above-1", "a mix strength above 1", "mix_strength", 0, 1.5),
+    ("strength-nan", "a mix strength that is no number", "mix_strength", 0, float("nan")),
+    ("strength-null", "a mixed batch without its strength", "mix_strength", 0, None),
+    base="f16-drawn",
+)
+_values(
+    "batches",
+    ("strength-stored", "a mix strength in the index where views are stored", "mix_strength", 0, 0.5),
+    ("strength-unmixed", "a mix strength of a batch that is not mixed", "mix_strength", 0, 0.5),
+    base="cutmix",
+)
+CASES[-1] = replace(CASES[-1], base="patches-drawn")
+_values(
+    "batches",
+    ("views-digest", "drawn views have another digest", "views_digest", 0, b"\0" * 8),
+    ("strength-other", "another mix strength than the one that was drawn", "mix_strength", 0, 0.25),
+    ("batch-beyond-epoch", "a batch that the epoch does not have", "batch", -1, 1000),
+    base="f16-drawn",
+    stage="read",
+)
+_values(
+    "batches",
+    ("views-digest-stored", "stored views have another digest", "views_digest", 0, b"\0" * 8),
+    stage="read",
+)
+_values("batches", ("digest", "a batch has another digest", "digest", 0, b"\0" * 16), stage="verify")
+
+
+@case("batches-column-more", "the batch index has a column too many")
+def _(pool: Crafted) -> None:
+    table = pool.table("batches")
+    pool.put("batches", table.append_column("extra", pa.array([0] * table.num_rows, pa.int32())))
+
+
+@case("batches-column-nullable", "a column may be null that never is")
+def _(pool: Crafted) -> None:
+    table = pool.table("batches")
+    field = table.schema.field("rows").with_nullable(True)
+    pool.put("batches", table.set_column(table.schema.get_field_index("rows"), field, table["rows"]))
+
+
+_values(
+    "images",
+    ("number", "images are not numbered 0, 1, 2, ...", "image", 1, 5),
+    ("class-negative", "a class below 0", "class", 0, -1),
+    ("class-too-large", "a class beyond the last", "class", 0, 2**24),
+    ("width-0", "an image of no width", "width", 0, 0),
+    ("height-too-large", "an image of 65,536 rows", "height", 0, 65536),
+    ("path-climbs", "a path that climbs out of the folder", "path", 0, "../secret.png"),
+    ("path-absolute", "an absolute path", "path", 0, "/etc/passwd"),
+    ("path-empty", "an empty path", "path", 0, ""),
+    ("path-dot", "a path with a '.' part", "path", 0, "a/./b.png"),
+    ("path-control", "a newline in a path", "path", 0, "a\n1:path:b"),
+    ("path-nul", "NUL in a path", "path", 0, "a\0b.png"),
+    ("path-drive", "a drive letter", "path", 0, "c:/b.png"),
+    ("path-backslash", "a backslash in a path", "path", 0, "a\\b.png"),
+    ("path-reserved", "a name that Windows reserves", "path", 0, "aux/NUL.png"),
+    stage="read",
+)
+
+
+@case("images-path-twice", "one path twice, in other capitals", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[1] = values[0].encode().upper().decode()
+
+    pool.change("images", "path", edit)
+
+
+@case("images-count", "the image table has fewer rows than counts.images", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("images", pool.table("images").slice(0, pool.manifest["counts"]["images"] - 1))
+
+
+_values(
+    "views",
+    ("image-negative", "an image below 0", "image", 0, -1),
+    ("image-too-large", "an image that is not in the table", "image", 0, 10**6),
+    ("crop-negative", "a crop that begins above the image", "crop_top", 0, -1),
+    ("crop-empty", "a crop of no height", "crop_height", 0, 0),
+    ("crop-outside", "a crop wider than its image", "crop_width", 0, 60000),
+    ("crop-overflow", "a crop whose end is beyond 32 bits", "crop_left", 0, 2**31 - 1),
+    ("slot", "slots do not count up", "slot", 0, 1),
+    ("epoch", "a view of an epoch that the index does not place here", "epoch", 0, 77),
+    ("batch", "a view of a batch that the index does not place here", "batch", 0, 77),
+    stage="read",
+)
+_values(
+    "views",
+    ("partner-negative", "a partner below 0", "mix_slot", 0, -1),
+    ("partner-too-large", "a partner that is not in the batch", "mix_slot", 0, 10**6),
+    ("strength-nan", "a mix strength that is no number", "mix_strength", 0, float("nan")),
+    ("strength-differs", "two mix strengths in one batch", "mix_strength", 0, 0.123456),
+    ("box-outside", "a mix box beyond the view", "mix_bottom", 0, 60000),
+    ("box-differs", "two mix boxes in one batch", "mix_left", 0, 1),
+    ("mix-null-in-part", "a batch that is mixed in part", "mix_slot", 0, None),
+    base="cutmix",
+    stage="read",
+)
+_values(
+    "views",
+    ("cutout-outside", "a cut-out box beyond the view", "cutout_right", 0, 60000),
+    ("cutout-turned", "a cut-out box whose bottom is above its top", "cutout_bottom", 0, -1),
+    ("patches-twice", "a patch order that is no permutation", "patch_order", 0, [0, 0, 1, 2]),
+    ("patches-ragged", "patch orders of two lengths in one batch", "patch_order", 0, [0]),
+    ("patches-no-square", "a patch order of 3 tiles", "patch_order", 0, [0, 1, 2]),
+    base="patches",
+    stage="read",
+)
+
+
+@case("views-column-missing", "the views file lacks a column", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views").drop_columns(["flip"]))
+
+
+@case("views-no-checksum", "pages of the views file have no CRC", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), write_page_checksum=False)
+
+
+@case("views-snappy", "the views file is compressed by Snappy", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), compression="snappy")
+
+
+@case("views-byte-stream-split", "an encoding that is not listed", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put(
+        "views",
+        pool.table("views"),
+        use_dictionary=False,
+        column_encoding={"crop_top": "BYTE_STREAM_SPLIT"},
+    )
+
+
+@case("views-rows-missing", "the views file has fewer rows than the index", stage="open")
+def _(pool: Crafted) -> None:
+    table = pool.table("views")
+    pool.put("views", table.slice(0, table.num_rows - 1))
+
+
+@case("views-flip", "a view is mirrored that was not labelled so", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = not values[0]
+
+    pool.change("views", "flip", edit)
+
+
+@case("views-strength-minus-zero", "a mix strength of -0.0", base="cutmix", stage="read")
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[:] = [-0.0] * len(values)
+
+    pool.change("views", "mix_strength", edit)
+
+
+@case("views-two-pages", "a column chunk of several data pages", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), use_dictionary=False, data_page_size=1, write_batch_size=1)
+
+
+@case("views-data-page-v2", "data pages of version 2", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), data_page_version="2.0")
+
+
+@case("views-page-flipped", "a bit of a page is flipped", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"))
+    data = bytearray(pool.files[pool.path("views")])
+    data[60] ^= 16
+    pool.files[pool.path("views")] = bytes(data)
+    pool.sign()
+
+
+@case("views-split-batch", "a row group that ends in the middle of a batch", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("views", pool.table("views"), row_group_size=2)

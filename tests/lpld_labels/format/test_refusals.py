@@ -1,0 +1,52 @@
+"""Pools that a reader must refuse: each at its stage at the latest, with an error that names a file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lpld_labels import LabelPoolError, PoolReader
+from lpld_labels.inspection.check import check_pool
+from tests.golden.crafting.__main__ import MODULES
+from tests.golden.crafting.cases import CASES
+
+REFUSE = Path(__file__).parents[2] / "golden" / "refuse"
+NAMES = sorted(path.name for path in REFUSE.iterdir())
+FILES = ("pool.json", ".parquet", ".npy", ".pco")
+
+
+def test_every_case_has_its_pool() -> None:
+    assert MODULES
+    assert sorted(case.name for case in CASES) == NAMES
+    for case in CASES:
+        stage, reason = (REFUSE / case.name / "reason.txt").read_text().splitlines()
+        assert (stage, reason) == (case.stage, case.reason)
+
+
+def _use(path: Path) -> None:
+    with PoolReader(path) as pool:
+        assert len(pool.images)
+        for number in range(len(pool)):
+            pool.views_at(number)
+            pool.labels_at(number)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pool_is_refused(name: str, tmp_path: Path) -> None:
+    stage = (REFUSE / name / "reason.txt").read_text().split()[0]
+    # Links in a working copy may have become files; here they are made anew.
+    path = tmp_path / name
+    shutil.copytree(REFUSE / name, path, symlinks=True)
+    if stage == "verify":
+        _use(path)
+        report = check_pool(path)
+        assert not report.whole
+        assert all(any(end in problem.file for end in FILES) for problem in report.problems)
+        return
+    if stage == "read":
+        PoolReader(path).close()
+    with pytest.raises(LabelPoolError) as caught:
+        PoolReader(path).close() if stage == "open" else _use(path)
+    assert name == "manifest-missing" or any(end in str(caught.value) for end in FILES), caught.value
