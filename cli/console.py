@@ -10,6 +10,8 @@ import click
 
 from lpld_labels.inspection.pages import numbers
 
+from .extras import missing_extra
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -92,6 +94,12 @@ def run(group: click.Group) -> None:
         sys.exit(error.exit_code)
     except LabelPoolError as error:
         click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        message = missing_extra(error)
+        if message is None:
+            raise
+        click.echo(f"error: {message}", err=True)
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

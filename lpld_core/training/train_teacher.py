@@ -184,7 +184,7 @@ def _about(job: TeacherJob, settings: TrainSettings, table: ImageTable, classes:
         "network": job.network,
         "size": job.size,
         "views": asdict(job.views),
-        "images": table.digest(),
+        "images": table.digest().hex(),
     }
     return {
         "network": job.network,
