@@ -116,7 +116,7 @@ def quick_cells(scale: Scale) -> list[Cell]:
         Cell(method="rded", ratio=10, pool="epochs", student=scale.other_students[0]),
         Cell(method="lpld", ratio=10, by="confidence", prefer="easy"),
         Cell(method="lpld", ratio=10, drop_easy=0.1, drop_hard=0.3),
-        Cell(method="lpld", ratio=4, codec="klt"),
+        Cell(method="lpld", ratio=2, codec="klt"),
         Cell(method="lpld", ratio=10, labels="ensemble", loss="mse+gt"),
     ]
 

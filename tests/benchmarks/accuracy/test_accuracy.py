@@ -33,7 +33,7 @@ def test_a_quick_run_trains_every_kind_of_cell(run: Path) -> None:
     assert results["teacher"]["top1"] > 0.3  # ten classes
     by_codec = {(row["codec"], row["ratio"]): row for row in results["rows"]}
     # More klt labels fit into the bytes of fewer f16 ones.
-    assert by_codec["klt", 4]["labels"] > by_codec["f16", 10]["labels"]
+    assert by_codec["klt", 2]["labels"] > by_codec["f16", 10]["labels"]
     assert all(row["steps"] > 0 and 0 <= row["mean"] <= 1 for row in results["rows"])
     assert (run / "chart.png").stat().st_size > 10_000
 
