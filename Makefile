@@ -2,6 +2,7 @@
 # make test          lint, types, tests
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
 # make damage        20,000 damaged pools, none of which may give a wrong label (twenty minutes)
+# make docs          the documentation site, in site/
 # make kills         every way to interrupt a command, then run it again (an hour)
 # All set up their environment by themselves and do it again only when pyproject.toml changes.
 
@@ -10,7 +11,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 LOWEST := .venv-lowest
 
-.PHONY: demo test lint types unit test-lowest damage kills clean
+.PHONY: demo test lint types unit test-lowest docs damage kills clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
@@ -32,11 +33,16 @@ unit: $(VENV)/.ready-test
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not timing"
 
+# Strict: a link that leads nowhere is an error. Needs no network.
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
+
 damage: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.damage.campaign 20000
 
-# Every file-system call of every command that writes pools: killed there, failed there, run again. And the
-# training process killed at 20 moments instead of 4: no worker may outlive it.
+# Every file-system call of every command that writes pools, statistics, images or students: killed there,
+# interrupted there, failed there, run again. And the training process killed at 20 moments instead of 4: no
+# worker may outlive it.
 kills: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.kills
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py
@@ -64,4 +70,4 @@ $(LOWEST)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build *.egg-info demo_output
+	rm -rf $(VENV) $(LOWEST) build dist site *.egg-info demo_output

@@ -10,6 +10,7 @@ import click
 
 from .console import output, print_json
 from .method_options import NetworkOptions, network_options
+from .page_options import save_html
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Options(NetworkOptions):
     seed: int
     batch_size: int
     plot: Path | None
+    html: Path | None
     as_json: bool
 
 
@@ -43,6 +45,9 @@ class Options(NetworkOptions):
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that choice.")
 @click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it, with images, as a page."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(**given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained model.
@@ -58,7 +63,7 @@ def command(**given: Any) -> None:
 
     \b
     Examples:
-      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --model resnet18
+      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --model resnet18 --html diversity.html
       lpld-labels analyze syn/lpld syn/sre2l --real small/train --plot diversity.png \\
           --model small-resnet10:width=32,stem_stride=2 --model-weights teacher.safetensors
     """
@@ -84,6 +89,10 @@ def command(**given: Any) -> None:
     if options.plot is not None:
         _plot(analysis, options.plot)
         click.echo(f"plot saved as {options.plot}", err=True)
+    if options.html is not None:
+        from lpld_core.image_pages import analysis_page
+
+        save_html(options.html, analysis_page(analysis, [*folders, ("real", real)]))
 
 
 def _name(path: Path) -> str:

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.inspection.pages import numbers
+
+from .extras import missing_extra
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+human_bytes = numbers.human_bytes
 
 
 def output() -> Console:
@@ -30,17 +36,6 @@ def talk() -> Console:
 def print_json(document: dict[str, Any]) -> None:
     """Print a JSON document to stdout."""
     click.echo(json.dumps(document, indent=2, allow_nan=False))
-
-
-def human_bytes(count: float) -> str:
-    """Return a size in decimal units with three significant digits, e.g. ``1.71 kB``."""
-    unit = "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if abs(count) < 999.5:
-            break
-        count, unit = count / 1000, larger
-    digits = f"{count:.0f}" if unit == "B" else f"{count:#.3g}".rstrip(".")
-    return f"{digits} {unit}"
 
 
 def quiet() -> bool:
@@ -99,6 +94,12 @@ def run(group: click.Group) -> None:
         sys.exit(error.exit_code)
     except LabelPoolError as error:
         click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        message = missing_extra(error)
+        if message is None:
+            raise
+        click.echo(f"error: {message}", err=True)
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

@@ -20,6 +20,8 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "plan": (".plan", "Find the ratio and codec that fit a byte budget."),
     "train": (".train", "Train a student from a pool."),
     "inspect": (".inspect", "Say what a pool is and what it weighs."),
+    "report": (".report", "Show what a pool holds and whether it is good: pool -> one HTML file."),
+    "compare": (".compare", "Put pools side by side: settings, bytes, fidelity, which came from which."),
     "verify": (".verify", "Check that a pool is whole and its labels are true."),
     "import": (".import_labels", "Turn an existing label folder into a pool, without running its pickles."),
     "export": (".export", "Write a pool as a label folder that older programs read."),

@@ -23,7 +23,9 @@ from lpld_core.recover.settings import (
 )
 
 from .console import print_json
+from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
+from .page_options import save_html
 from .parameters import parse_part
 from .progress import Progress, progress_bar
 
@@ -46,6 +48,7 @@ class Options(NetworkOptions):
     real: Path | None
     preset: PresetName | None
     part: Part | None
+    html: Path | None
     as_json: bool
     settings: dict[str, Any]
 
@@ -145,6 +148,11 @@ class Options(NetworkOptions):
 @click.option(
     "--part", callback=parse_part, metavar="I/N", help="Make one share of the groups; see the examples."
 )
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also show the images as a page, beside those of --real where given.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     """Make images from what a teacher remembers and save them as the image folder OUT.
@@ -155,8 +163,8 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     cda    sre2l with crops that start whole and shrink
     rded   no optimisation: the teacher's favourite crops of real images, stitched 2 x 2
 
-    Run the same command again after a crash or Ctrl-C: finished groups are kept. OUT gets
-    recover.json with all settings and contact_sheet.png to look at.
+    Run the same command again after a crash or Ctrl-C: it goes on where it was. OUT gets
+    recover.json with all settings and contact_sheet.png to look at; --html writes a page.
 
     \b
     Examples:
@@ -174,16 +182,32 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     options = _options(given, files)
     _check(options)
     options.prepare_machine()
+    if options.real is not None:
+        look_over(options.real)
     teacher = options.load()
     try:
         with progress_bar(f"{options.method} images") as progress:
             summary = _make(options, teacher, progress)
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped: finished groups are safe in {options.out}; run the same command again", err=True
-        )
+        click.echo(f"stopped: what is done is safe in {options.out}; run the same command again", err=True)
         raise
     _show(options, summary)
+    if options.html is not None and summary.complete:
+        _write_page(options, options.html)
+    elif options.html is not None:
+        click.echo("no page yet: it comes with the last of the groups", err=True)
+
+
+def _write_page(options: Options, path: Path) -> None:
+    from lpld_core.image_pages import recovery_page
+    from lpld_core.images.real_images import RealFolder
+    from lpld_core.recover.folder import RECORD_FILE
+    from lpld_labels.format.strict_json import from_json
+
+    record = from_json((options.out / RECORD_FILE).read_bytes(), where=str(options.out / RECORD_FILE))
+    folders: list[tuple[str, RealFolder]] = [(options.method, RealFolder.open(options.out))]
+    folders += [] if options.real is None else [("real", RealFolder.open(options.real))]
+    save_html(path, recovery_page(record, folders))
 
 
 def _options(given: dict[str, Any], files: ImageFiles) -> Options:

@@ -30,11 +30,12 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"loader", "inspection"},
     ),
     "lpld_core": (
-        {"part", "networks"},
+        {"part", "unfinished", "networks"},
         {"teachers"},
         {"images"},
         {"class_statistics"},
         {"recover", "relabel", "analysis"},
+        {"image_pages"},
         {"training"},
     ),
 }

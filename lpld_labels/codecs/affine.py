@@ -18,6 +18,7 @@ from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, 
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import LabelArray
@@ -76,7 +77,7 @@ class AffineCodec(Codec):
                 expected=f"{rows} x {width} bytes",
                 got=f"{len(codes)} x {codes.type.byte_width} bytes",
             )
-        flat = np.frombuffer(codes.buffers()[1], dtype=np.uint8)
+        flat = arrow.values_of(codes.buffers()[1], np.uint8)
         packed = flat[codes.offset * width : (codes.offset + rows) * width].reshape(rows, width)
         spare = 8 * width - self.bits * classes
         if spare and (packed[:, -1] >> np.uint8(8 - spare)).any():
@@ -163,9 +164,9 @@ def _cycle(bits: int) -> int:
     return 8 // math.gcd(bits, 8)
 
 
-def _fixed_binary(codes: npt.NDArray[np.uint8]) -> pa.Array:
+def _fixed_binary(codes: npt.NDArray[np.uint8]) -> arrow.Array:
     rows, width = codes.shape
-    buffer = pa.py_buffer(np.ascontiguousarray(codes))
+    buffer = arrow.buffer_of(np.ascontiguousarray(codes))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, buffer])
 
 

@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lpld_labels.format import arrow
+
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an array like `numpy.empty`, writable, with whatever values the memory holds."""
     kind = np.dtype(dtype)
     sides = (shape,) if isinstance(shape, int) else shape
     buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)
-    return np.frombuffer(buffer, kind).reshape(sides)
+    return arrow.values_of(buffer, kind).reshape(sides)
 
 
 def converted_copy(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

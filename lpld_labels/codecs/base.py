@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lpld_labels.format import arrow
+from lpld_labels.format.arrow import Array
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from lpld_labels.codecs.topk import TopKCodec
 
 Granularity = Literal["view", "batch"]
-Payload = Mapping[str, pa.Array]
+Payload = Mapping[str, Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
 
 
@@ -36,9 +38,9 @@ def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def binary_cell(data: bytes) -> pa.Array:
+def binary_cell(data: bytes) -> Array:
     """Return a binary column of one row without copying its bytes."""
-    offsets = pa.py_buffer(np.array([0, len(data)], np.int32))
+    offsets = arrow.buffer_of(np.array([0, len(data)], np.int32))
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(data)])
 
 

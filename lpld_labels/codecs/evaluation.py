@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
+from lpld_labels.format import arrow
 from lpld_labels.format.records import LabelArray
 
 
@@ -56,9 +58,10 @@ def payload_bytes(payload: Payload) -> int:
     return sum(_value_bytes(array) for array in payload.values())
 
 
-def _value_bytes(array: pa.Array) -> int:
+def _value_bytes(array: arrow.Array) -> int:
     if pa.types.is_binary(array.type):
-        return pc.sum(pc.binary_length(array)).as_py() or 0
+        lengths: Any = pc.binary_length(cast("Any", array))
+        return int(pc.sum(lengths).as_py() or 0)
     if pa.types.is_list(array.type):
-        return int(array.flatten().nbytes)
+        return int(arrow.flattened(array).nbytes)
     return int(array.nbytes)

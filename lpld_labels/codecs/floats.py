@@ -28,6 +28,7 @@ from lpld_labels.codecs.base import (
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.zstd_frames import decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
+from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import LabelArray
@@ -129,8 +130,9 @@ class _FloatCodec(Codec):
             size = lists.type.list_size
             start, stop = lists.offset * size, (lists.offset + len(lists)) * size
         else:
-            start, stop = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
-        return np.asarray(lists.values.slice(start, stop - start).to_numpy(zero_copy_only=True))
+            offsets = arrow.list_offsets(lists)
+            start, stop = int(offsets[0]), int(offsets[-1])
+        return np.asarray(arrow.list_values(lists).slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
         merged = arrow_memory.empty(size, f"<u{self.dtype.itemsize}")

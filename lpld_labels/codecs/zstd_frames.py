@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format import arrow
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _RLE_BLOCK, _RESERVED_BLOCK = 1, 3
@@ -36,7 +37,7 @@ def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt
         plain = pa.Codec("zstd").decompress(frame, size)
     except (pa.ArrowException, OSError) as error:
         raise PoolCorruptError(f"label payload does not decompress: {error}", where=where) from None
-    return np.frombuffer(plain, dtype=np.uint8)
+    return arrow.values_of(plain, np.uint8)
 
 
 def _walked(data: memoryview) -> tuple[int, int]:

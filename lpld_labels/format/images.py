@@ -10,12 +10,14 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format import arrow
 from lpld_labels.format.digests import text_bytes
 from lpld_labels.format.paths import image_paths_problem
 from lpld_labels.format.schema import IMAGE_SCHEMA, MAX_CLASSES, MAX_SIDE
@@ -78,7 +80,7 @@ class ImageTable:
         return hashlib.sha256(b"".join(parts)).digest()
 
     def to_table(self) -> pa.Table:
-        columns = [
+        columns: list[Any] = [
             pa.array(np.arange(len(self), dtype=np.int32)),
             pa.array(self.paths, pa.string()),
             pa.array(self.classes, pa.int32()),
@@ -101,7 +103,7 @@ class ImageTable:
                 got=int(table["class"].to_numpy().max()),
             )
         return ImageTable(
-            paths=table["path"].to_pylist(),
+            paths=arrow.texts(table["path"]),
             classes=table["class"].to_numpy(),
             widths=table["width"].to_numpy(),
             heights=table["height"].to_numpy(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lpld_labels.format import arrow
 from lpld_labels.format.records import BatchKey, Box, CutOut, LabelArray, LabelBatch, Mix, ViewBatch
 from lpld_labels.format.schema import VIEW_SCHEMA
 
@@ -27,27 +28,28 @@ def to_table(batches: Sequence[ViewBatch]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=VIEW_SCHEMA)
 
 
-def _column(field: pa.Field, parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]) -> pa.Array:
+def _column(field: arrow.Field, parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]) -> arrow.Array:
     """Return one column of several batches; None stands for a batch that is null in it."""
     given = [part for part in parts if part is not None]
     if not given:
-        return pa.nulls(sum(rows), field.type)
+        return cast("arrow.Array", pa.nulls(sum(rows), field.type))
     if len(given) == len(parts) and all(part.ndim == 1 for part in given):
         # The usual case. One Arrow array per batch and column would take longer than writing them.
-        return pa.array(np.concatenate(given), field.type)
-    arrays = [
+        return cast("arrow.Array", pa.array(np.concatenate(given), field.type))
+    arrays: list[Any] = [
         pa.nulls(count, field.type) if part is None else _arrow(part, field)
         for part, count in zip(parts, rows, strict=True)
     ]
-    return pa.concat_arrays(arrays)
+    return cast("arrow.Array", pa.concat_arrays(arrays))
 
 
-def _arrow(values: npt.NDArray[Any], field: pa.Field) -> pa.Array:
+def _arrow(values: npt.NDArray[Any], field: arrow.Field) -> arrow.Array:
     """Return a column [B], or lists of one length [B, n]."""
     if values.ndim == 1:
-        return pa.array(np.ascontiguousarray(values), field.type)
+        return cast("arrow.Array", pa.array(np.ascontiguousarray(values), field.type))
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-    return pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=field.type)
+    lists: Any = pa.ListArray.from_arrays(cast("Any", offsets), pa.array(values.ravel()), type=field.type)
+    return cast("arrow.Array", lists)
 
 
 def _columns(batch: ViewBatch) -> dict[str, npt.NDArray[Any]]:
@@ -128,8 +130,7 @@ class DecodedViews:
         rows = self._patches.slice(part.start, part.stop - part.start)
         if rows.null_count:
             return None
-        flat = rows.combine_chunks().flatten().to_numpy()
-        return np.asarray(flat, dtype=np.uint8).reshape(len(rows), -1)
+        return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
 
 
 def labelled(views: ViewBatch, labels: LabelArray) -> LabelBatch:
@@ -155,7 +156,7 @@ class _Optional:
             return
         self._valid = first.is_valid().to_numpy()
         for name in names:
-            self.columns[name] = table[name].fill_null(0).to_numpy()
+            self.columns[name] = arrow.filled(table[name], 0)
 
     def present(self, part: slice) -> bool:
         return self._valid is not None and bool(self._valid[part.start])

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import DuplicateBatchError, PoolConflictError
+from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import CodecEntry, Counts, Coverage, FileEntry
 from lpld_labels.format.images import ImageTable
@@ -150,7 +151,7 @@ def _manifest(
             codec=codec.name,
             identity=codec.identity(),
             images=images.digest(),
-            batches=index["digest"].to_pylist(),
+            batches=arrow.binaries(index["digest"]),
         ),
         files=(*files, *tables),
         created_by=f"lpld-labels {__version__}",
@@ -233,7 +234,7 @@ def _shard_names(manifest: Manifest) -> set[str]:
 def _refuse_duplicates(shards: Sequence[SealedShard], published: pa.Table, pool: Path) -> None:
     owner: dict[BatchKey, str] = {
         BatchKey(e, b): "the published pool"
-        for e, b in zip(published["epoch"].to_pylist(), published["batch"].to_pylist(), strict=True)
+        for e, b in zip(arrow.integers(published["epoch"]), arrow.integers(published["batch"]), strict=True)
     }
     for shard in shards:
         for key in shard.keys:

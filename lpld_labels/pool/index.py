@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolCorruptError
+from lpld_labels.format import arrow
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.records import BatchKey
@@ -276,5 +277,4 @@ class BatchIndex:
 
     def digests(self) -> list[bytes]:
         """Return all batch digests in key order."""
-        digests: list[bytes] = self._digests.to_pylist()
-        return digests
+        return arrow.binaries(self._digests)

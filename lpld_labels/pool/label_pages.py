@@ -6,12 +6,13 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.arrow import Array
 from lpld_labels.format.schema import Column
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import Group
 from lpld_labels.pool.payload_pages import parse_payload
 
-Blocks = BlockCache[dict[str, pa.Array]]
+Blocks = BlockCache[dict[str, Array]]
 """Payload columns of row groups, shared by all shards of a pool so that one limit holds for all."""
 
 
@@ -50,11 +51,11 @@ class LabelPages:
         count = rows if self._by_view else 1
         return {name: array.slice(start, count) for name, array in block.items()}
 
-    def block(self, group: Group) -> dict[str, pa.Array]:
+    def block(self, group: Group) -> dict[str, Array]:
         """Return the payload columns of a whole row group."""
         return self._blocks.get((self.where, group.offset), lambda: self._read(group))
 
-    def _read(self, group: Group) -> dict[str, pa.Array]:
+    def _read(self, group: Group) -> dict[str, Array]:
         try:
             self._file.seek(group.offset)
             pages = self._file.read_buffer(group.bytes)

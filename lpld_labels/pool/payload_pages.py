@@ -15,6 +15,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.arrow import Array
 from lpld_labels.format.schema import MAX_HEADER_BYTES, Column
 from lpld_labels.pool.page_headers import DATA_PAGE, PLAIN, RLE, PageHeader, parse_header
 
@@ -24,13 +25,13 @@ _LENGTH = 4
 
 def parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
-) -> dict[str, pa.Array]:
+) -> dict[str, Array]:
     """Return the payload columns, each an array of `rows` values.
 
     pages: the payload pages of a row group, one for each column, side by side. classes: length of lists.
     """
     data = memoryview(pages).cast("B")
-    arrays: dict[str, pa.Array] = {}
+    arrays: dict[str, Array] = {}
     start = 0
     for column in columns:
         place = f"{where}, column {column.name}"
@@ -71,7 +72,7 @@ def _checked_header(data: memoryview, column: Column, rows: int, classes: int, w
     return header
 
 
-def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str) -> pa.Array:
+def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str) -> Array:
     kind = column.type
     if pa.types.is_list(kind):
         values = _fixed(body, kind.value_type, rows * classes, where, levels=True)
@@ -84,7 +85,7 @@ def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str)
     return _binary(memoryview(body).cast("B")[start:], present, where)
 
 
-def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str, *, levels: bool = False) -> pa.Array:
+def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str, *, levels: bool = False) -> Array:
     """Return values of fixed width over the page's own memory; `levels` may stand before them."""
     size = count * (kind.bit_width // 8)
     # Levels of lists that are all full and of one length say nothing; the values are the tail of the page.
@@ -93,7 +94,7 @@ def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str, *, levels
     return pa.Array.from_buffers(kind, count, [None, body.slice(body.size - size)])
 
 
-def _binary(data: memoryview, present: np.ndarray[tuple[int], np.dtype[np.bool_]], where: str) -> pa.Array:
+def _binary(data: memoryview, present: np.ndarray[tuple[int], np.dtype[np.bool_]], where: str) -> Array:
     """Return binary values, each stored as its length and its bytes."""
     values: list[memoryview | None] = []
     start = 0

@@ -102,7 +102,9 @@ class ProvenParquet:
             return schema.empty_table() if columns is None else schema.empty_table().select(columns)
         self._prove_pages(group, columns)
         try:
-            table = self._parquet.read_row_group(group, columns=columns, use_threads=False)
+            table = self._parquet.read_row_group(
+                group, columns=None if columns is None else list(columns), use_threads=False
+            )
         except (pa.ArrowException, OSError) as error:
             raise PoolCorruptError(
                 f"row group {group} is damaged: {error}", where=self.where, hint=_RESTORE
@@ -187,7 +189,8 @@ def _proven_footer(file: pa.NativeFile, entry: FileEntry, where: str) -> pq.File
 
 
 def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
-    return int(chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset)
+    dictionary = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+    return int(chunk.data_page_offset if dictionary is None else dictionary)
 
 
 def _check_chunk(chunk: pq.ColumnChunkMetaData, size: int, where: str) -> None:
@@ -214,7 +217,7 @@ def _check_chunk(chunk: pq.ColumnChunkMetaData, size: int, where: str) -> None:
 def _value_width(column: pq.ColumnSchema) -> int:
     """Return the most bytes a value takes; of byte strings, the longest path and its length."""
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
-        return int(column.length)
+        return int(column.length or 0)
     return _WIDTHS.get(column.physical_type, _LONGEST_STRING)
 
 

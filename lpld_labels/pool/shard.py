@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
+from lpld_labels.format import arrow
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import BatchKey, ViewBatch
@@ -84,7 +85,7 @@ class SealedShard:
 
     @property
     def keys(self) -> list[BatchKey]:
-        epochs, batches = self.batches["epoch"].to_pylist(), self.batches["batch"].to_pylist()
+        epochs, batches = arrow.integers(self.batches["epoch"]), arrow.integers(self.batches["batch"])
         return [BatchKey(e, b) for e, b in zip(epochs, batches, strict=True)]
 
 

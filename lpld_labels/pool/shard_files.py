@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -58,10 +58,10 @@ def label_schema(codec: Codec, classes: int) -> pa.Schema:
 def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
     """Write a views file of batches in key order."""
     with pq.ParquetWriter(
-        sink,
+        cast("pa.NativeFile", sink),
         VIEW_SCHEMA,
         compression="zstd",
-        use_dictionary=[name for name in VIEW_SCHEMA.names if name != "slot"],
+        use_dictionary=cast("bool", [name for name in VIEW_SCHEMA.names if name != "slot"]),
         column_encoding=_SLOT_ENCODING,
         write_statistics=["epoch", "batch"],
         **page_settings(),
@@ -80,10 +80,10 @@ def write_labels(sink: Sink, batches: Sequence[Labelled], codec: Codec, classes:
     groups = list(_groups(batches, rows_of, weights, LABEL_BYTES_PER_GROUP))
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with pq.ParquetWriter(
-        sink,
+        cast("pa.NativeFile", sink),
         schema,
         compression="none",
-        use_dictionary=["epoch", "batch"],
+        use_dictionary=cast("bool", ["epoch", "batch"]),
         column_encoding=_SLOT_ENCODING if "slot" in schema.names else None,
         write_statistics=["epoch", "batch"],
         **page_settings(),

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format import arrow
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.records import BatchKey
@@ -62,14 +63,14 @@ class ViewChecker:
         _require(table, good, "crop outside its image", where)
 
     def _check_boxes(self, table: pa.Table, batch_rows: Long, where: str) -> None:
-        partner = table["mix_slot"].fill_null(0).to_numpy()
+        partner = arrow.filled(table["mix_slot"], 0)
         _require(table, (partner >= 0) & (partner < batch_rows), "mixing partner outside the batch", where)
-        strength = table["mix_strength"].fill_null(0.0).to_numpy()
+        strength = arrow.filled(table["mix_strength"], 0.0)
         good = (strength >= 0) & (strength <= 1) & ~np.signbit(strength)
         _require(table, good, "mix_strength outside 0 to 1", where)
         size = (self.augmentation.output_height, self.augmentation.output_width)
         for box in (MIX_BOX, CUTOUT_BOX):
-            top, left, bottom, right = (table[name].fill_null(0).to_numpy() for name in box)
+            top, left, bottom, right = (arrow.filled(table[name], 0) for name in box)
             good = (top >= 0) & (left >= 0) & (top <= bottom) & (left <= right)
             good &= (bottom <= size[0]) & (right <= size[1])
             kind = box[0].split("_", maxsplit=1)[0]
@@ -103,7 +104,7 @@ def _check_nulls(table: pa.Table, starts: Long, where: str) -> None:
 
 def _check_same_in_batch(table: pa.Table, first_of_row: Long, where: str) -> None:
     for name in ("mix_strength", *MIX_BOX):
-        values = table[name].fill_null(0).to_numpy()
+        values = arrow.filled(table[name], 0)
         _require(table, values == values[first_of_row], f"'{name}' differs within a batch", where)
 
 
@@ -111,7 +112,7 @@ def _check_patches(table: pa.Table, starts: Long, where: str) -> None:
     column = table["patch_order"].combine_chunks()
     if column.null_count == len(column):
         return
-    lengths = np.diff(column.offsets.to_numpy())
+    lengths = np.diff(arrow.list_offsets(column))
     _require(table, lengths == _of_batch(lengths, starts), "patch orders differ in length", where)
     sides = np.sqrt(lengths).astype(np.int64)
     valid = table["patch_order"].is_valid().to_numpy()
@@ -119,7 +120,7 @@ def _check_patches(table: pa.Table, starts: Long, where: str) -> None:
     _require(table, good, "patch order of a number of tiles that is no square from 1 to 225", where)
     for length in np.unique(lengths[valid]).tolist():
         chosen = np.flatnonzero(valid & (lengths == length))
-        tiles = column.take(pa.array(chosen)).flatten().to_numpy().reshape(len(chosen), length)
+        tiles = arrow.flattened(arrow.take(column, chosen)).reshape(len(chosen), length)
         whole = np.ones(len(valid), bool)
         whole[chosen] = (np.sort(tiles, axis=1) == np.arange(length)).all(axis=1)
         _require(table, whole, "patch order is no permutation", where)

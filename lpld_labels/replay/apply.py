@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 import threading
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.bounds import check_bounds
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.records import Box, CutOut, Mix, ViewBatch
-from lpld_labels.replay.resize import Pixels, find_resizer
+from lpld_labels.replay.patches import shuffle_patches
+from lpld_labels.replay.resize import find_resizer
 from lpld_labels.replay.store import ImageStore
 
 _scratch = threading.local()
@@ -57,22 +56,6 @@ def apply_views(
     if views.mix is not None and views.mix.box is not None:
         _cutmix(plain, views.mix, views.mix.box)
     return out if plain is out else out.copy_(plain)
-
-
-def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
-    """Return uint8 [H, W, 3] whose tile t (row by row) is tile order[t] of the image.
-
-    Tiles are floor(H / n) by floor(W / n); rows and columns left over stay where they are.
-    """
-    grid = math.isqrt(len(order))
-    height, width = image.shape[0] // grid, image.shape[1] // grid
-    shuffled: Pixels = image.copy()
-    for target, source in enumerate(order.tolist()):
-        top, left = (target // grid) * height, (target % grid) * width
-        from_top, from_left = (source // grid) * height, (source % grid) * width
-        tile = image[from_top : from_top + height, from_left : from_left + width]
-        shuffled[top : top + height, left : left + width] = tile
-    return shuffled
 
 
 def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, plain: torch.Tensor) -> None:

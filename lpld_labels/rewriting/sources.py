@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from lpld_labels.codecs import Codec
+from lpld_labels.format import arrow
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.format.schema import Views
@@ -108,8 +108,8 @@ def _detached(batch: EncodedBatch) -> EncodedBatch:
     )
 
 
-def _owned(array: pa.Array) -> pa.Array:
-    return array.take(pa.array(np.arange(len(array))))
+def _owned(array: arrow.Array) -> arrow.Array:
+    return arrow.take(array, np.arange(len(array)))
 
 
 def _owned_views(views: ViewBatch) -> ViewBatch:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import Result
 
 from tests.lpld_core.networks import noisy_folder
+from tests.lpld_labels.inspection.pages import read_page
 
 Cli = Callable[..., Result]
 NETWORK = ("--teacher", "tests.lpld_core.networks:tiny_net", "--size", "8", "--threads", "1")
@@ -54,6 +55,18 @@ def test_images_by_every_method(cli: Cli, squeezed: tuple[str, ...], real: Path,
         assert set(made[out]) - {"contact_sheet.png"} == expected
     contents = [tuple(sorted(files.items())) for files in made.values()]
     assert len(set(contents)) == 5, "two methods made the same images"
+
+
+def test_the_page_shows_the_images_beside_real_ones(
+    cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path
+) -> None:
+    html = tmp_path / "page.html"
+    result = cli("recover", tmp_path / "out", *squeezed, *SHORT, "--real", real, "--html", html)
+    assert result.exit_code == 0, result.output
+    page = read_page(html.read_bytes())
+    assert len([1 for name, _ in page.tags if name == "img"]) == 3 * (2 + 9)
+    for text in ("Images recovered by lpld", "class2", "real", "iterations"):
+        assert text in page.text
 
 
 def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path) -> None:

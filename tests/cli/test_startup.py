@@ -29,12 +29,24 @@ def test_help_starts_in_under_300_ms() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["inspect"], ["inspect", "--json"], ["verify"], ["prune", "OUT", "--ratio", "3"]]
+    "words",
+    [
+        ["inspect"],
+        ["inspect", "--json"],
+        ["verify"],
+        ["prune", "OUT", "--ratio", "3"],
+        ["report", "--out", "OUT"],
+        ["compare", "POOL"],
+    ],
 )
 def test_commands_that_need_no_torch_do_not_import_it(tmp_path: Path, words: list[str]) -> None:
     pool = tmp_path / "pool"
     write_pool(pool, make_batches()).close()
-    arguments = [words[0], str(pool), *(str(tmp_path / w) if w == "OUT" else w for w in words[1:])]
+    arguments = [
+        words[0],
+        str(pool),
+        *({"OUT": str(tmp_path / "OUT"), "POOL": str(pool)}.get(w, w) for w in words[1:]),
+    ]
     code = f"""
 import sys
 sys.argv = ["lpld-labels", *{arguments!r}]

@@ -99,13 +99,17 @@ def test_own_files_read_as_pyarrow_reads_them(tmp_path: Path, coding: dict[str, 
                         values[-1].append(int(next(rest)))
             got[leaf.dotted] += values
     for name, column_name in zip(got, table.column_names, strict=True):
-        wanted = table[column_name].to_pylist()
+        wanted: list[Any] = table[column_name].to_pylist()
         assert got[name] == ([v.encode() for v in wanted] if column_name == "s" else wanted)
 
 
 def test_more_than_one_page(tmp_path: Path) -> None:
     """A chunk of two data pages is refused, and one whose dictionary was given up."""
-    for coding in ({"use_dictionary": False, "data_page_size": 999}, {"dictionary_pagesize_limit": 200}):
+    codings: tuple[dict[str, Any], ...] = (
+        {"use_dictionary": False, "data_page_size": 999},
+        {"dictionary_pagesize_limit": 200},
+    )
+    for coding in codings:
         path = tmp_path / "own.parquet"
         pq.write_table(own_table(3000), path, write_page_checksum=True, compression="none", **coding)
         file = Parquet(tmp_path, own_entry(path, 3000), NODES, per_row=5)

@@ -234,6 +234,6 @@ def test_files_of_the_first_version_are_centre_views_of_one_pass(tmp_path: Path)
     save_weights(path, file.tensors, {**about, "version": 1})
     old = ClassStatistics.load(path)
     assert (old.views, old.passes, old.digest()) == ("centre", 1, found.digest())
-    save_weights(path, file.tensors, {**file.about, "version": 3})
-    with pytest.raises(InvalidArgumentError, match="written as version 3, this program reads 2"):
+    save_weights(path, file.tensors, {**file.about, "version": 4})
+    with pytest.raises(InvalidArgumentError, match="written as version 4, this program reads 3"):
         ClassStatistics.load(path)

@@ -50,7 +50,7 @@ def place_groups(pool: Crafted) -> None:
     chunks = [group.column(number) for number in range(group.num_columns)]
     payload = [c for c in chunks if c.path_in_schema not in ("epoch", "batch", "slot")]
     first = payload[0]
-    start = first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset
+    start = (first.dictionary_page_offset if first.has_dictionary_page else None) or first.data_page_offset
     size = sum(chunk.total_compressed_size for chunk in payload)
 
     def everywhere(value: int) -> Callable[[list[Any]], None]:

@@ -13,8 +13,8 @@ from torchvision.transforms import functional
 from lpld_labels import Augmentation, Box, Mix, ViewBatch
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.replay import RESIZERS, ImageStore, apply_views, draw_views, normalise
-from lpld_labels.replay.apply import shuffle_patches
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.patches import shuffle_patches
 from tests.lpld_labels.replay.pictures import FEATURES, augmentation, make_folder
 from tests.lpld_labels.replay.slow_apply import slow_apply
 

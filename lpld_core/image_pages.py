@@ -1,0 +1,103 @@
+"""Pages about image folders: their images class by class, and how diverse they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from lpld_core.analysis import Analysis
+from lpld_core.images.real_images import RealFolder
+from lpld_core.recover.contact_sheet import evenly
+from lpld_labels.inspection.pages.charts import Bar, Chart, bars
+from lpld_labels.inspection.pages.markup import Markup, shortened, table, tag
+from lpld_labels.inspection.pages.page import Section, charts_in_grid, page
+from lpld_labels.inspection.pages.pictures import jpeg_uri, strip
+
+_CLASSES = 20
+_PICTURES = 600
+_IMAGES = 10
+_SIDE = 96
+_QUALITY = 85
+Folders = Sequence[tuple[str, RealFolder]]
+
+
+def analysis_page(analysis: Analysis, folders: Folders, command: str = "") -> bytes:
+    """Return folders side by side: similarity, MMD, and their images. folders: as analysed, real last."""
+    lead = [tag("p", f"Features of one model; Gaussian kernel of bandwidth {analysis.bandwidth:.4g}.")]
+    lead += [tag("pre", command)] if command else []
+    sections = [
+        Section(key="diversity", heading="How diverse they are", parts=[charts_in_grid(_charts(analysis))]),
+        Section(key="images", heading="What they show", parts=image_sheets(folders)),
+    ]
+    return page("Image folders side by side", lead, sections)
+
+
+def recovery_page(record: Mapping[str, Any], folders: Folders, command: str = "") -> bytes:
+    """Return the images of a recovery, beside real ones where these are given. record: recover.json."""
+    settings = [
+        (name, shortened(str(value), 300)) for name, value in sorted(record.items()) if name != "class_names"
+    ]
+    lead = [tag("p", f"{len(folders[0][1]):,} images of {folders[0][1].classes:,} classes.")]
+    lead += [tag("pre", command)] if command else []
+    sections = [
+        Section(key="images", heading="What they show", parts=image_sheets(folders)),
+        Section(key="settings", heading="How they were made", parts=[table(("", ""), settings)]),
+    ]
+    return page(f"Images recovered by {shortened(str(record.get('method', 'unknown')))}", lead, sections)
+
+
+def image_sheets(folders: Folders) -> list[Markup]:
+    """Return some classes, each with some images of every folder, below each other."""
+    names = folders[0][1].class_names
+    shown = evenly(len(names), min(_CLASSES, max(_PICTURES // (_IMAGES * len(folders)), 1)))
+    parts = [tag("p", f"{len(shown)} of {len(names)} classes, at most {_IMAGES} images of each folder.")]
+    for label in shown:
+        parts.append(tag("h3", shortened(names[label])))
+        parts += [strip(name, _pictures(folder, label)) for name, folder in folders]
+    return parts
+
+
+def _pictures(folder: RealFolder, label: int) -> list[tuple[str, str]]:
+    rows = folder.rows_of(label)
+    found = []
+    for place in evenly(len(rows), _IMAGES) if len(rows) else ():
+        row = int(rows[place])
+        picture = Image.fromarray(folder.decode(row))
+        picture.thumbnail((_SIDE, _SIDE))
+        found.append((jpeg_uri(picture, _QUALITY), folder.paths[row]))
+    return found
+
+
+def _charts(analysis: Analysis) -> list[Chart]:
+    similar = [
+        Bar(
+            label=folder.name,
+            value=folder.similarity.mean,
+            text=f"{folder.similarity.mean:.3f} +/- {folder.similarity.std:.3f}",
+            spread=folder.similarity.std,
+            colour=number,
+            more=(f"{folder.similarity.with_self:.3f}", f"{folder.images:,}"),
+        )
+        for number, folder in enumerate(analysis.folders)
+    ]
+    distant = [
+        Bar(label=folder.name, value=folder.mmd_squared, text=f"{folder.mmd_squared:.4f}", colour=number)
+        for number, folder in enumerate(analysis.folders)
+        if folder.mmd_squared is not None
+    ]
+    return [
+        bars(
+            "Similarity within classes",
+            "Mean cosine of two images of a class, and its spread over classes; lower is more diverse.",
+            similar,
+            headers=("similarity", "with self", "images"),
+        ),
+        bars(
+            "Distance to real images",
+            "MMD squared of the features; lower is closer to the real images.",
+            distant,
+            headers=("MMD squared",),
+        ),
+    ]

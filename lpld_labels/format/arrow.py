@@ -1,0 +1,69 @@
+"""Arrow, with types: the few calls whose types its stubs leave open or have wrong, given theirs once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    Array: TypeAlias = pa.Array[Any]
+    Field: TypeAlias = pa.Field[Any]
+    Column: TypeAlias = pa.ChunkedArray[Any]
+else:
+    Array, Field, Column = pa.Array, pa.Field, pa.ChunkedArray
+
+Values = npt.NDArray[Any]
+
+
+def filled(column: Column, value: float) -> Values:
+    """Return a column as NumPy values, with `value` where it is null."""
+    return np.asarray(cast("Any", column).fill_null(value).to_numpy())
+
+
+def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
+    """Return where each list of a list column begins in its values, and where the last one ends."""
+    return np.asarray(cast("Any", lists).offsets.to_numpy())
+
+
+def list_values(lists: Array) -> Array:
+    """Return all values behind a list column, also those outside the slice that it is."""
+    return cast("Array", cast("Any", lists).values)
+
+
+def flattened(lists: Array | Column) -> Values:
+    """Return the values of a list column's lists one after the other."""
+    whole = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    return np.asarray(cast("Any", whole).flatten().to_numpy())
+
+
+def take(array: Array, rows: npt.NDArray[np.integer[Any]]) -> Array:
+    """Return some rows of an array, in memory of their own."""
+    return array.take(cast("Any", pa.array(rows)))
+
+
+def buffer_of(values: Values) -> pa.Buffer:
+    """Return a buffer over the memory of a contiguous array."""
+    return pa.py_buffer(cast("Any", values))
+
+
+def values_of(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> Values:
+    """Return an array over the memory of a buffer."""
+    return np.frombuffer(cast("Any", buffer), dtype)
+
+
+def integers(column: Column | Array) -> list[int]:
+    """Return the values of an integer column that is never null."""
+    return cast("list[int]", column.to_pylist())
+
+
+def texts(column: Column | Array) -> list[str]:
+    """Return the values of a string column that is never null."""
+    return cast("list[str]", column.to_pylist())
+
+
+def binaries(column: Column | Array) -> list[bytes]:
+    """Return the values of a binary column that is never null."""
+    return cast("list[bytes]", column.to_pylist())

@@ -1,0 +1,1 @@
+"""Pools side by side: which came from which, and how they differ."""

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from lpld_core.training.run_directory import TrainingRun
+from lpld_labels import PoolReader
+from tests.browser import Browser
+from tests.factories import make_batches, make_header, write_pool
+from tests.lpld_labels.inspection.pages import picture_folder, read_page
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    table = picture_folder(tmp_path / "images", ["ant", "bee", "cat"])
+    batches = make_batches(5, 8, rows=16, classes=3, images=table)
+    write_pool(tmp_path / "pool", batches, header=make_header(3, 16), images=table).close()
+    return tmp_path / "pool"
+
+
+def train_log(directory: Path, pool: Path | None, losses: list[float], top1: float | None) -> Path:
+    """Write a run's files with the code that `train` writes them with."""
+    import torch
+
+    digest = ""
+    if pool is not None:
+        with PoolReader(pool) as reader:
+            digest = reader.manifest.content_digest
+    directory.mkdir(parents=True, exist_ok=True)
+    run = TrainingRun(directory, {"pool": digest})
+    for epoch, loss in enumerate(losses):
+        accuracy = top1 if epoch == len(losses) - 1 else None
+        run.log(
+            {"epoch": epoch, "loss": loss, "learning_rate": 0.1, "steps": 7, "top1": accuracy, "top5": None}
+        )
+    run.finish({"w": torch.zeros(1)}, {"pool": digest})
+    return directory
+
+
+def test_a_page_is_written_and_its_size_told(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    result = cli("report", pool, "--images", tmp_path / "images", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "96 views shown" in result.stdout
+    page = read_page(out.read_bytes())
+    for text in ("ant", "What it weighs", "Crop area", "resnet18", "lpld-labels report"):
+        assert text in page.text, text
+    assert len([1 for name, _ in page.tags if name == "image"]) == 3 * 96
+
+
+@pytest.mark.parametrize("codec", [("int4",), ("klt", "--fidelity", "0.9"), ("topk:1",)])
+def test_json_says_what_was_found(cli: Cli, pool: Path, tmp_path: Path, codec: tuple[str, ...]) -> None:
+    coded = tmp_path / "coded"
+    assert cli("encode", pool, coded, "--codec", *codec).exit_code == 0
+    result = cli("report", coded, "--against", pool, "--out", tmp_path / "r.html", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["rows_looked_at"] == 640
+    assert found["bytes"] == (tmp_path / "r.html").stat().st_size
+    assert 0.3 < found["fidelity"]["kept"]["20"] < 1
+    assert "Information kept" in read_page((tmp_path / "r.html").read_bytes()).text
+    assert isinstance(found["odd"], list)
+
+
+def test_class_names_come_from_a_file(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("first & <b>\nsecond\nthird\n")
+    out = tmp_path / "r.html"
+    assert cli("report", pool, "--out", out, "--class-names", names).exit_code == 0
+    assert "first & <b>" in read_page(out.read_bytes()).text
+    missing = cli("report", pool, "--out", out, "--class-names", tmp_path / "none")
+    assert missing.exit_code == 1
+    assert "cannot read class names" in missing.stderr
+
+
+def test_runs_are_drawn_in_one_chart(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    runs = [
+        train_log(tmp_path / "a" / "seed", pool, [3.0, 2.0, 1.5], 0.31),
+        train_log(tmp_path / "b" / "seed", pool, [3.0, float("nan"), 1.0], 0.35),
+        train_log(tmp_path / "<b>run", None, [1.0], None),
+    ]
+    out = tmp_path / "r.html"
+    result = cli("report", pool, "--out", out, "--runs", *runs)
+    assert result.exit_code == 0, result.output
+    assert "the loss of epoch 1 is not a number" in result.stderr
+    with Browser(tmp_path / "profile") as chromium:
+        chromium.open(out)
+        found = chromium.evaluate(
+            """Object.fromEntries([...document.querySelectorAll('#runs svg.chart')].map((chart) => [
+                chart.querySelector('title').textContent,
+                [chart.querySelectorAll('.mark').length, chart.querySelectorAll('.line').length]]))"""
+        )
+        assert found == {"Loss": [6, 2], "Learning rate": [7, 2], "Accuracy": [2, 0]}
+        names = chromium.evaluate("document.querySelector('#runs svg.chart').textContent")
+        assert "seed (1)" in names
+        assert "<b>run" in names
+        students = "[...document.querySelectorAll('#weight title')].map((t) => t.textContent).join()"
+        assert "seed (2): " in chromium.evaluate(students)
+        assert chromium.complaints() == []
+
+
+def test_students_of_other_pools_are_not_put_with_this_one(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    pruned = tmp_path / "pruned"
+    assert cli("prune", pool, pruned, "--ratio", 4).exit_code == 0
+    runs = [train_log(tmp_path / "own", pool, [1.0], 0.5), train_log(tmp_path / "other", pruned, [1.0], 0.6)]
+    result = cli("report", pool, "--out", tmp_path / "r.html", "--runs", *runs)
+    assert result.exit_code == 0, result.output
+    assert "odd: Run other learned from another pool" in result.stderr
+    weight, _, curves = (tmp_path / "r.html").read_text().partition('id="views"')
+    assert "<title>own: " in weight
+    assert "<title>other: " not in weight
+    assert "<title>other: " in curves
+
+
+def test_options_after_runs_are_options_again(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    run = train_log(tmp_path / "run", pool, [1.0], 0.5)
+    result = cli("report", pool, "--runs", run, run, "--out", tmp_path / "r.html", "--json")
+    assert result.exit_code == 0, result.output
+    nothing = cli("report", pool, "--out", tmp_path / "r.html", "--runs")
+    assert nothing.exit_code == 2
+    assert "requires an argument" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--runs", "nowhere"], "not a training run"),
+        (["--against", "nowhere"], "not a label pool"),
+        (["--images", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, pool: Path, tmp_path: Path, more: list[str], said: str) -> None:
+    result = cli("report", pool, "--out", tmp_path / "r.html", *more)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_compare_says_how_each_came_from_which(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    """The pool, its pruning and its klt encoding."""
+    pruned, coded, out = tmp_path / "pruned", tmp_path / "coded", tmp_path / "compare.html"
+    assert cli("prune", pool, pruned, "--ratio", 10).exit_code == 0
+    encoded = cli("encode", pool, coded, "--codec", "klt", "--fidelity", "0.9")
+    assert encoded.exit_code == 0, encoded.stderr
+    run = train_log(tmp_path / "run", pruned, [2.0, 1.0], 0.42)
+    result = cli("compare", coded, pruned, pool, "--json", "--out", out, "--runs", run)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    kinds = {(r["first"], r["second"]): (r["kind"], r["shared"], r["identical"]) for r in found["relations"]}
+    assert kinds == {
+        ("coded", "pruned"): ("siblings", 4, 0),
+        ("pool", "coded"): ("encoded", 40, 0),
+        ("pool", "pruned"): ("pruned", 4, 4),
+    }
+    klt, random, original = found["pools"]
+    assert klt["kept"]["against"] == "pool"
+    assert klt["kept"]["kept"]["20"] > 0.85
+    assert random["kept"] is original["kept"] is None
+    assert random["students"] == [{"run": "run", "top1": 0.42}]
+    table = cli("compare", pool, pruned, coded)
+    assert table.exit_code == 0
+    words = " ".join(table.stdout.split())
+    assert "pruned came from pool: pruned 10x (its lineage says so)." in words
+    assert "4 of its 4 batches are among the 40 there, with the same labels bit for bit." in words
+    assert "coded came from pool: encoded from f16 to klt (its lineage says so)." in words
+    assert "pruned and coded both came from pool" in words
+    page = read_page(out.read_bytes())
+    assert "coded came from pool: encoded from f16 to klt" in page.text
+    with Browser(tmp_path / "profile") as chromium:
+        chromium.open(out)
+        assert chromium.complaints() == []
+        assert chromium.requests() == []
+        marks = chromium.evaluate(
+            "[...document.querySelectorAll('svg[data-marks]')].map((svg) =>"
+            "[Number(svg.dataset.marks), svg.querySelectorAll('.mark').length])"
+        )
+        assert len(marks) == 1 + 2 + 1 + 1 + 3  # family, weight, fidelity, accuracy, curves
+        assert all(said == drawn > 0 for said, drawn in marks)
+        chromium.resize(400, 800)
+        assert chromium.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_compare_wants_two_pools(cli: Cli, pool: Path) -> None:
+    result = cli("compare", pool)
+    assert result.exit_code == 2
+    assert "two pools" in result.stderr

@@ -1,0 +1,96 @@
+"""Links of the documents lead somewhere; commands that they show are commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from lpld_cli.main import group
+
+from tests.docs.documents import DOCUMENTS, NAMES, PROJECT, anchors, blocks, commands, links
+
+SITE_ONLY = {"docs/reference/cli.md"}
+"""Pages that exist on the site only; its strict build checks links to them."""
+
+
+def broken(document: Path) -> list[str]:
+    """Return the links of a document that lead nowhere."""
+    bad = []
+    for link in links(document.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if target.is_relative_to(PROJECT) and target.relative_to(PROJECT).as_posix() in SITE_ONLY:
+            continue
+        outside = not target.is_relative_to(PROJECT)
+        if outside or not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            bad.append(link)
+    return bad
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
+def test_every_internal_link_resolves(document: Path) -> None:
+    assert broken(document) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PROJECT", tmp_path)
+    (tmp_path / "other.md").write_text("# A heading, `quoted`\n")
+    document = tmp_path / "document.md"
+    good = "[a](other.md) [b](other.md#a-heading-quoted) [c](#here) [d](https://example.org/x) `[e](f)`"
+    document.write_text(f"# Here\n{good} [g](gone.md) [h](other.md#gone) ![i](../outside.png)\n")
+    assert broken(document) == ["gone.md", "other.md#gone", "../outside.png"]
+
+
+def complaint(words: list[str]) -> str | None:
+    """Return what the command line says against a command without running it. `...` stands for more."""
+    context = click.Context(group, info_name="lpld-labels")
+    elided = "..." in words
+    _, rest, _ = group.make_parser(context).parse_args([word for word in words if word != "..."])
+    if not rest:
+        return None
+    command = group.get_command(context, rest[0])
+    if command is None:
+        return f"no such command {rest[0]}"
+    inner = click.Context(command, info_name=rest[0], parent=context)
+    try:
+        values, left, _ = command.make_parser(inner).parse_args(rest[1:])
+        for param in command.params:
+            value = values.get(param.name or "")
+            # Flags have values of their own, and what was not given has none or one that click made for it.
+            given = isinstance(value, (str, tuple, list))
+            if param.required and not given and not elided:
+                return f"{rest[0]} lacks {param.opts[0]}"
+            if given and not isinstance(param.type, click.Path):
+                param.type_cast_value(inner, value)
+    except click.UsageError as error:
+        return error.format_message()
+    return f"{rest[0]} does not take {left}" if left else None
+
+
+SHOWN = [
+    (name, words[1:])
+    for name, document in zip(NAMES, DOCUMENTS, strict=True)
+    for block in blocks(document.read_text())
+    if block.language in {"sh", "bash"}
+    for words in commands(block.code)
+    if words[0] == "lpld-labels"
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), SHOWN, ids=lambda part: part if isinstance(part, str) else part[0]
+)
+def test_every_command_shown_is_one(name: str, words: list[str]) -> None:
+    assert complaint(words) is None, name
+
+
+def test_wrong_commands_are_found() -> None:
+    assert len(SHOWN) > 40
+    assert complaint(["prune", "pool", "out", "--ratio", "40"]) is None
+    assert complaint(["prune", "pool", "out", "--ratio", "many"])
+    assert complaint(["prune", "pool", "out", "--rato", "40"])
+    assert complaint(["prune", "pool"])
+    assert complaint(["prune", "pool", "..."]) is None
+    assert complaint(["prune", "pool", "out", "more", "--ratio", "40"])
+    assert complaint(["trim", "pool"])
