@@ -157,7 +157,7 @@ def open_file(system: fs.FileSystem, path: str, *, mapped: bool = True) -> pa.Na
     """
     try:
         if isinstance(system, fs.LocalFileSystem):
-            return pa.memory_map(path) if mapped else pa.OSFile(path)
+            return pa.memory_map(path) if mapped else pa.OSFile(path, "rb")
         return system.open_input_file(path)
     except FileNotFoundError:
         raise PoolCorruptError("file is missing", where=path, hint="restore it or rebuild the pool") from None
