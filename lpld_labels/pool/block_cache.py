@@ -19,6 +19,7 @@ class BlockCache(Generic[T]):
         self.held = 0
         self._size_of = size_of
         self._blocks: OrderedDict[Hashable, T] = OrderedDict()
+        self._sizes: dict[Hashable, int] = {}
         self._lock = threading.RLock()
         self._process = os.getpid()
 
@@ -33,14 +34,16 @@ class BlockCache(Generic[T]):
                 return self._blocks[key]
             block = load()
             self._blocks[key] = block
-            self.held += self._size_of(block)
+            self._sizes[key] = self._size_of(block)
+            self.held += self._sizes[key]
             # The newest block always stays, however large: a caller is about to use it.
             while self.limit is not None and self.held > self.limit and len(self._blocks) > 1:
-                _, oldest = self._blocks.popitem(last=False)
-                self.held -= self._size_of(oldest)
+                oldest, _ = self._blocks.popitem(last=False)
+                self.held -= self._sizes.pop(oldest)
             return block
 
     def clear(self) -> None:
         """Forget every block."""
         self._blocks.clear()
+        self._sizes.clear()
         self.held = 0

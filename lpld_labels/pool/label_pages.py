@@ -7,6 +7,7 @@ import pyarrow as pa
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.arrow import Array
+from lpld_labels.format.schema import Column
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import Group
 from lpld_labels.pool.payload_pages import parse_payload
@@ -21,15 +22,25 @@ def payload_blocks(limit: int | None) -> Blocks:
 
 
 class LabelPages:
-    """The labels file of a shard: payload pages where the index says they are."""
+    """The labels file of a shard: payload pages where the index says they are.
+
+    columns: the codec's payload columns, from those who open many files.
+    """
 
     def __init__(
-        self, file: pa.NativeFile, codec: Codec, classes: int, *, where: str, blocks: Blocks
+        self,
+        file: pa.NativeFile,
+        codec: Codec,
+        classes: int,
+        *,
+        where: str,
+        blocks: Blocks,
+        columns: tuple[Column, ...] | None = None,
     ) -> None:
         self.where = where
         self._file = file
         self._classes = classes
-        self._columns = codec.payload_columns(classes)
+        self._columns = columns or codec.payload_columns(classes)
         self._by_view = codec.granularity == "view"
         self._blocks = blocks
 

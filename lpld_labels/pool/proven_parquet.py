@@ -150,11 +150,14 @@ class ProvenParquet:
             _prove_chunk(self._file.read_buffer(chunk.total_compressed_size), chunk, width, place)
 
 
-def open_file(system: fs.FileSystem, path: str) -> pa.NativeFile:
-    """Open a file for random access; a missing one is a corrupt pool."""
+def open_file(system: fs.FileSystem, path: str, *, mapped: bool = True) -> pa.NativeFile:
+    """Open a file for random access; a missing one is a corrupt pool.
+
+    mapped: map a local file into memory, which pays where it stays open.
+    """
     try:
         if isinstance(system, fs.LocalFileSystem):
-            return pa.memory_map(path)
+            return pa.memory_map(path) if mapped else pa.OSFile(path, "rb")
         return system.open_input_file(path)
     except FileNotFoundError:
         raise PoolCorruptError("file is missing", where=path, hint="restore it or rebuild the pool") from None

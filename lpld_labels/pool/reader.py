@@ -87,6 +87,7 @@ class PoolReader:
             where=self._files.at(MANIFEST_FILE),
         )
         self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
+        self._columns = self.codec.payload_columns(self.classes)
         self._images: ImageTable | None = None
         self._views = self._view_source(None if preload else view_cache_bytes)
         self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
@@ -291,8 +292,12 @@ class PoolReader:
 
     def _open_labels(self, shard: int) -> LabelPages:
         where = self._files.at(self.manifest.files_of("labels")[shard].path)
+        # Where files come and go, mapping one and touching its pages takes longer than copying a row group.
+        file = open_file(
+            self._files.system, where, mapped=self._index.shards <= self._settings["open_shards"]
+        )
         return LabelPages(
-            open_file(self._files.system, where), self.codec, self.classes, where=where, blocks=self._payloads
+            file, self.codec, self.classes, where=where, blocks=self._payloads, columns=self._columns
         )
 
     def _at_labels(self, number: int) -> str:
