@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import output, print_json
+from .console import print_json, stdout_console
 from .method_options import NetworkOptions, network_options
 from .progress import progress_bar
 
@@ -32,7 +32,7 @@ class Options(NetworkOptions):
 @click.command("analyze")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--real", type=click.Path(path_type=Path), required=True, help="Image folder of real images.")
-@network_options("model")
+@network_options
 @click.option(
     "--real-per-class",
     type=click.IntRange(2),
@@ -41,11 +41,11 @@ class Options(NetworkOptions):
     help="Real images used of every class, a random choice.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that choice.")
-@click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True)
+@click.option("-b", "--batch-size", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(**given: Any) -> None:
-    """Compare image folders with real images through the features of a pretrained model.
+    """Compare image folders with real images through the features of a pretrained teacher.
 
     \b
     similarity  cosine of two images of a class: mean over pairs, then over classes (+/- std).
@@ -58,9 +58,9 @@ def command(**given: Any) -> None:
 
     \b
     Examples:
-      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --model resnet18
+      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --teacher resnet18
       lpld-labels analyze syn/lpld syn/sre2l --real small/train --plot diversity.png \\
-          --model small-resnet10:width=32,stem_stride=2 --model-weights teacher.safetensors
+          --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
     options = Options(**given)
     options.prepare_machine()
@@ -94,7 +94,7 @@ def _show(options: Options, analysis: Analysis) -> None:
     if options.as_json:
         print_json(
             {
-                "model": options.network,
+                "teacher": options.network,
                 "bandwidth": analysis.bandwidth,
                 "folders": [asdict(folder) for folder in analysis.folders],
             }
@@ -114,7 +114,7 @@ def _show(options: Options, analysis: Analysis) -> None:
             f"{similarity.with_self:.3f}",
             "" if folder.mmd_squared is None else f"{folder.mmd_squared:.4f}",
         )
-    output().print(table)
+    stdout_console().print(table)
 
 
 def _plot(analysis: Analysis, path: Path) -> None:

@@ -17,7 +17,8 @@ from lpld_core.training.presets import (
     preset_named,
 )
 
-from .console import human_bytes, output, print_json
+from .common_options import jobs_option
+from .console import human_bytes, print_json, stdout_console
 from .parameters import parse_part
 from .progress import progress_bar
 from .teacher_options import (
@@ -83,7 +84,7 @@ class Options:
     help="Settings of a published experiment; the options below replace parts of it.",
 )
 @click.option("--epochs", type=click.IntRange(1), help="Views of every image, before pruning.")
-@click.option("--batch-size", type=click.IntRange(1), help="Views labelled, mixed and stored together.")
+@click.option("-b", "--batch-size", type=click.IntRange(1), help="Views labelled, mixed and stored together.")
 @click.option(
     "--ratio",
     type=click.FloatRange(1),
@@ -124,13 +125,7 @@ class Options:
 @machine_options
 @image_cache_option
 @click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes that label together; with --device cuda, spread over the GPUs.",
-)
+@jobs_option("Processes that label together; with --device cuda, spread over the GPUs.")
 @click.option(
     "--part", callback=parse_part, metavar="I/N", help="Label one share and do not publish; see the examples."
 )
@@ -173,8 +168,12 @@ def command(**given: Any) -> None:
         std=options.std,
     )
     check_device(options.device)
+    from lpld_labels.rewriting.outputs import require_apart, sole_writer
+
+    require_apart(options.out, options.images)
     try:
-        result, classes = _build(options, recipe, choices)
+        with sole_writer(options.out, shared=options.part is not None):
+            result, classes = _build(options, recipe, choices)
     except KeyboardInterrupt:
         click.echo(
             f"stopped: finished batches are safe in {options.out}; run the same command again", err=True
@@ -261,6 +260,8 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
 
 
 def _show(options: Options, result: BuildResult, classes: int) -> None:
+    from lpld_labels.pool.sizes import pool_bytes
+
     manifest = result.manifest
     labelled = None if options.jobs > 1 else result.labelled
     if options.as_json:
@@ -272,21 +273,21 @@ def _show(options: Options, result: BuildResult, classes: int) -> None:
                 "image_classes": classes,
                 "batches": manifest.counts.batches if manifest else None,
                 "rows": manifest.counts.rows if manifest else None,
-                "bytes": sum(entry.bytes for entry in manifest.files) if manifest else None,
+                "bytes": pool_bytes(manifest) if manifest else None,
                 "content_digest": manifest.content_digest if manifest else None,
             }
         )
         return
     if manifest is None:
-        output().print(
+        stdout_console().print(
             f"labelled {result.labelled} batches, {result.found} were done; not published: "
             "run without --part when all parts are done",
             highlight=False,
         )
         return
     counts = manifest.counts
-    size = human_bytes(sum(entry.bytes for entry in manifest.files))
-    output().print(
+    size = human_bytes(pool_bytes(manifest))
+    stdout_console().print(
         f"{options.out}: {counts.batches} batches, {counts.rows} labels, {size}; "
         f"content {manifest.content_digest[:16]}",
         highlight=False,

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .console import human_bytes, output
+from .console import human_bytes, stdout_console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def show_report(lines: list[Line]) -> None:
             "" if line.pool_bytes is None else human_bytes(line.pool_bytes),
             f"{line.top1:.1%}",
         )
-    output().print(table)
+    stdout_console().print(table)
 
 
 def save_report(out: Path, lines: list[Line], seconds: float) -> None:

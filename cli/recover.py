@@ -52,7 +52,7 @@ class Options(NetworkOptions):
 
 @click.command("recover")
 @click.argument("out", type=click.Path(path_type=Path))
-@network_options("teacher")
+@network_options
 @click.option("--ipc", type=click.IntRange(1), required=True, help="Images per class.")
 @click.option("--method", type=click.Choice(get_args(Method)), default="lpld", show_default=True)
 @click.option(
@@ -105,6 +105,7 @@ class Options(NetworkOptions):
     "[default: about 100 images].",
 )
 @click.option(
+    "-b",
     "--batch-size",
     type=click.IntRange(1),
     help=f"Classes in a sre2l or cda batch [default: {RecoverSettings.batch_size}].",

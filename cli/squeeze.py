@@ -36,7 +36,7 @@ class Options(NetworkOptions):
 @click.command("squeeze")
 @click.argument("data", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@network_options("teacher")
+@network_options
 @click.option(
     "--views",
     type=click.Choice(get_args(Views)),
@@ -65,7 +65,9 @@ class Options(NetworkOptions):
     show_default=True,
     help="Of the moving average.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True)
+@click.option(
+    "-b", "--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True
+)
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Order and views of the images."
 )

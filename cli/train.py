@@ -11,7 +11,7 @@ import click
 
 from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS, preset_named
 
-from .console import output, print_json
+from .console import print_json, stdout_console
 from .progress import progress_bar
 from .teacher_options import check_device
 from .train_options import settings_options
@@ -62,7 +62,7 @@ def command(
       lpld-labels train pools/tiny --images syn/tiny --val tiny/val --preset tiny
       lpld-labels train pools/plus --images syn/in1k --preset imagenet1k-plus --student mobilenet_v2
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
-      lpld-labels train pools/in1k --images syn/in1k_ipc10 --sampling epoch-by-epoch
+      lpld-labels train pools/in1k --images syn/in1k_ipc10 --policy epoch-by-epoch
     """
     check_device(given["device"])
     settings = _settings(preset, given)
@@ -123,4 +123,4 @@ def _show(result: TrainResult, as_json: bool) -> None:
         )
         return
     score = "" if accuracy is None else f"top-1 {accuracy.top1:.2%}, top-5 {accuracy.top5:.2%}; "
-    output().print(f"{score}{result.steps} steps, student in {result.weights}", highlight=False)
+    stdout_console().print(f"{score}{result.steps} steps, student in {result.weights}", highlight=False)

@@ -67,7 +67,8 @@ def train_student(
     loader = pool_loader(
         pool,
         images_dir,
-        policy=settings.sampling,
+        batch_size=settings.batch_size,
+        policy=settings.policy,
         seed=settings.seed,
         batches_per_epoch=epoch_steps(settings, pool),
         normalised=False,

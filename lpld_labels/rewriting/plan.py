@@ -106,7 +106,7 @@ def plan_budget(
     minimum: float = DEFAULT_MINIMUM,
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
-    force: bool = False,
+    from_lossy: bool = False,
     progress: Progress | None = None,
 ) -> BudgetPlan:
     """Find the smallest prune ratio at which each codec setting fits the budget in bytes.
@@ -116,7 +116,7 @@ def plan_budget(
     minimum: share of the information at `temperature` that the recommended row must keep.
     progress: called with (done, total) settings.
     """
-    refuse_lossy(pool, force=force)
+    refuse_lossy(pool, accept=from_lossy)
     if not 0 < minimum < 1:
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
     names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))

@@ -257,10 +257,23 @@ class Coverage:
             keys = _packed(table["epoch"].to_numpy(), table["batch"].to_numpy())
             images = table["image"].to_numpy()[np.isin(keys, kept_keys)]
             seen += np.bincount(images, minlength=len(seen))
+        return Coverage._counted(pool, seen, epochs=len(np.unique(index.epochs[plan.kept])))
+
+    @staticmethod
+    def of_pool(pool: PoolReader) -> Coverage:
+        """Count images and classes of all views of a pool; reads one small view column."""
+        seen = np.zeros(len(pool.images), np.int64)
+        for table in pool.view_tables(["image"]):
+            seen += np.bincount(table["image"].to_numpy(), minlength=len(seen))
+        return Coverage._counted(pool, seen, epochs=pool.manifest.counts.epochs)
+
+    @staticmethod
+    def _counted(pool: PoolReader, seen: np.ndarray[Any, Any], *, epochs: int) -> Coverage:
+        """seen: int64 [images], views of each."""
         present = np.unique(pool.images.classes)
         per_class = np.bincount(pool.images.classes, weights=seen)[present]
         return Coverage(
-            epochs=len(np.unique(index.epochs[plan.kept])),
+            epochs=epochs,
             images=int((seen > 0).sum()),
             all_images=len(seen),
             classes=int((per_class > 0).sum()),

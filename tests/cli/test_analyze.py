@@ -11,7 +11,7 @@ from PIL import Image
 from tests.lpld_core.networks import noisy_folder
 
 Cli = Callable[..., Result]
-MODEL = ("--model", "tests.lpld_core.networks:tiny_net", "--model-weights", "random", "--size", "8")
+MODEL = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def test_a_line_comes_every_half_minute_with_rate_and_time_left() -> None:
     progress = ProgressLines("labelling", write=lines.append, clock=clock)
     for step in range(1, 10):
         clock.now += 10
-        progress.update(10 * step, 300)
+        progress(10 * step, 300)
     progress.finish()
     assert SECONDS_BETWEEN_LINES == 30
     assert lines == [
@@ -35,9 +35,9 @@ def test_a_line_comes_every_half_minute_with_rate_and_time_left() -> None:
 def test_work_that_is_taken_up_again_does_not_look_fast() -> None:
     clock, lines = Clock(), list[str]()
     progress = ProgressLines("labelling", write=lines.append, clock=clock)
-    progress.update(900, 1000)
+    progress(900, 1000)
     clock.now += 50
-    progress.update(910, 1000)
+    progress(910, 1000)
     assert lines == ["labelling: 910/1000 (91 %), 0.2/s, 8 min left"]
 
 
@@ -45,7 +45,7 @@ def test_short_work_says_nothing() -> None:
     clock, lines = Clock(), list[str]()
     progress = ProgressLines("copying", write=lines.append, clock=clock)
     clock.now += 20
-    progress.update(5, 5)
+    progress(5, 5)
     progress.finish()
     assert lines == []
 

@@ -49,7 +49,7 @@ def test_train_writes_a_student_and_a_log(pool: Path, images: Path, tmp_path: Pa
 def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "run"
     options = ("--epochs", 1, "--loss", "mse+gt", "--gamma", 0.3, "--optimizer", "sgd", "--lr", 0.01)
-    more = ("--schedule", "smoothed-cosine", "--warm-up-epochs", 0.5, "--label-smoothing", 0.1)
+    more = ("--schedule", "smoothed-cosine", "--warmup-epochs", 0.5, "--label-smoothing", 0.1)
     result = cli("train", pool, "--images", images, "--out", out, *STUDENT, *options, *more)
     assert result.exit_code == 0, result.output
     assert "3 steps" in result.stdout
