@@ -89,10 +89,15 @@ def _forget_earlier(out: Path) -> None:
     """Remove what an earlier demo wrote, and nothing else."""
     import shutil
 
+    from lpld_core.unfinished import unfinished_beside
+
     names = ["digits", *METHODS]
     names += [f"{kind}_{s}_{r}x" for kind in ("pool", "student") for s in RATIOS for r in RATIOS[s]]
     for name in names:
         shutil.rmtree(out / name, ignore_errors=True)
+    for name in ("teacher", "hard_labels", "statistics"):
+        (out / f"{name}.safetensors").unlink(missing_ok=True)
+        shutil.rmtree(unfinished_beside(out / f"{name}.safetensors"), ignore_errors=True)
 
 
 def _digits(out: Path) -> DigitFolders:

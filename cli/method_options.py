@@ -35,6 +35,11 @@ network_options = together(
     device_options,
 )
 """--teacher, --teacher-weights, --size, --mean, --std, --device and --threads."""
+val_by_order_option = click.option(
+    "--val-by-order",
+    is_flag=True,
+    help="The class folders of --val may have other names: they come in the same order.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -11,13 +12,18 @@ import click
 from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
 
 from .console import human_bytes, print_json
-from .method_options import NetworkOptions, network_options
+from .image_notes import look_over
+from .method_options import NetworkOptions, network_options, val_by_order_option
 from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.class_statistics.statistics import ClassStatistics
     from lpld_core.class_statistics.update_bound import UpdateBound
+    from lpld_core.images.real_images import RealFolder
     from lpld_core.teachers.teacher import LoadedTeacher
+
+MOMENTS = "moments.safetensors"
+"""File for what is gathered, in the directory of unfinished work beside OUT."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,7 @@ class Options(NetworkOptions):
     train_teacher: bool
     epochs: int | None
     val: Path | None
+    val_by_order: bool
     as_json: bool
 
 
@@ -78,12 +85,14 @@ class Options(NetworkOptions):
 )
 @click.option("--epochs", type=click.IntRange(1), help="Of --train-teacher [default: 30].")
 @click.option("--val", type=click.Path(path_type=Path), help="Image folder to measure a trained teacher on.")
+@val_by_order_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(**given: Any) -> None:
     """Take class-wise BatchNorm statistics of a teacher on DATA and save them as OUT.
 
     DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
     classes. The paper's bound says how many a moving average needs; exact moments need no such thing.
+    Run the same command again after a crash or Ctrl-C: it goes on where it was.
 
     \b
     Examples:
@@ -96,42 +105,75 @@ def command(**given: Any) -> None:
     options = Options(settings=settings, **given)
     _check(options)
     options.prepare_machine()
-    from lpld_core.class_statistics.squeeze import folder_bound, squeeze_folder
+    look_over(options.data)
+    try:
+        _squeeze(options)
+    except KeyboardInterrupt:
+        click.echo("stopped: what is done is safe; run the same command again", err=True)
+        raise
+
+
+def _squeeze(options: Options) -> None:
+    """Train the teacher if asked for, gather, save, show."""
+    from lpld_core.class_statistics.squeeze import finished_squeeze, folder_bound, squeeze_folder
     from lpld_core.images.real_images import RealFolder
+    from lpld_core.networks.batchnorm import batchnorm_layers
+    from lpld_core.unfinished import unfinished_beside, workplace
 
     folder = RealFolder.open(options.data)
-    bound = folder_bound(folder, settings)
-    accuracy = _train(options) if options.train_teacher else None
-    teacher = options.load(classes=folder.classes)
-    with progress_bar("squeezing images") as progress:
-        statistics = squeeze_folder(teacher, folder, settings, progress=progress)
-    statistics.save(options.out)
+    bound = folder_bound(folder, options.settings)
+    training = _training(options, folder) if options.train_teacher else None
+    teacher = None if training is not None else options.load(classes=folder.classes)
+    if teacher is not None:
+        batchnorm_layers(teacher.model, name=f"teacher {options.network}")
+    # Nothing is written before this line.
+    with workplace(unfinished_beside(options.out)) as place:
+        accuracy = None if training is None else training()
+        teacher = teacher or options.load(classes=folder.classes)
+        statistics = finished_squeeze(options.out, teacher, folder, options.settings)
+        if statistics is None:
+            with progress_bar("squeezing images") as progress:
+                statistics = squeeze_folder(
+                    teacher, folder, options.settings, unfinished=place / MOMENTS, progress=progress
+                )
+            statistics.save(options.out, within=place)
+        else:
+            click.echo(f"{options.out} is there already, from the same squeeze", err=True)
     _show(options, teacher, statistics, bound, accuracy)
 
 
 def _check(options: Options) -> None:
     """Refuse options that contradict each other, before anything is read."""
+    if options.val_by_order and options.val is None:
+        raise click.UsageError("--val-by-order goes with --val")
     if not options.train_teacher:
         if options.epochs is not None or options.val is not None:
             raise click.UsageError("--epochs and --val go with --train-teacher")
         return
     if options.weights in ("DEFAULT", "random"):
         raise click.UsageError("--train-teacher needs --teacher-weights FILE, the file to write")
-    if Path(options.weights).exists():
-        raise click.UsageError(f"{options.weights} exists: leave out --train-teacher to use it")
+    if Path(options.weights).absolute() == options.out.absolute():
+        raise click.UsageError("OUT and --teacher-weights are the same file")
 
 
-def _train(options: Options) -> float | None:
-    """Train the teacher and save it; return its accuracy on --val."""
-    from dataclasses import replace
-
+def _training(options: Options, folder: RealFolder) -> Callable[[], float | None]:
+    """Return what trains the teacher, saves it and gives its accuracy on --val; all inputs are checked."""
     from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD
     from lpld_core.training.evaluate import ValidationSet
-    from lpld_core.training.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
+    from lpld_core.training.train_teacher import (
+        TEACHER_RECIPE,
+        TeacherJob,
+        check_network,
+        train_teacher,
+        trained_by,
+    )
 
+    weights = Path(options.weights)
+    if weights.exists() and trained_by(weights) is None:
+        raise click.UsageError(f"{options.weights} exists: leave out --train-teacher to use it")
     side = options.size or 64
     job = TeacherJob(
-        out=Path(options.weights),
+        out=weights,
         network=options.network,
         size=(side, side),
         recipe=replace(TEACHER_RECIPE, epochs=options.epochs or TEACHER_RECIPE.epochs),
@@ -139,13 +181,22 @@ def _train(options: Options) -> float | None:
         std=options.std or IMAGENET_STD,
         seed=options.settings.seed,
     )
-    validation = None if options.val is None else ValidationSet(options.val, size=job.size)
-    with progress_bar("training the teacher") as progress:
-        found = train_teacher(
-            options.data, job, validation=validation, device=options.device, progress=progress
-        )
-    click.echo(f"teacher saved as {options.weights}", err=True)
-    return None if found is None else found.top1
+    check_network(job, folder.classes)
+    validation = None
+    if options.val is not None:
+        look_over(options.val)
+        validation = ValidationSet(options.val, size=job.size, by_order=options.val_by_order)
+        validation.require_classes(folder.classes, folder.class_names)
+
+    def train() -> float | None:
+        with progress_bar("training the teacher") as progress:
+            found = train_teacher(
+                options.data, job, validation=validation, device=options.device, progress=progress
+            )
+        click.echo(f"teacher saved as {options.weights}", err=True)
+        return None if found is None else found.top1
+
+    return train
 
 
 def _show(

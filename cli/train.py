@@ -12,19 +12,22 @@ import click
 from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS, preset_named
 
 from .console import print_json, stdout_console
+from .image_notes import look_over
+from .method_options import val_by_order_option
 from .progress import progress_bar
 from .teacher_options import check_device
 from .train_options import settings_options
 
 if TYPE_CHECKING:
     from lpld_core.training.settings import TrainSettings
-    from lpld_core.training.student import TrainResult
+    from lpld_core.training.student import RunFacts, TrainResult
 
 
 @click.command("train")
 @click.argument("pool")
 @click.option("--images", type=click.Path(path_type=Path), required=True, help="The labelled image folder.")
 @click.option("--val", type=click.Path(path_type=Path), help="Image folder to measure accuracy on.")
+@val_by_order_option
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Directory of the run [default: POOL's name + -student]."
 )
@@ -41,6 +44,7 @@ def command(
     pool: str,
     images: Path,
     val: Path | None,
+    val_by_order: bool,
     out: Path | None,
     preset: str,
     threads: int | None,
@@ -50,7 +54,7 @@ def command(
     """Train a student from POOL and the images it labels.
 
     Label batches are drawn from the pool until the step budget is used, however few it holds. Run
-    the same command again after a crash: it goes on from the last saved epoch to the same weights.
+    the same command again after a crash: it goes on from where it last saved to the same weights.
     The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
 
     A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
@@ -64,13 +68,15 @@ def command(
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
       lpld-labels train pools/in1k --images syn/in1k_ipc10 --policy epoch-by-epoch
     """
+    if val_by_order and val is None:
+        raise click.UsageError("--val-by-order goes with --val")
     check_device(given["device"])
     settings = _settings(preset, given)
     out = out or Path(f"{Path(pool.rstrip('/')).name}-student")
     try:
-        result = _train(pool, images, val, out, settings, threads)
+        result = _train(pool, images, (val, val_by_order), out, settings, threads)
     except KeyboardInterrupt:
-        click.echo(f"stopped: the last saved epoch is safe in {out}; run the same command again", err=True)
+        click.echo(f"stopped: what is done is safe in {out}; run the same command again", err=True)
         raise
     _show(result, as_json)
 
@@ -84,8 +90,14 @@ def _settings(preset: str, given: dict[str, Any]) -> TrainSettings:
 
 
 def _train(
-    pool: str, images: Path, val: Path | None, out: Path, settings: TrainSettings, threads: int | None
+    pool: str,
+    images: Path,
+    validation_folder: tuple[Path | None, bool],
+    out: Path,
+    settings: TrainSettings,
+    threads: int | None,
 ) -> TrainResult:
+    """Train; validation_folder: where it is, and whether its classes are told by their order."""
     import torch
 
     from lpld_core.training.evaluate import ValidationSet
@@ -93,11 +105,19 @@ def _train(
     from lpld_labels.pool.reader import PoolReader
 
     torch.set_num_threads(threads or os.cpu_count() or 1)
+    val, by_order = validation_folder
     with PoolReader(pool) as reader:
         augmentation = reader.header.augmentation
         size = (augmentation.output_height, augmentation.output_width)
-        validation = ValidationSet(val, size=size) if val else None
+        validation = None
+        if val is not None:
+            look_over(val)
+            validation = ValidationSet(val, size=size, by_order=by_order)
         with progress_bar("checking images") as checked, progress_bar("training steps") as progress:
+
+            def watch(facts: RunFacts) -> None:
+                progress.note(_doing(facts))
+
             return train_student(
                 reader,
                 images,
@@ -105,8 +125,15 @@ def _train(
                 settings,
                 validation=validation,
                 progress=progress,
+                watch=watch,
                 check_progress=checked,
             )
+
+
+def _doing(facts: RunFacts) -> str:
+    """Return how training is going, in a few words."""
+    text = f"loss {facts.loss:.4g}, lr {facts.learning_rate:.3g}"
+    return text if facts.accuracy is None else f"{text}, top-1 {facts.accuracy.top1:.1%}"
 
 
 def _show(result: TrainResult, as_json: bool) -> None:

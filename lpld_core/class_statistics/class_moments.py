@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lpld_core.networks.batchnorm import BatchNormLayer, image_sums
+from lpld_core.networks.weights import Tensors
 
 
 class BatchRows:
@@ -69,6 +70,20 @@ class ClassMoments(ABC):
         self.counts += torch.bincount(labels, minlength=len(self.counts))
         self._add(labels, means, squares)
 
+    def state(self) -> Tensors:
+        """Return what has been gathered."""
+        return {"counts": self.counts, **self._tables()}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Go on from what `state` returned."""
+        self.counts.copy_(tensors["counts"])
+        for name, table in self._tables().items():
+            table.copy_(tensors[name])
+
+    @abstractmethod
+    def _tables(self) -> Tensors:
+        """Return the tables by name; they are the ones in use."""
+
     @abstractmethod
     def _add(self, labels: Tensor, means: Tensor, squares: Tensor) -> None: ...
 
@@ -83,6 +98,9 @@ class ExactMoments(ClassMoments):
     def __init__(self, classes: int, shift: Tensor) -> None:
         super().__init__(classes, shift)
         self._means, self._squares = self._table(0.0), self._table(0.0)
+
+    def _tables(self) -> Tensors:
+        return {"means": self._means, "squares": self._squares}
 
     def _add(self, labels: Tensor, means: Tensor, squares: Tensor) -> None:
         self._means.index_add_(0, labels, means)
@@ -102,6 +120,9 @@ class RunningMoments(ClassMoments):
         super().__init__(classes, shift)
         self.momentum = momentum
         self._mean, self._variance = self._table(0.0), self._table(1.0)
+
+    def _tables(self) -> Tensors:
+        return {"mean": self._mean, "variance": self._variance}
 
     def _add(self, labels: Tensor, means: Tensor, squares: Tensor) -> None:
         present, row, images = torch.unique(labels, return_inverse=True, return_counts=True)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from lpld_core.class_statistics.settings import SqueezeSettings
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
 from lpld_core.class_statistics.update_bound import UpdateBound, update_bound
 from lpld_core.images.centre import centre_view
 from lpld_core.images.random_view import random_view
 from lpld_core.images.real_images import Pixels, RealFolder, labelled_batches, shuffled_rows
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_labels.errors import LabelPoolError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 
@@ -22,13 +27,17 @@ def squeeze_folder(
     folder: RealFolder,
     settings: SqueezeSettings | None = None,
     *,
+    unfinished: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ClassStatistics:
     """Return the class statistics of all images; order and views follow from the seed alone.
 
+    unfinished: file for what is gathered on the way; what is found there is gone on from.
     progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
+    job = squeeze_job(teacher, folder, settings)
+    kept = None if unfinished is None else UnfinishedMoments(unfinished, job)
 
     def report(done: int) -> None:
         if progress is not None:
@@ -36,20 +45,50 @@ def squeeze_folder(
 
     statistics = collect_statistics(
         teacher,
-        _batches(teacher, folder, settings),
+        _batches(teacher, folder, settings, 0 if kept is None else kept.batches),
         class_names=folder.class_names,
         update=settings.update,
         momentum=settings.momentum,
         progress=report,
+        unfinished=kept,
     )
-    return replace(statistics, views=settings.views, passes=settings.passes)
+    return replace(statistics, views=settings.views, passes=settings.passes, job=job)
+
+
+def squeeze_job(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> dict[str, Any]:
+    """Return what decides the statistics, as JSON values; images count by path and size."""
+    job: dict[str, Any] = json.loads(
+        json.dumps(
+            {
+                **asdict(settings),
+                "teacher": asdict(teacher.description),
+                "size": teacher.input_size,
+                "images": folder.listing_digest(),
+            }
+        )
+    )
+    return job
+
+
+def finished_squeeze(
+    path: Path, teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
+) -> ClassStatistics | None:
+    """Return the statistics of a file if they are what this very squeeze makes, else None."""
+    if not path.is_file():
+        return None
+    try:
+        found = ClassStatistics.load(path)
+    except LabelPoolError:
+        return None
+    return found if found.job == squeeze_job(teacher, folder, settings) else None
 
 
 def _batches(
-    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
+    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the normalised views float32 [B, 3, H, W] and labels int64 [B] of all passes."""
-    for number in range(settings.passes):
+    """Yield the normalised views float32 [B, 3, H, W] and labels int64 [B] of all passes but for `done`."""
+    per_pass = -(-len(folder) // settings.batch_size)
+    for number in range(done // per_pass, settings.passes):
 
         def show(row: int, image: Pixels, number: int = number) -> Tensor:
             if settings.views == "centre":
@@ -58,9 +97,10 @@ def _batches(
             draws = keyed_generator(settings.seed, Stream.SQUEEZE_VIEWS, number, row, 0)
             return random_view(image, teacher.input_size, draws)
 
+        first = max(0, done - number * per_pass) * settings.batch_size
         yield from labelled_batches(
             folder,
-            shuffled_rows(folder, settings.seed, number),
+            shuffled_rows(folder, settings.seed, number)[first:],
             show,
             mean=teacher.mean,
             std=teacher.std,

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
 from lpld_core.class_statistics.class_moments import BatchRows, ClassMoments, ExactMoments, RunningMoments
 from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
+from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher
@@ -21,8 +22,9 @@ from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.manifest import Teacher
 
 KIND = "class-statistics"
-VERSION = 2
-"""Version 2 says views and passes; what version 1 describes are centre views of one pass."""
+VERSION = 3
+"""Version 2 says views and passes; what version 1 describes are centre views of one pass. Version 3 says
+what decided the statistics, so that the same squeeze knows them again."""
 LabelledImages = Iterable[tuple[Tensor, Tensor]]
 """Batches of normalised images float [B, 3, H, W] and labels int64 [B]."""
 
@@ -42,6 +44,7 @@ class ClassStatistics:
 
     teacher: whose layers. class_names: folder names in class order. counts: int64 [classes], views seen.
     update, views, passes: see SqueezeSettings. momentum: of ema, else None.
+    job: what decided them (see `squeeze_job`), as JSON values; None where that is not known.
     """
 
     teacher: Teacher
@@ -52,6 +55,7 @@ class ClassStatistics:
     momentum: float | None
     views: Views = "centre"
     passes: int = 1
+    job: dict[str, Any] | None = None
 
     @property
     def classes(self) -> int:
@@ -71,8 +75,8 @@ class ClassStatistics:
                 state.update(tensor.contiguous().numpy().data)
         return state.hexdigest()
 
-    def save(self, path: str | Path) -> None:
-        """Write everything as one safetensors file, atomically."""
+    def save(self, path: str | Path, *, within: Path | None = None) -> None:
+        """Write everything as one safetensors file, atomically; within: see `write_atomically`."""
         tensors = {"counts": self.counts}
         for layer in self.layers:
             tensors[f"{layer.name}.mean"] = layer.mean
@@ -92,8 +96,9 @@ class ClassStatistics:
             "momentum": self.momentum,
             "views": self.views,
             "passes": self.passes,
+            "job": self.job,
         }
-        save_weights(path, tensors, about)
+        save_weights(path, tensors, about, within=within)
 
     @staticmethod
     def load(path: str | Path) -> ClassStatistics:
@@ -130,11 +135,13 @@ def collect_statistics(
     update: Update = "exact",
     momentum: float = 0.1,
     progress: Callable[[int], None] | None = None,
+    unfinished: UnfinishedMoments | None = None,
 ) -> ClassStatistics:
     """Run the batches through the teacher once and return the statistics of every class.
 
     update: "exact", the moments over all batches; or "ema", the paper's moving average (which depends
     on the order of the batches). progress: called with the number of images done after each batch.
+    unfinished: where moments are kept on their way; `batches` are those it does not have yet.
     """
     SqueezeSettings(update=update, momentum=momentum)  # refuses what neither is
     if len(class_names) != teacher.classes:
@@ -151,12 +158,16 @@ def collect_statistics(
         moments = ExactMoments(teacher.classes, rows.shift)
     else:
         moments = RunningMoments(teacher.classes, rows.shift, momentum)
-    done = 0
+    if unfinished is not None:
+        rows.reached |= unfinished.restore(moments)
+    done = int(moments.counts.sum())
     with watched_inputs(layers, rows.watch), torch.inference_mode():
         for images, labels in batches:
             teacher.model(images.to(rows.shift.device))
             moments.add(labels.to(rows.shift.device), *rows.take(len(labels)))
             done += len(labels)
+            if unfinished is not None:
+                unfinished.passed_batch(moments, rows.reached)
             if progress is not None:
                 progress(done)
     counts = moments.counts.cpu()
@@ -231,6 +242,7 @@ def _parse(file: WeightsFile) -> ClassStatistics:
         momentum=reader.optional("momentum", reader.number),
         views="centre" if version == 1 else cast("Views", reader.text("views", choices=get_args(Views))),
         passes=1 if version == 1 else reader.integer("passes", minimum=1),
+        job=None if version < 3 else reader.optional("job", reader.mapping),
     )
     reader.finish()
     return statistics

@@ -6,6 +6,7 @@ needed first.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
-from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
+from lpld_labels.replay.decoding import decode_image
+from lpld_labels.replay.image_folder import class_names, list_images, read_file
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
@@ -65,6 +67,13 @@ class RealFolder:
     def rows_of(self, label: int) -> npt.NDArray[np.int64]:
         """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
+
+    def listing_digest(self) -> str:
+        """Return the hex SHA-256 over path and size of every image; none is opened."""
+        state = hashlib.sha256()
+        for path in self.paths:
+            state.update(f"{path}:{(self.root / path).stat().st_size}\n".encode())
+        return state.hexdigest()
 
     def decode(self, row: int) -> Pixels:
         """Return one image as uint8 [H, W, 3]."""

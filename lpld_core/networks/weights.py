@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ Tensors = dict[str, torch.Tensor]
 
 METADATA_KEY = "lpld-labels"
 """The one safetensors metadata entry this project writes: a JSON object."""
+_GLOBAL = re.compile(r"(?:GLOBAL|global:?) ([\w.]+)")
+"""What torch says of a name in a checkpoint that it does not allow."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _HARMLESS = "num_batches_tracked"
 """A counter that no output depends on; old checkpoints lack it."""
@@ -47,7 +50,7 @@ def read_weights(path: str | Path) -> WeightsFile:
         raise InvalidArgumentError(
             "no such weights file", where=path, hint="give a safetensors file or a torch checkpoint"
         )
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" or _begins_as_safetensors(path):
         return _read_safetensors(path)
     try:
         with warnings.catch_warnings():
@@ -55,8 +58,24 @@ def read_weights(path: str | Path) -> WeightsFile:
             warnings.simplefilter("ignore", UserWarning)
             document = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise _not_weights(path, first_line(error)) from None
+        raise _not_weights(path, _why_unreadable(error)) from None
     return WeightsFile(path=path, tensors=_state_dict(document, path))
+
+
+def _why_unreadable(error: Exception) -> str:
+    """Say what is wrong with a torch file, without torch's advice on how to run what is in it."""
+    refused = _GLOBAL.search(str(error))
+    if refused:
+        return f"it asks for {refused.group(1)}, which is more than tensors; nothing of it was run"
+    if "weights_only" in str(error) or "Weights only" in str(error):
+        return "it is damaged, or holds more than tensors; nothing of it was run"
+    return first_line(error)
+
+
+def _begins_as_safetensors(path: Path) -> bool:
+    """Whether a file, whatever its name, has the beginning of one: a length, then a JSON object."""
+    with path.open("rb") as stream:
+        return stream.read(9)[8:] == b"{"
 
 
 def _read_safetensors(path: Path) -> WeightsFile:
@@ -102,11 +121,20 @@ def _not_weights(path: Path, reason: str) -> InvalidArgumentError:
     )
 
 
-def save_weights(path: str | Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors as safetensors, atomically, with `about` (JSON values) as metadata."""
+def save_weights(
+    path: str | Path,
+    tensors: Mapping[str, torch.Tensor],
+    about: Mapping[str, Any],
+    *,
+    within: Path | None = None,
+) -> None:
+    """Write tensors as safetensors, atomically, with `about` (JSON values) as metadata.
+
+    within: see `write_atomically`.
+    """
     ready = {name: value.detach().cpu().contiguous() for name, value in sorted(tensors.items())}
     metadata = {METADATA_KEY: json.dumps(dict(about), sort_keys=True, allow_nan=False)}
-    write_atomically(Path(path), save(ready, metadata))
+    write_atomically(Path(path), save(ready, metadata), within=within)
 
 
 def load_into(model: nn.Module, weights: WeightsFile) -> None:

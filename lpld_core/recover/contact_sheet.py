@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lpld_labels.pool.storage import write_atomically
 
 _GAP = 2
 _BACKGROUND = (255, 255, 255)
@@ -46,8 +45,8 @@ def contact_sheet(
     return sheet or Image.new("RGB", (1, 1), _BACKGROUND)
 
 
-def save_sheet(sheet: Image.Image, path: Path) -> None:
-    """Write a sheet as PNG, atomically."""
+def png_bytes(sheet: Image.Image) -> bytes:
+    """Return a sheet as a PNG file."""
     stream = io.BytesIO()
     sheet.save(stream, "PNG", optimize=True)
-    write_atomically(path, stream.getvalue())
+    return stream.getvalue()

@@ -1,12 +1,15 @@
 """The folder a recovery run fills: one directory per class, and recover.json that says what it is.
 
 An image file appears with its final name only when it is whole. So a group is finished when all its
-files are there, and no other bookkeeping is needed to resume or to share a run between processes.
+files are there, and no other bookkeeping is needed to resume or to share a run between processes. What is
+on its way lies in the hidden directory `.unfinished`, one place for each group, and goes with the last one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,10 @@ from torch import Tensor
 
 from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import ImageFiles
+from lpld_core.unfinished import LOCK, SUFFIX, brief, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import from_json, to_json
+from lpld_labels.pool.locks import in_use
 from lpld_labels.pool.storage import write_atomically, write_errors
 
 RECORD_FILE = "recover.json"
@@ -39,6 +44,7 @@ class RecoveredFolder:
         self.root = Path(root)
         self.class_names = tuple(class_names)
         self.files = files
+        self._unfinished = self.root / SUFFIX
         if list(class_names) != sorted(set(class_names)):
             raise InvalidArgumentError("class names are not sorted and distinct", where=self.root)
 
@@ -57,7 +63,24 @@ class RecoveredFolder:
             for label in group.classes:
                 (self.root / self.class_names[label]).mkdir(parents=True, exist_ok=True)
         for member, image in zip(group.members, pixels, strict=True):
-            write_atomically(self.path(*member), _encoded(image, self.files))
+            write_atomically(self.path(*member), _encoded(image, self.files), within=self.workplace(group))
+
+    def workplace(self, group: Group) -> Path:
+        """Return the directory for what is on its way of a group; see `workplace` of unfinished.py."""
+        return self._unfinished / f"{group.index:05d}"
+
+    def finish(self, sheet: bytes) -> Path:
+        """Leave the contact sheet, a PNG file, and delete what runs with other groups have left."""
+        path = self.root / CONTACT_SHEET_FILE
+        with workplace(self._unfinished / "sheet", wait=True) as place:
+            write_atomically(path, sheet, within=place)
+        with write_errors(self.root):
+            for path in sorted(self._unfinished.glob("*")) if self._unfinished.is_dir() else []:
+                if not in_use(path / LOCK):
+                    shutil.rmtree(path)
+            with contextlib.suppress(OSError):  # another process is still at work, and will do it
+                self._unfinished.rmdir()
+        return path
 
     def prepare(self, record: dict[str, Any]) -> None:
         """Leave the record in the folder; refuse a folder that a different run has begun to fill."""
@@ -66,13 +89,14 @@ class RecoveredFolder:
         path = self.root / RECORD_FILE
         if path.exists():
             _require_same_run(from_json(path.read_bytes(), where=str(path)), record, path)
-        elif any(entry.is_dir() for entry in self.root.iterdir()):
+        elif any(entry.is_dir() and entry.name != SUFFIX for entry in self.root.iterdir()):
             raise PoolConflictError(
                 f"the folder holds other directories and no {RECORD_FILE}",
                 where=self.root,
                 hint="choose an empty folder: every directory here counts as a class",
             )
-        write_atomically(path, to_json(record))
+        with workplace(self._unfinished / "record", wait=True) as place:
+            write_atomically(path, to_json(record), within=place)
 
 
 def _encoded(pixels: Tensor, files: ImageFiles) -> bytes:
@@ -93,15 +117,10 @@ def _require_same_run(found: Any, wanted: dict[str, Any], path: Path) -> None:
             raise PoolConflictError(
                 f"images of a different run are here: '{name}' differs",
                 where=path,
-                expected=_brief(wanted.get(name)),
-                got=_brief(found.get(name)),
+                expected=brief(repr(found.get(name))),
+                got=brief(repr(wanted.get(name))),
                 hint="choose another folder, or repeat the settings of that run to resume it",
             )
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.networks.batchnorm import batchnorm_layers
+from lpld_core.networks.weights import Tensors
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import RecoverSettings, StatisticsKind
+from lpld_core.recover.unfinished_group import UnfinishedGroup
 from lpld_core.recover.views import draw_noise, draw_view, show
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 
+_IMAGES, _ADAM = "images", "adam."
 _CHECK_EVERY = 25
 """Iterations between looks at the loss. NaN spreads through Adam's averages and stays, so none is missed."""
 
@@ -84,6 +87,21 @@ class GroupOptimiser:
         self.images = _starting_images(group, settings, like).requires_grad_()
         self._adam = torch.optim.Adam([self.images], lr=settings.learning_rate, betas=settings.betas)
 
+    def state(self) -> Tensors:
+        """Return all that the next iteration depends on."""
+        moments = {f"{_ADAM}{name}": value for name, value in self._adam.state[self.images].items()}
+        return {_IMAGES: self.images.detach(), **moments}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Go on from what `state` returned."""
+        with torch.no_grad():
+            self.images.copy_(tensors[_IMAGES])
+        moments = {
+            name.removeprefix(_ADAM): value for name, value in tensors.items() if name.startswith(_ADAM)
+        }
+        groups = self._adam.state_dict()["param_groups"]
+        self._adam.load_state_dict({"state": {0: moments}, "param_groups": groups})
+
     def losses(self, iteration: int) -> UnitLosses:
         """Return both losses of every unit, seen through the views of an iteration."""
         settings = self.settings
@@ -117,21 +135,31 @@ def recover_group(
     settings: RecoverSettings,
     *,
     progress: Callable[[int], None] | None = None,
+    unfinished: UnfinishedGroup | None = None,
 ) -> RecoveredGroup:
     """Optimise one group's images and return the last iterate.
 
-    progress: called with the number of iterations done after each. Raises ComputationError that names
+    progress: called with the number of iterations done after each. unfinished: where the images are kept
+    on their way; what is found there is gone on from. Raises ComputationError that names
     the class when values stop being finite, or what to lower when memory runs out.
     """
     last = settings.iterations - 1
     with memory_errors(settings):
         optimiser = GroupOptimiser(teacher, group, targets, settings)
-        for iteration in range(settings.iterations):
+        first = 0
+        found = None if unfinished is None else unfinished.load()
+        if found is not None:
+            first, state = found
+            optimiser.load_state(state)
+        for iteration in range(first, settings.iterations):
             losses = optimiser.losses(iteration)
             per_unit = losses.total(settings.alpha)
             if iteration % _CHECK_EVERY == 0 or iteration == last:
                 _refuse_not_finite(per_unit, group, iteration)
             optimiser.step(per_unit.sum(), iteration)
+            # Not after the last: its losses are reported, and they are not kept.
+            if unfinished is not None and iteration != last:
+                unfinished.save_if_due(iteration + 1, optimiser.state)
             if progress is not None:
                 progress(iteration + 1)
     images = optimiser.images.detach()

@@ -14,22 +14,25 @@ from torch import Tensor
 from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
-from lpld_core.recover.contact_sheet import contact_sheet, evenly, save_sheet
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RecoveredFolder, to_pixels
+from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
+from lpld_core.recover.folder import RecoveredFolder, to_pixels
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import Group
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings, RecoverSettings, Settings
+from lpld_core.recover.unfinished_group import UnfinishedGroup
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.unfinished import workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all)."""
+"""Called with (images done, images to make); an image in the middle of its steps is a part of one."""
 GroupSteps = Callable[[int], None]
 """Called with the steps of the present group that are done."""
+UNFINISHED_GROUP = "group.safetensors"
 _SHEET_CLASSES = 20
 _SHEET_IMAGES = 10
 _UNSAID = {"roll_direction": "both", "scoring": "whole"}
@@ -77,9 +80,10 @@ def recover_images(
     folder.prepare(_record(settings, teacher, folder, used))
     losses: list[tuple[float, float]] = []
 
-    def make(group: Group, steps: GroupSteps) -> Tensor:
+    def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
+        unfinished = UnfinishedGroup(place / UNFINISHED_GROUP, group)
         try:
-            made = recover_group(teacher, group, targets, settings, progress=steps)
+            made = recover_group(teacher, group, targets, settings, progress=steps, unfinished=unfinished)
         except ComputationError as error:
             raise _with_class_names(error, group, names) from None
         losses.append((made.cross_entropy, made.batchnorm))
@@ -101,7 +105,8 @@ def stitch_images(
     folder = _folder(out, real.class_names, settings, teacher)
     folder.prepare(_record(settings, teacher, folder, None))
 
-    def make(group: Group, steps: GroupSteps) -> Tensor:
+    def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
+        del place
         (label,) = group.classes
         return stitch_class(teacher, real, label, settings, progress=lambda done, total: steps(done))
 
@@ -132,7 +137,7 @@ def _fill(
     folder: RecoveredFolder,
     settings: Settings,
     steps_per_group: int,
-    make: Callable[[Group, GroupSteps], Tensor],
+    make: Callable[[Group, Path, GroupSteps], Tensor],
     losses: list[tuple[float, float]],
     *,
     part: Part | None,
@@ -141,37 +146,39 @@ def _fill(
     groups = settings.groups(len(folder.class_names))
     mine = (part or Part()).share(groups)
     missing = [group for group in mine if not folder.has(group)]
+    images = sum(len(group.members) for group in missing)
     start = time.monotonic()
-    for number, group in enumerate(missing):
+    before = 0
+    for group in missing:
 
-        def steps(done: int, before: int = number * steps_per_group) -> None:
+        def steps(done: int, before: int = before, count: int = len(group.members)) -> None:
             if progress is not None:
-                progress(before + done, len(missing) * steps_per_group)
+                progress(before + count * done // steps_per_group, images)
 
-        folder.save(group, make(group, steps))
+        with workplace(folder.workplace(group)) as place:
+            folder.save(group, make(group, place, steps))
+        before += len(group.members)
         log.info("group %d: %d images saved", group.index, len(group.members))
     complete = all(folder.has(group) for group in groups)
     return RunSummary(
         made_groups=len(missing),
         kept_groups=len(mine) - len(missing),
-        images=sum(len(group.members) for group in missing),
+        images=images,
         seconds=time.monotonic() - start,
         complete=complete,
-        contact_sheet=_save_sheet(folder, settings.ipc) if complete else None,
+        contact_sheet=_finish(folder, settings.ipc) if complete else None,
         cross_entropy=_mean([entry[0] for entry in losses]),
         batchnorm=_mean([entry[1] for entry in losses]),
     )
 
 
-def _save_sheet(folder: RecoveredFolder, ipc: int) -> Path:
-    path = folder.root / CONTACT_SHEET_FILE
+def _finish(folder: RecoveredFolder, ipc: int) -> Path:
     sheet = contact_sheet(
         folder.path,
         classes=evenly(len(folder.class_names), _SHEET_CLASSES),
         images=evenly(ipc, _SHEET_IMAGES),
     )
-    save_sheet(sheet, path)
-    return path
+    return folder.finish(png_bytes(sheet))
 
 
 def _mean(values: list[float]) -> float | None:

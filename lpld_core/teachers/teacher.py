@@ -15,7 +15,7 @@ from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
 
-__all__ = ["DEFAULT_WEIGHTS", "RANDOM_WEIGHTS", "LoadedTeacher", "load_teacher", "weights_digest"]
+__all__ = ["DEFAULT_WEIGHTS", "RANDOM_WEIGHTS", "LoadedTeacher", "load_teacher", "output_classes", "weights_digest"]
 
 DEFAULT_WEIGHTS = "DEFAULT"
 """The weights its makers publish."""
@@ -69,7 +69,7 @@ def load_teacher(
     model = network.module.to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
     expects = _override(network.preprocessing, input_size=input_size, mean=mean, std=std)
-    count = _output_classes(model, expects.input_size, name)
+    count = output_classes(model, expects.input_size, name)
     if classes is not None and count != classes:
         raise _wrong_classes(name, classes, count)
     description = Teacher(name=name, weights_digest=weights_digest(model), mean=expects.mean, std=expects.std)
@@ -132,7 +132,7 @@ def _three(field: str, values: Sequence[float]) -> tuple[float, ...]:
 
 
 @torch.inference_mode()
-def _output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
+def output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
     """Run one blank image through: the only way to know what any network gives back."""
     device = next(model.parameters()).device
     try:

@@ -15,10 +15,12 @@ from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.replay import normalise
-from lpld_labels.replay.image_folder import class_names, decode_image, list_images, read_file
+from lpld_labels.replay.decoding import decode_image
+from lpld_labels.replay.image_folder import class_names, list_images, read_file
 
 Progress = Callable[[int, int], None]
 BATCH = 128
+_SHOWN_NAMES = 12
 KEEP_BYTES = 2 * 1024**3
 """Views are kept between evaluations while they fit; larger sets are decoded every time."""
 
@@ -36,11 +38,21 @@ class ValidationSet:
     """The images of a folder as centre views of one size.
 
     size: height and width of a view. The class order is that of the folder.
+    by_order: class folders may have other names than those of the training images; their order counts.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, size: tuple[int, int], workers: int = 2) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        size: tuple[int, int],
+        workers: int = 2,
+        by_order: bool = False,
+    ) -> None:
         self.root = Path(root)
-        self.classes = len(class_names(root))
+        self.class_names = class_names(root)
+        self.classes = len(self.class_names)
+        self._by_order = by_order
         self._paths, labels = list_images(root)
         self._labels = torch.from_numpy(np.asarray(labels, np.int64))
         self._size = size
@@ -50,8 +62,11 @@ class ValidationSet:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def require_classes(self, classes: int) -> None:
-        """Refuse a folder whose class count is not the student's."""
+    def require_classes(self, classes: int, names: Sequence[str] | None = None) -> None:
+        """Refuse a folder whose classes are not those of the training.
+
+        names: of their folders, in order, where they are known.
+        """
         if self.classes != classes:
             raise InvalidArgumentError(
                 "validation folder and labels differ in their number of classes",
@@ -59,6 +74,16 @@ class ValidationSet:
                 expected=f"{classes} class folders",
                 got=self.classes,
             )
+        if names is None or self._by_order or list(names) == self.class_names:
+            return
+        first = next(n for n, name in enumerate(names) if name != self.class_names[n])
+        raise InvalidArgumentError(
+            f"class folders have other names than those of the training images, first class {first}",
+            where=self.root,
+            expected=_listed(names, first),
+            got=_listed(self.class_names, first),
+            hint="give the folder of the same classes, or say --val-by-order if they come in the same order",
+        )
 
     @torch.inference_mode()
     def accuracy(
@@ -101,3 +126,13 @@ class ValidationSet:
         paths = [self.root / path for path in self._paths[start : start + BATCH]]
         views = [centre_view(decode_image(read_file(path), where=path), self._size) for path in paths]
         return torch.stack(views).permute(0, 3, 1, 2)
+
+
+def _listed(names: Sequence[str], first: int) -> str:
+    """Return class names, of many those from a given one on."""
+    if len(names) <= _SHOWN_NAMES:
+        return ", ".join(names)
+    start = min(first, len(names) - _SHOWN_NAMES)
+    shown = ", ".join(names[start : start + _SHOWN_NAMES])
+    before, after = "... " if start else "", " ..." if start + _SHOWN_NAMES < len(names) else ""
+    return f"{before}{shown}{after} ({len(names)} in all)"

@@ -1,24 +1,37 @@
 """The directory of a training run: its log, its checkpoint and the finished network.
 
 log.jsonl                one JSON object per epoch
-checkpoint.safetensors   all that the next epoch depends on, and the run's settings
+checkpoint.safetensors   all that the next step depends on, and the run's settings
 student.safetensors      the finished network, self-describing: `load_teacher` can read it
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
-from lpld_labels.errors import PoolConflictError
+from lpld_core.training.trainer import EpochSoFar
+from lpld_core.unfinished import SUFFIX, Pace, require_same_job, sweep, workplace
 from lpld_labels.format.manifest import from_json
 from lpld_labels.pool.storage import write_atomically, write_errors
 
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 RESULT = "student.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """Where a run was: epochs done, and what was done of the next one; state: of trainer and loss."""
+
+    epochs_done: int
+    within: EpochSoFar | None
+    state: Tensors
 
 
 class TrainingRun:
@@ -28,38 +41,49 @@ class TrainingRun:
         self.directory = directory
         # Through JSON and back, so that tuples compare equal to the lists they become.
         self._settings: dict[str, Any] = json.loads(json.dumps(settings))
-        with write_errors(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._pace = Pace()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Have the directory for this process alone."""
+        with write_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        with workplace(self.directory / SUFFIX):
+            sweep(self.directory)
+            yield
 
     @property
     def result(self) -> Path:
         """Where the finished network is."""
         return self.directory / RESULT
 
-    def resume(self) -> tuple[int, Tensors] | None:
-        """Return (epochs done, trainer state) of an earlier run, or None; refuse other settings."""
+    def resume(self) -> Checkpoint | None:
+        """Return where an earlier run was, or None; refuse other settings."""
         path = self.directory / CHECKPOINT
         if not path.exists():
             return None
         file = read_weights(path)
-        self._require_same(file.about.get("settings", {}), path)
-        return int(file.about["epochs_done"]), file.tensors
+        require_same_job(
+            file.about.get("settings", {}), self._settings, what="another training run", where=path
+        )
+        within = file.about.get("within")
+        return Checkpoint(
+            epochs_done=int(file.about["epochs_done"]),
+            within=None if within is None else EpochSoFar(**within),
+            state=file.tensors,
+        )
 
-    def _require_same(self, found: dict[str, Any], path: Path) -> None:
-        for name in sorted(self._settings.keys() | found.keys()):
-            if self._settings.get(name) != found.get(name):
-                raise PoolConflictError(
-                    f"another training run is here: '{name}' differs",
-                    where=path,
-                    expected=found.get(name),
-                    got=self._settings.get(name),
-                    hint="finish it with its own settings, choose another directory, or delete this one",
-                )
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return self._pace.due()
 
-    def save(self, epochs_done: int, state: Tensors) -> None:
-        """Replace the checkpoint."""
+    def save(self, epochs_done: int, state: Tensors, *, within: EpochSoFar | None = None) -> None:
+        """Replace the checkpoint. within: what is done of the next epoch."""
         about = {"epochs_done": epochs_done, "settings": self._settings}
+        if within is not None:
+            about["within"] = asdict(within)
         save_weights(self.directory / CHECKPOINT, state, about)
+        self._pace.saved()
 
     def finish(self, tensors: Tensors, about: dict[str, Any]) -> None:
         """Write the finished network."""
@@ -70,7 +94,8 @@ class TrainingRun:
         path = self.directory / LOG
         if not path.exists():
             return []
-        lines = path.read_bytes().splitlines()
+        # A line without an end was being written when the run was killed.
+        lines = path.read_bytes().split(b"\n")[:-1]
         return [from_json(line, where=f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
     def keep_log_before(self, epoch: int) -> None:

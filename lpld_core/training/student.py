@@ -15,17 +15,28 @@ from lpld_core.training.evaluate import Accuracy, ValidationSet
 from lpld_core.training.losses import LossOf, StudentLoss, TrueClasses
 from lpld_core.training.run_directory import TrainingRun
 from lpld_core.training.settings import TrainSettings
-from lpld_core.training.trainer import EpochFacts, Trainer
+from lpld_core.training.trainer import EpochFacts, EpochSoFar, Trainer
 from lpld_labels.codecs.label_meaning import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.images import ImageTable
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import check_images
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
+Watch = Callable[["RunFacts"], None]
 
 SMALL_VIEWS_BELOW = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """How a run is doing: mean loss of the epoch so far, learning rate, and the last accuracy measured."""
+
+    loss: float
+    learning_rate: float
+    accuracy: Accuracy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +57,13 @@ def train_student(
     *,
     validation: ValidationSet | None = None,
     progress: Progress | None = None,
+    watch: Watch | None = None,
     check_progress: Progress | None = None,
 ) -> TrainResult:
     """Train until the budget is used: epochs x steps of an epoch, whatever the pool holds.
 
-    out: the run's directory (see run_directory.py).
+    out: the run's directory (see run_directory.py). watch: called with how it is doing after each step,
+    before `progress`.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
     _check(pool, settings, validation)
@@ -58,12 +71,10 @@ def train_student(
     loss = StudentLoss(
         settings, label_kind=pool.header.label_kind, kept=pool.manifest.codec.parameters.get("k")
     )
-    check_images(images_dir, pool.images, progress=check_progress)
     with seeded(settings.seed):
         model = network_source(settings.student or default_student(pool)).build(pool.classes).module
-    trainer = Trainer(model, settings)
+    check_images(images_dir, pool.images, progress=check_progress)
     run = TrainingRun(Path(out), {**settings.deciding(), "pool": pool.manifest.content_digest})
-    start = _resume(run, trainer, loss)
     loader = pool_loader(
         pool,
         images_dir,
@@ -75,30 +86,106 @@ def train_student(
         num_workers=settings.workers,
         cache_directory=settings.image_cache,
     )
-
-    def evaluate() -> Accuracy | None:
-        if validation is None or settings.mean is None or settings.std is None:
-            return None
-        return validation.accuracy(trainer.result, settings.mean, settings.std)
-
-    accuracy = evaluate() if start == settings.epochs else None
-    for epoch in range(start, settings.epochs):
-        last = epoch + 1 == settings.epochs
-        loss.start_epoch(epoch)
-        record = {"temperature": loss.temperature, "student_temperature": loss.student_temperature}
-        facts = _epoch(loader, trainer, loss, epoch, progress)
-        loss.end_epoch()
-        accuracy = evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
-        run.log(_record(epoch, facts, accuracy) | record)
-        if last or (epoch + 1) % settings.save_every == 0:
-            run.save(epoch + 1, {**trainer.state(), **loss.state()})
-    run.finish(trainer.result.state_dict(), _about(pool, settings))
+    training = _Training(Trainer(model, settings), loss, run, loader, validation, progress, watch)
+    with run.at_work():
+        start = training.resume()
+        accuracy = training.run(start)
+        run.finish(training.trainer.result.state_dict(), _about(pool, settings))
     return TrainResult(
         weights=run.result,
         accuracy=accuracy,
         steps=sum(record["steps"] for record in run.records()),
         resumed_from=start,
     )
+
+
+class _Training:
+    """The epochs of a run: train, evaluate, log, save."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        loss: StudentLoss,
+        run: TrainingRun,
+        loader: PoolLoader,
+        validation: ValidationSet | None,
+        progress: Progress | None,
+        watch: Watch | None,
+    ) -> None:
+        self.trainer, self._loss, self._run, self._loader = trainer, loss, run, loader
+        self._validation, self._progress, self._watch = validation, progress, watch
+        self._begin: EpochSoFar | None = None
+        self._accuracy: Accuracy | None = None
+
+    def resume(self) -> int:
+        """Go on from the checkpoint, if there is one; return how many epochs are done."""
+        found = self._run.resume()
+        if found is None:
+            self._run.keep_log_before(0)
+            return 0
+        self.trainer.load_state(found.state)
+        self._loss.load_state(found.state)
+        self._run.keep_log_before(found.epochs_done)
+        self._begin = found.within
+        return found.epochs_done
+
+    def run(self, start: int) -> Accuracy | None:
+        """Train the epochs that are left; return the accuracy at the end."""
+        settings = self.trainer.settings
+        if start == settings.epochs:
+            return self._evaluate()
+        for epoch in range(start, settings.epochs):
+            last = epoch + 1 == settings.epochs
+            self._loss.start_epoch(epoch)
+            record = {
+                "temperature": self._loss.temperature,
+                "student_temperature": self._loss.student_temperature,
+            }
+            facts = self._epoch(epoch)
+            self._loss.end_epoch()
+            measured = self._evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
+            self._accuracy = measured or self._accuracy
+            self._run.log(_record(epoch, facts, measured) | record)
+            if last or (epoch + 1) % settings.save_every == 0:
+                self._run.save(epoch + 1, {**self.trainer.state(), **self._loss.state()})
+        return self._accuracy
+
+    def _evaluate(self) -> Accuracy | None:
+        settings = self.trainer.settings
+        if self._validation is None or settings.mean is None or settings.std is None:
+            return None
+        return self._validation.accuracy(self.trainer.result, settings.mean, settings.std)
+
+    def _epoch(self, epoch: int) -> EpochFacts:
+        begin, self._begin = self._begin, None
+        self._loader.set_epoch(epoch)
+        steps = len(self._loader)
+        if begin is not None:
+            # A step is a label batch, and one process takes them all.
+            self._loader.load_state_dict(
+                {**self._loader.state_dict(), "done": begin.steps, "steps": begin.steps}
+            )
+
+        def after_step(so_far: EpochSoFar, rate: float) -> None:
+            # Never after the last step: what it leaves for the calibration is not in a checkpoint.
+            if so_far.steps < steps and self._run.due():
+                state = {**self.trainer.state_within(), **self._loss.state()}
+                self._run.save(epoch, state, within=so_far)
+            if self._watch is not None:
+                loss = so_far.loss_sum / max(so_far.images, 1)
+                self._watch(RunFacts(loss=loss, learning_rate=rate, accuracy=self._accuracy))
+            if self._progress is not None:
+                self._progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
+
+        return self.trainer.run_epoch(
+            epoch, self._batches(), steps=steps, begin=begin, after_step=after_step
+        )
+
+    def _batches(self) -> Iterator[tuple[torch.Tensor, LossOf]]:
+        device = self.trainer.device
+        for batch in self._loader:
+            truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
+            yield batch.images, self._loss.of(batch.labels.to(device), truth.to(device))
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
@@ -122,9 +209,19 @@ def epoch_steps(settings: TrainSettings, pool: PoolReader) -> int:
     return -(-images // rows)
 
 
+def image_class_names(images: ImageTable, classes: int) -> list[str] | None:
+    """Return the names of the class folders, or None where they do not stand for the labels' classes."""
+    names: dict[int, str] = {}
+    for path, label in zip(images.paths, images.classes.tolist(), strict=True):
+        folder, slash, _ = path.partition("/")
+        if not slash or names.setdefault(label, folder) != folder:
+            return None
+    return [names[label] for label in range(classes)] if len(names) == classes else None
+
+
 def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet | None) -> None:
     if validation is not None:
-        validation.require_classes(pool.classes)
+        validation.require_classes(pool.classes, image_class_names(pool.images, pool.classes))
     if settings.loss == "mse+gt" and int(pool.images.classes.max()) + 1 != pool.classes:
         raise InvalidArgumentError(
             "this loss needs the true classes, and the image folder has not as many as the labels",
@@ -133,40 +230,6 @@ def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet 
             got=int(pool.images.classes.max()) + 1,
             hint="train with the kl loss",
         )
-
-
-def _resume(run: TrainingRun, trainer: Trainer, loss: StudentLoss) -> int:
-    found = run.resume()
-    if found is None:
-        run.keep_log_before(0)
-        return 0
-    epoch, state = found
-    trainer.load_state(state)
-    loss.load_state(state)
-    run.keep_log_before(epoch)
-    return epoch
-
-
-def _epoch(
-    loader: PoolLoader, trainer: Trainer, loss: StudentLoss, epoch: int, progress: Progress | None
-) -> EpochFacts:
-    loader.set_epoch(epoch)
-    steps = len(loader)
-    all_steps = trainer.settings.epochs * steps
-
-    def batches() -> Iterator[tuple[torch.Tensor, LossOf]]:
-        for batch in loader:
-            if len(batch.labels) < 2:
-                continue  # BatchNorm cannot learn from a single view
-            truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
-            yield batch.images, loss.of(batch.labels.to(trainer.device), truth.to(trainer.device))
-
-    def report(done: int, total: int) -> None:
-        del total
-        if progress is not None:
-            progress(epoch * steps + done, all_steps)
-
-    return trainer.run_epoch(epoch, batches(), steps=steps, progress=report)
 
 
 def _record(epoch: int, facts: EpochFacts, accuracy: Accuracy | None) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,21 @@ from typing import Any
 import torch
 
 from lpld_core.images.rendering import rendered
+from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
-from lpld_core.networks.weights import save_weights
+from lpld_core.networks.weights import load_into, read_weights, save_weights
+from lpld_core.teachers.teacher import output_classes
 from lpld_core.training.evaluate import Accuracy, ValidationSet
 from lpld_core.training.losses import LossOf, mixed_cross_entropy, true_classes
 from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.run_directory import TrainingRun
 from lpld_core.training.settings import TrainSettings
-from lpld_core.training.trainer import Trainer
+from lpld_core.training.trainer import EpochSoFar, Trainer
+from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
-from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.image_folder import class_names, scan_image_folder
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -73,13 +78,15 @@ def train_teacher(
 ) -> Accuracy | None:
     """Train on the folder's own classes and save the weights; return the accuracy on `validation`.
 
+    Killed, the same call goes on from the last state that was saved, beside the file to write; where the
+    file is there already and of the same job, it is what is measured.
     images: the folder's table, if it was scanned already. `load_teacher(job.network,
     weights=job.out)` gives the result back with its size and normalisation.
     """
     table = images if images is not None else scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:
-        validation.require_classes(classes)
+        validation.require_classes(classes, class_names(images_dir))
     with seeded(job.seed):
         model = network_source(job.network).build(classes).module
     settings = replace(
@@ -87,22 +94,68 @@ def train_teacher(
     )
     trainer = Trainer(model, settings)
     store = ImageStore(images_dir, table)
-    steps = batches_per_epoch(len(table), job.views.batch_size)
-    for epoch in range(job.recipe.epochs):
-
-        def report(done: int, total: int, before: int = epoch * steps) -> None:
-            del total
-            if progress is not None:
-                progress(before + done, job.recipe.epochs * steps)
-
-        with closing(_batches(job, store, trainer, epoch, steps, workers)) as batches:
-            trainer.run_epoch(epoch, batches, steps=steps, progress=report)
-    save_weights(job.out, model.state_dict(), _about(job, classes))
+    about = _about(job, settings, table, classes)
+    with workplace(unfinished_beside(job.out)) as directory:
+        found = trained_by(job.out)
+        if found is None:
+            run = TrainingRun(directory, about["training"])
+            _train(job, trainer, store, run, workers=workers, progress=progress)
+            save_weights(job.out, model.state_dict(), about, within=directory)
+        else:
+            require_same_job(found, about["training"], what="another teacher", where=job.out)
+            load_into(model, read_weights(job.out))
     return None if validation is None else validation.accuracy(model, job.mean, job.std)
 
 
+def check_network(job: TeacherJob, classes: int) -> None:
+    """Refuse, before anything else, a network that cannot be squeezed or does not take images of this size."""
+    module = network_source(job.network).build(classes).module.eval()
+    output_classes(module, job.size, job.network)
+    batchnorm_layers(module, name=f"teacher {job.network}")
+
+
+def trained_by(weights: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what decided the training of a teacher, or None where the file was not made here."""
+    path = Path(weights)
+    if not path.exists():
+        return None
+    found: dict[str, Any] | None = read_weights(path).about.get("training")
+    return found
+
+
+def _train(
+    job: TeacherJob,
+    trainer: Trainer,
+    store: ImageStore,
+    run: TrainingRun,
+    *,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Train the epochs that are left; the state is kept after each, and now and then within one."""
+    steps = batches_per_epoch(len(store), job.views.batch_size)
+    found = run.resume()
+    if found is not None:
+        trainer.load_state(found.state)
+    start, within = (0, None) if found is None else (found.epochs_done, found.within)
+    for epoch in range(start, job.recipe.epochs):
+        begin = within if epoch == start else None
+
+        def after_step(so_far: EpochSoFar, rate: float, epoch: int = epoch) -> None:
+            del rate
+            if so_far.steps < steps and run.due():
+                run.save(epoch, trainer.state_within(), within=so_far)
+            if progress is not None:
+                progress(epoch * steps + so_far.steps, job.recipe.epochs * steps)
+
+        first = 0 if begin is None else begin.steps
+        with closing(_batches(job, store, trainer, epoch, range(first, steps), workers)) as batches:
+            trainer.run_epoch(epoch, batches, steps=steps, begin=begin, after_step=after_step)
+        run.save(epoch + 1, trainer.state())
+
+
 def _batches(
-    job: TeacherJob, store: ImageStore, trainer: Trainer, epoch: int, steps: int, workers: int
+    job: TeacherJob, store: ImageStore, trainer: Trainer, epoch: int, steps: range, workers: int
 ) -> Generator[tuple[torch.Tensor, LossOf], None, None]:
     augmentation = job.views.augmentation(job.size)
 
@@ -116,17 +169,23 @@ def _batches(
             batch_size=job.views.batch_size,
         )
 
-    keys = [BatchKey(epoch, batch) for batch in range(steps)]
+    keys = [BatchKey(epoch, batch) for batch in steps]
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
-            if views.rows < 2:
-                continue  # BatchNorm cannot learn from a single view
             truth = true_classes(views, store).to(trainer.device)
             loss = partial(mixed_cross_entropy, truth=truth, label_smoothing=job.recipe.label_smoothing)
             yield pixels, loss
 
 
-def _about(job: TeacherJob, classes: int) -> dict[str, Any]:
+def _about(job: TeacherJob, settings: TrainSettings, table: ImageTable, classes: int) -> dict[str, Any]:
+    """Return what the weights file says: the network, what it expects, and what decided its training."""
+    decided = {
+        **settings.deciding(),
+        "network": job.network,
+        "size": job.size,
+        "views": asdict(job.views),
+        "images": table.digest(),
+    }
     return {
         "network": job.network,
         "classes": classes,
@@ -135,4 +194,5 @@ def _about(job: TeacherJob, classes: int) -> dict[str, Any]:
             "mean": list(job.mean),
             "std": list(job.std),
         },
+        "training": json.loads(json.dumps(decided)),
     }

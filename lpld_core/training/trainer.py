@@ -1,7 +1,7 @@
 """The training loop's inside: a network, its optimizer and its schedule, one epoch at a time.
 
 Everything random in an epoch follows from (seed, epoch) and everything else is in `state`, so a run
-that stops after an epoch and goes on from its state ends with the same weights.
+that stops after any step and goes on from its state ends with the same weights.
 """
 
 from __future__ import annotations
@@ -25,9 +25,19 @@ from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 
-Progress = Callable[[int, int], None]
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
+_RANDOM, _DEVICE_RANDOM = "random", "random.device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSoFar:
+    """What was done of an epoch: steps and images, the sum of their losses, and the seconds it took."""
+
+    steps: int
+    images: int
+    loss_sum: float
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +49,10 @@ class EpochFacts:
     steps: int
     images: int
     seconds: float
+
+
+AfterStep = Callable[[EpochSoFar, float], None]
+"""Called with what is done of the epoch and the learning rate of the last step."""
 
 
 class Trainer:
@@ -54,6 +68,7 @@ class Trainer:
         self.model = model.to(self.device).to(memory_format=self._format)
         self._optimizer = _optimizer(self.model, settings)
         self._average = None if settings.ema is None else WeightAverage(self.model, settings.ema)
+        self._random: Tensors = {}
 
     @property
     def result(self) -> nn.Module:
@@ -66,24 +81,32 @@ class Trainer:
         batches: Iterable[tuple[torch.Tensor, LossOf]],
         *,
         steps: int,
-        progress: Progress | None = None,
+        begin: EpochSoFar | None = None,
+        after_step: AfterStep | None = None,
     ) -> EpochFacts:
         """Take one step per batch of (pixels [B, 3, H, W] with values 0..255, its loss).
 
-        steps: how many batches there are; the schedule needs to know in advance.
+        steps: how many batches the epoch has; the schedule needs to know in advance.
+        begin: what was done of it before the state was saved that `load_state` was given; `batches` are
+        the rest then. after_step: called with what is done so far and the learning rate.
         """
-        start = time.perf_counter()
+        before = begin or EpochSoFar(steps=0, images=0, loss_sum=0.0, seconds=0.0)
+        start = time.perf_counter() - before.seconds
         self.model.train()
-        total = torch.zeros((), dtype=torch.float64)
-        images = rate = 0.0
+        total, images, rate = before.loss_sum, before.images, 0.0
         with seeded(int(keyed_generator(self.settings.seed, Stream.TRAINING, epoch).random() * 2**53)):
-            for number, (pixels, loss_of) in enumerate(batches):
+            if begin is not None:
+                self._restore_random()
+            for number, (pixels, loss_of) in enumerate(batches, before.steps):
                 rate = self.settings.learning_rate * rate_factor(self.settings, epoch + number / steps)
-                total += self._step(pixels, loss_of, rate) * len(pixels)
-                images += len(pixels)
-                if progress is not None:
-                    progress(number + 1, steps)
-        loss = float(total) / max(images, 1)
+                if len(pixels) > 1:  # BatchNorm cannot learn from a single view
+                    total += float(self._step(pixels, loss_of, rate)) * len(pixels)
+                    images += len(pixels)
+                if after_step is not None:
+                    seconds = time.perf_counter() - start
+                    so_far = EpochSoFar(steps=number + 1, images=images, loss_sum=total, seconds=seconds)
+                    after_step(so_far, rate)
+        loss = total / max(images, 1)
         if not math.isfinite(loss):
             raise ComputationError(
                 f"training diverged in epoch {epoch}: the loss is {loss}", hint="lower the learning rate"
@@ -92,9 +115,15 @@ class Trainer:
             loss=loss,
             learning_rate=rate,
             steps=steps,
-            images=int(images),
+            images=images,
             seconds=time.perf_counter() - start,
         )
+
+    def _restore_random(self) -> None:
+        """Go on drawing where `state_within` was taken."""
+        torch.set_rng_state(self._random[_RANDOM])
+        if _DEVICE_RANDOM in self._random:
+            torch.cuda.set_rng_state(self._random[_DEVICE_RANDOM], self.device)
 
     def _step(self, pixels: torch.Tensor, loss_of: LossOf, rate: float) -> torch.Tensor:
         for group in self._optimizer.param_groups:
@@ -120,8 +149,16 @@ class Trainer:
                     tensors[f"{_OPTIMIZER}{index}.{field}"] = value
         return tensors if self._average is None else {**tensors, **self._average.state()}
 
+    def state_within(self) -> Tensors:
+        """Return all that the next step depends on; call it from `after_step`."""
+        tensors = {**self.state(), _RANDOM: torch.get_rng_state()}
+        if self.device.type == "cuda":
+            tensors[_DEVICE_RANDOM] = torch.cuda.get_rng_state(self.device)
+        return tensors
+
     def load_state(self, tensors: Tensors) -> None:
-        """Go on from what `state` returned, which may have been saved with other tensors."""
+        """Go on from what `state` or `state_within` returned, which may be saved with other tensors."""
+        self._random = {name: tensors[name] for name in (_RANDOM, _DEVICE_RANDOM) if name in tensors}
         self.model.load_state_dict(
             {name.removeprefix(_MODEL): value for name, value in tensors.items() if name.startswith(_MODEL)}
         )

@@ -1,14 +1,13 @@
 """Image folders: one directory per class, and the image table that describes them.
 
 The order is that of torchvision's ImageFolder (class directories sorted by name, files sorted
-within), so row numbers mean the same to both.
+within), so row numbers mean the same to both. What a system hides (names that begin with a dot, and the
+``__MACOSX`` that archives bring along) is neither a class nor an image.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,16 +17,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
 from lpld_labels.errors import ImageMismatchError, ImageReadError
 from lpld_labels.format.images import ImageTable
+from lpld_labels.replay.decoding import decode_image, image_size
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) after every image."""
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+ARCHIVE_REMAINS = "__MACOSX"
 DIGEST_BYTES = 16
 _AHEAD = 64
 _THREADS = min(8, os.cpu_count() or 1)
@@ -40,7 +39,7 @@ def class_names(root: str | os.PathLike[str]) -> list[str]:
     """Return the names of the class directories in class order."""
     try:
         with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name))
     except FileNotFoundError:
         raise ImageReadError("image folder does not exist", where=root) from None
     except OSError as error:
@@ -164,36 +163,43 @@ def image_digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:DIGEST_BYTES]
 
 
-def decode_image(data: bytes, *, where: Path) -> npt.NDArray[np.uint8]:
-    """Decode an image file to uint8 [H, W, 3], converted to RGB as torchvision's default loader does."""
-    with _readable(where), Image.open(io.BytesIO(data)) as image:
-        # A writable copy: torch warns of arrays that are not.
-        return np.array(image.convert("RGB"))
+def passed_over(root: str | os.PathLike[str]) -> list[str]:
+    """Return the relative POSIX paths of files in class folders that are no images by their names."""
+    folder = Path(root)
+    return [
+        path
+        for name in class_names(folder)
+        for path in _file_paths(folder, name)
+        if not path.lower().endswith(EXTENSIONS)
+    ]
 
 
-def image_size(data: bytes, *, where: Path) -> tuple[int, int]:
-    """Return width and height of an image file from its header."""
-    with _readable(where), Image.open(io.BytesIO(data)) as image:
-        width, height = image.size
-        return width, height
+def try_each_kind(root: str | os.PathLike[str], paths: Iterable[str]) -> None:
+    """Decode the first image of each kind (ending of its name), to know early of a kind that cannot be."""
+    first: dict[str, str] = {}
+    for path in paths:
+        first.setdefault(Path(path).suffix.lower(), path)
+    for path in first.values():
+        decode_image(read_file(Path(root) / path), where=Path(root) / path)
 
 
-@contextlib.contextmanager
-def _readable(where: Path) -> Iterator[None]:
-    """Turn what Pillow says of a bad file into one clear ImageReadError."""
-    try:
-        yield
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        problem = "not an image" if isinstance(error, UnidentifiedImageError) else f"broken image: {error}"
-        raise ImageReadError(problem, where=where, hint="replace or remove this file") from None
+def _file_paths(folder: Path, class_name: str) -> list[str]:
+    """Return the relative POSIX paths of a class's files, in ImageFolder order."""
+    paths = []
+    for directory, _, names in sorted(os.walk(folder / class_name, followlinks=True)):
+        below = Path(directory).relative_to(folder)
+        if not any(_hidden(part) for part in below.parts):
+            paths += [(below / name).as_posix() for name in sorted(names) if not _hidden(name)]
+    return paths
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == ARCHIVE_REMAINS
 
 
 def _image_paths(folder: Path, class_name: str) -> list[str]:
     """Return the relative POSIX paths of a class's images, in ImageFolder order."""
-    paths = []
-    for directory, _, names in sorted(os.walk(folder / class_name, followlinks=True)):
-        below = Path(directory).relative_to(folder)
-        paths += [(below / name).as_posix() for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
+    paths = [path for path in _file_paths(folder, class_name) if path.lower().endswith(EXTENSIONS)]
     for path in paths:
         if not _is_text(path):
             raise ImageReadError(

@@ -33,7 +33,8 @@ from lpld_labels.pool.storage import write_errors
 
 Pixels = npt.NDArray[np.uint8]
 
-MAGIC = b"lpld-labels pixels 1\n"
+MAGIC = b"lpld-labels pixels 2\n"
+"""Version 2: samples of 16 bits are scaled."""
 _FILLED = 1 << 32
 _PAGE = 4096
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.images import ImageTable
-from lpld_labels.replay.image_folder import Progress, decode_image, map_in_threads, read_image_file
+from lpld_labels.replay.decoding import decode_image
+from lpld_labels.replay.image_folder import Progress, map_in_threads, read_image_file
 from lpld_labels.replay.pixel_file import PixelFile
 
 Pixels = npt.NDArray[np.uint8]

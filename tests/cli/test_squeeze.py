@@ -69,12 +69,22 @@ def test_unsettled_averages_are_warned_of(cli: Cli, real: Path, tmp_path: Path) 
 def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
     network = ("--teacher", "small-resnet10:width=2", "--teacher-weights", tmp_path / "t.safetensors")
     training = ("--train-teacher", "--size", 16, "--epochs", 1, "--val", real)
+    others = noisy_folder(tmp_path / "val", classes=3, images=1)
+    (others / "class1").rename(others / "cat")
+    refused = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training[:-1], others)
+    assert refused.exit_code == 1
+    assert "expected class0, class1, class2, got cat, class0, class2" in refused.stderr
+    assert not (tmp_path / "t.safetensors.unfinished").exists()
     result = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training)
     assert result.exit_code == 0, result.output
     assert "teacher: top-1" in result.stdout
     again = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training)
-    assert again.exit_code == 2
-    assert "leave out --train-teacher" in again.stderr
+    assert again.exit_code == 0
+    assert "is there already, from the same squeeze" in again.stderr
+    assert again.stdout == result.stdout
+    other = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training, "--epochs", 2)
+    assert other.exit_code == 1
+    assert "another teacher is here: 'epochs' differs (expected 1, got 2)" in other.stderr
     # Its file says size and class count, and data of other classes is refused.
     assert cli("squeeze", real, tmp_path / "s.safetensors", *network).exit_code == 0
     two = noisy_folder(tmp_path / "two", classes=2, images=3)
@@ -91,7 +101,48 @@ def test_network_without_batchnorm_is_refused(cli: Cli, real: Path, tmp_path: Pa
     assert result.stderr.startswith(
         "error: teacher tests.lpld_core.networks:tiny_net_without_batchnorm has no"
     )
-    assert not (tmp_path / "s.safetensors").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_out_may_be_in_a_directory_to_come(cli: Cli, real: Path, tmp_path: Path) -> None:
+    """It was found missing after the whole pass."""
+    out = tmp_path / "new" / "deep" / "s.st"
+    result = cli("squeeze", real, out, *TINY)
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in out.parent.iterdir()] == ["s.st"]
+    assert ClassStatistics.load(out).classes == 3
+
+
+def test_out_that_cannot_be_is_told_before_any_work(cli: Cli, real: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    result = cli("squeeze", real, tmp_path / "file" / "s.safetensors", *TINY)
+    assert result.exit_code == 1
+    assert "part of the path is not a directory" in result.stderr
+    assert "squeezing" not in result.stderr
+
+
+def test_files_that_are_no_images_are_named(cli: Cli, tmp_path: Path) -> None:
+    root = noisy_folder(tmp_path / "real", classes=3, images=2)
+    for name in ("a.gif", "b.txt", "c.mp4", "d.txt"):
+        (root / "class1" / name).write_text("not an image")
+    result = cli("squeeze", root, tmp_path / "s.safetensors", *TINY)
+    assert result.exit_code == 0, result.output
+    assert "4 files" in result.stderr
+    assert "class1/a.gif, class1/b.txt, class1/c.mp4, ..." in result.stderr
+
+
+def test_a_network_that_cannot_be_trained_is_told_before_any_work(
+    cli: Cli, real: Path, tmp_path: Path
+) -> None:
+    weights = ("--teacher-weights", tmp_path / "t.safetensors", "--train-teacher", "--epochs", 1)
+    for name, message in (
+        ("resnet1888", "unknown network"),
+        ("tests.lpld_core.networks:tiny_net_without_batchnorm", "has no"),
+    ):
+        result = cli("squeeze", real, tmp_path / "s.safetensors", "--teacher", name, *weights)
+        assert result.exit_code == 1
+        assert message in result.stderr
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_class_without_images_is_named(cli: Cli, tmp_path: Path) -> None:

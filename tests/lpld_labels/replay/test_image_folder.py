@@ -11,11 +11,12 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from lpld_labels.errors import ImageMismatchError, ImageReadError
+from lpld_labels.replay.decoding import decode_image
 from lpld_labels.replay.image_folder import (
     check_images,
     class_names,
-    decode_image,
     list_images,
+    passed_over,
     read_file,
     scan_image_folder,
 )
@@ -61,15 +62,10 @@ def test_real_photos(shared_data: Path) -> None:
     check_images(root, table)
 
 
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "LA", "1", "CMYK", "I;16"])
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "LA", "1", "CMYK"])
 def test_images_become_rgb_as_with_torchvision(tmp_path: Path, mode: str) -> None:
-    levels = np.arange(48, dtype=np.uint16).reshape(6, 8) * 5
-    if mode == "I;16":
-        image = Image.fromarray(levels * 200)
-    else:
-        image = Image.fromarray(np.stack([levels, levels // 2, 255 - levels], 2).astype(np.uint8)).convert(
-            mode
-        )
+    levels = np.arange(48).reshape(6, 8) * 5
+    image = Image.fromarray(np.stack([levels, levels // 2, 255 - levels], 2).astype(np.uint8)).convert(mode)
     path = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
     image.save(path)
     ours = decode_image(read_file(path), where=path)
@@ -105,7 +101,7 @@ def test_empty_class(folder: Path) -> None:
 
 def test_file_that_is_no_image(folder: Path) -> None:
     (folder / "class1" / "fake.jpg").write_text("hello")
-    with pytest.raises(ImageReadError, match=r"class1/fake.jpg: not an image; replace or remove"):
+    with pytest.raises(ImageReadError, match=r"class1/fake.jpg: not an image .JPEG.*; replace or remove"):
         scan_image_folder(folder)
 
 
@@ -151,3 +147,23 @@ def test_check_names_the_missing_image(folder: Path) -> None:
     (folder / table.paths[3]).unlink()
     with pytest.raises(ImageMismatchError, match=r"class0/image03.png: image 3 .* is missing"):
         check_images(folder, table)
+
+
+def test_what_a_system_hides_is_no_class_and_no_image(folder: Path) -> None:
+    before = list_images(folder)
+    for name in (".ipynb_checkpoints", "__MACOSX"):
+        (folder / name).mkdir()
+        Image.new("RGB", (4, 4)).save(folder / name / "a.png")
+    (folder / "class0" / ".thumbnails").mkdir()
+    Image.new("RGB", (4, 4)).save(folder / "class0" / ".thumbnails" / "a.png")
+    (folder / "class0" / "._image00.png").write_bytes(b"resource fork")
+    assert class_names(folder) == ["class0", "class1", "class2"]
+    assert list_images(folder) == before
+    assert passed_over(folder) == []
+
+
+def test_other_files_in_class_folders_can_be_named(folder: Path) -> None:
+    (folder / "readme.txt").write_text("beside the classes")
+    (folder / "class2" / "notes.txt").write_text("not an image")
+    Image.new("RGB", (4, 4)).save(folder / "class0" / "moving.gif")
+    assert passed_over(folder) == ["class0/moving.gif", "class2/notes.txt"]
