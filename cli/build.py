@@ -17,8 +17,9 @@ from lpld_core.training.presets import (
     preset_named,
 )
 
-from .common_options import jobs_option
+from .common_options import FILE, FOLDER, jobs_option, json_option, overwrite_option
 from .console import human_bytes, print_json, stdout_console
+from .outputs import says_if_finished
 from .parameters import parse_part
 from .progress import progress_bar
 from .teacher_options import (
@@ -69,12 +70,13 @@ class Options:
     part: Part | None
     seal_seconds: float
     image_cache: Path | None
+    overwrite: bool
     as_json: bool
 
 
 @click.command("build")
-@click.argument("images", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("images", type=FOLDER)
+@click.argument("out", type=FILE)
 @teacher_options
 @click.option(
     "--preset",
@@ -136,7 +138,8 @@ class Options:
     show_default=True,
     help="How often finished work is made safe against a crash.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@overwrite_option
+@json_option("text")
 def command(**given: Any) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
@@ -168,11 +171,19 @@ def command(**given: Any) -> None:
         std=options.std,
     )
     check_device(options.device)
+    from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.rewriting.engine import require_free
     from lpld_labels.rewriting.outputs import require_apart, sole_writer
 
+    if options.overwrite and options.part is not None:
+        raise click.UsageError("--overwrite is for a whole build: it does not go with --part")
     require_apart(options.out, options.images)
+    require_free(options.out, lambda found: True, overwrite=options.overwrite)
     try:
-        with sole_writer(options.out, shared=options.part is not None):
+        with (
+            sole_writer(options.out, shared=options.part is not None),
+            says_if_finished(options.out / MANIFEST_FILE),
+        ):
             result, classes = _build(options, recipe, choices)
     except KeyboardInterrupt:
         click.echo(
@@ -209,7 +220,9 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
     from lpld_core.relabel.build import LabelJob, build_pool
     from lpld_core.relabel.jobs import Machine, label_in_processes
     from lpld_core.teachers.ensemble import load_ensemble
+    from lpld_labels.errors import ImageMismatchError, PoolConflictError
     from lpld_labels.replay.image_folder import class_names, scan_image_folder
+    from lpld_labels.rewriting.outputs import delete_pool
 
     classes = len(class_names(options.images))
     wanted_classes = None if options.fewer_classes else classes
@@ -236,27 +249,37 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
         image_cache=options.image_cache,
         replayable_by=options.replayable_by,
     )
-    with progress_bar("labelling batches") as progress:
-        if options.jobs > 1:
-            label_in_processes(
+
+    def label() -> BuildResult:
+        with progress_bar("labelling batches") as progress:
+            if options.jobs > 1:
+                label_in_processes(
+                    job,
+                    choices,
+                    table,
+                    classes=wanted_classes,
+                    jobs=options.jobs,
+                    machine=machine,
+                    progress=progress,
+                )
+            return build_pool(
                 job,
-                choices,
+                ensemble,
                 table,
-                classes=wanted_classes,
-                jobs=options.jobs,
-                machine=machine,
+                part=options.part,
+                publish=options.part is None,
+                workers=machine.workers,
                 progress=progress,
             )
-        result = build_pool(
-            job,
-            ensemble,
-            table,
-            part=options.part,
-            publish=options.part is None,
-            workers=machine.workers,
-            progress=progress,
-        )
-    return result, classes
+
+    try:
+        return label(), classes
+    except (PoolConflictError, ImageMismatchError):
+        # Told before anything is labelled: another pool is here, or unfinished work for one.
+        if not options.overwrite:
+            raise
+    delete_pool(options.out)
+    return label(), classes
 
 
 def _show(options: Options, result: BuildResult, classes: int) -> None:

@@ -22,6 +22,7 @@ from lpld_core.recover.settings import (
     method_settings,
 )
 
+from .common_options import json_option, overwrite_option
 from .console import print_json
 from .method_options import NetworkOptions, network_options
 from .parameters import parse_part
@@ -46,6 +47,7 @@ class Options(NetworkOptions):
     real: Path | None
     preset: PresetName | None
     part: Part | None
+    overwrite: bool
     as_json: bool
     settings: dict[str, Any]
 
@@ -146,7 +148,8 @@ class Options(NetworkOptions):
 @click.option(
     "--part", callback=parse_part, metavar="I/N", help="Make one share of the groups; see the examples."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@overwrite_option
+@json_option("text")
 def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     """Make images from what a teacher remembers and save them as the image folder OUT.
 
@@ -205,6 +208,12 @@ def _check(options: Options) -> None:
         )
     if options.method != "lpld" and kind == "class":
         raise click.UsageError(f"--method {options.method} has no class statistics to match")
+    from lpld_labels.rewriting.outputs import require_apart
+
+    inputs = [path for path in (options.real, options.statistics) if path is not None]
+    require_apart(options.out, *inputs)
+    if options.overwrite and options.part is not None:
+        raise click.UsageError("--overwrite is for a whole run: it does not go with --part")
 
 
 def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
@@ -227,6 +236,7 @@ def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSu
             settings=settings,
             real=RealFolder.open(options.real or ""),
             part=options.part,
+            overwrite=options.overwrite,
             progress=progress,
         )
     return recover_images(
@@ -236,6 +246,7 @@ def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSu
         statistics=None if options.statistics is None else ClassStatistics.load(options.statistics),
         class_names=None if options.real is None else class_names(options.real),
         part=options.part,
+        overwrite=options.overwrite,
         progress=progress,
     )
 

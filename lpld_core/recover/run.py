@@ -64,12 +64,14 @@ def recover_images(
     statistics: ClassStatistics | None = None,
     class_names: Sequence[str] | None = None,
     part: Part | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Optimise images from noise (lpld, sre2l, cda) and save them as an image folder.
 
     statistics: needed where settings ask for class statistics. class_names: directory names; those of
     the statistics or, without any, class numbers. Groups whose images are there already are passed over.
+    overwrite: delete the images of another run that are there.
     """
     if statistics is not None:
         statistics.check_teacher(teacher)
@@ -77,7 +79,7 @@ def recover_images(
     names = class_names or (statistics.class_names if statistics else default_names(teacher.classes))
     folder = _folder(out, names, settings, teacher)
     used = statistics if settings.statistics_kind == "class" else None
-    folder.prepare(_record(settings, teacher, folder, used))
+    folder.prepare(_record(settings, teacher, folder, used), overwrite=overwrite)
     losses: list[tuple[float, float]] = []
 
     def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
@@ -99,11 +101,12 @@ def stitch_images(
     settings: RdedSettings,
     real: RealFolder,
     part: Part | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Stitch images from crops of real ones (rded) and save them as an image folder."""
     folder = _folder(out, real.class_names, settings, teacher)
-    folder.prepare(_record(settings, teacher, folder, None))
+    folder.prepare(_record(settings, teacher, folder, None), overwrite=overwrite)
 
     def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
         del place

@@ -15,7 +15,14 @@ from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
 
-__all__ = ["DEFAULT_WEIGHTS", "RANDOM_WEIGHTS", "LoadedTeacher", "load_teacher", "output_classes", "weights_digest"]
+__all__ = [
+    "DEFAULT_WEIGHTS",
+    "RANDOM_WEIGHTS",
+    "LoadedTeacher",
+    "load_teacher",
+    "output_classes",
+    "weights_digest",
+]
 
 DEFAULT_WEIGHTS = "DEFAULT"
 """The weights its makers publish."""

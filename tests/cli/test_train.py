@@ -70,7 +70,7 @@ def test_lpqld_lets_temperatures_follow_the_epochs(
     assert log[0]["student_temperature"] == 1
     assert 0.01 <= log[1]["student_temperature"] <= 1
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
-    assert (settings["student_temperature"], settings["sampling"]) == ("calibrated", "shuffled")
+    assert (settings["student_temperature"], settings["policy"]) == ("calibrated", "shuffled")
 
 
 def test_a_normalisation_can_be_given(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:

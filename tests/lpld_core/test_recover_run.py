@@ -128,7 +128,7 @@ def test_folder_of_another_run_is_refused(
     summary = recover_images(teacher, tmp_path / "out", settings=regrouped, statistics=statistics)
     assert (summary.made_groups, summary.kept_groups) == (0, 1)
     (tmp_path / "foreign" / "holiday").mkdir(parents=True)
-    with pytest.raises(PoolConflictError, match="holds other directories"):
+    with pytest.raises(PoolConflictError, match="something is already here"):
         recover_images(teacher, tmp_path / "foreign", settings=SETTINGS, statistics=statistics)
 
 
