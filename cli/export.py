@@ -54,6 +54,11 @@ def command(
       lpld-labels export pool_40x labels_40x --format lpld
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
+    if top_k is not None and label_format not in ("lpqld", "fkd"):
+        raise click.UsageError("--top-k goes with --format lpqld or fkd")
+    if drop_incomplete and label_format != "lpld":
+        raise click.UsageError("--drop-incomplete goes with --format lpld")
+
     from lpld_labels.foreign.exporters import ExportOptions, export_pool
     from lpld_labels.pool.reader import PoolReader
 

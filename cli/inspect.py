@@ -123,6 +123,7 @@ def _weight(summary: PoolSummary) -> Table:
     for name, size in summary.bytes.components.items():
         per_row = f"{size / summary.rows:.2f}" if summary.rows else "-"
         table.add_row(COMPONENT_NAMES[name], human_bytes(size), per_row, f"{100 * size / total:.2f} %")
+    table.caption_justify = "left"
     table.caption = (
         f"{times_smaller(summary.ratio)} than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
         f"{times_smaller(summary.ratio_to_pickle_layout)} than one pickle per batch "

@@ -20,7 +20,7 @@ def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in facts:
-        table.add_row(name, escape(text))
+        table.add_row(name, escape(str(text)))
     return table
 
 
@@ -43,7 +43,8 @@ def fitted_table(
     """Return a table whose numbers are whole at the console's width; it says which columns had no room."""
     left = list(columns)
     table = _table(title, left, (), bold_row)
-    while console.measure(table).minimum > console.width and any(column.may_go for column in left):
+    unlimited = console.options.update(max_width=10_000)
+    while console.measure(table, options=unlimited).maximum > console.width and any(c.may_go for c in left):
         left.remove(max(left, key=lambda column: column.may_go))
         table = _table(title, left, [column for column in columns if column not in left], bold_row)
     return table
@@ -54,7 +55,13 @@ def _table(title: str, columns: Sequence[Column], gone: Sequence[Column], bold_r
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=escape(title) or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for column in columns:
         table.add_column(
             column.heading,

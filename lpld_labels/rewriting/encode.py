@@ -244,8 +244,11 @@ class Encoding:
     ) -> EncodeResult:
         """Return the pool that is there already, or write it; `rounds` may refuse before anything is."""
         with sole_writer(self.out):
-            # What cannot be made must not cost the pool that it was to replace.
-            first = rounds() if overwrite else None
+            first = None
+            if overwrite:
+                # What cannot be made must not cost the pool that it was to replace.
+                first = rounds()
+                self._judged(first.codec)
             found = published(self.out, is_ours, purpose=self.purpose, overwrite=overwrite)
             if found is not None:
                 return self.found(found)
