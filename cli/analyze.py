@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .common_options import FOLDER, json_option
 from .console import print_json, stdout_console
 from .method_options import NetworkOptions, network_options
 from .progress import progress_bar
@@ -30,8 +31,8 @@ class Options(NetworkOptions):
 
 
 @click.command("analyze")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--real", type=click.Path(path_type=Path), required=True, help="Image folder of real images.")
+@click.argument("folders", nargs=-1, required=True, type=FOLDER)
+@click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
 @network_options
 @click.option(
     "--real-per-class",
@@ -43,7 +44,7 @@ class Options(NetworkOptions):
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that choice.")
 @click.option("-b", "--batch-size", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option()
 def command(**given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.
 
@@ -102,7 +103,11 @@ def _show(options: Options, analysis: Analysis) -> None:
         return
     from rich.table import Table
 
-    table = Table(caption=f"Gaussian kernel of bandwidth {analysis.bandwidth:.4g}")
+    table = Table(
+        caption="similarity: lower is more diverse; MMD^2: lower is closer to the real images\n"
+        f"(Gaussian kernel of bandwidth {analysis.bandwidth:.4g})",
+        caption_justify="left",
+    )
     for heading in ("folder", "images", "similarity", "with self", "MMD^2"):
         table.add_column(heading, justify="left" if heading == "folder" else "right")
     for folder in analysis.folders:
@@ -129,20 +134,23 @@ def _plot(analysis: Analysis, path: Path) -> None:
         ) from None
     names = [folder.name for folder in analysis.folders]
     synthetic = [folder for folder in analysis.folders if folder.mmd_squared is not None]
-    figure = Figure(figsize=(2.5 + 1.6 * len(names), 3.2), layout="constrained")
+    # Bars that lie down leave long names room.
+    figure = Figure(figsize=(10, 1.6 + 0.35 * len(names)), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.bar(
+    left.barh(
         names,
         [folder.similarity.mean for folder in analysis.folders],
-        yerr=[folder.similarity.std for folder in analysis.folders],
+        xerr=[folder.similarity.std for folder in analysis.folders],
         color="tab:blue",
         capsize=4,
     )
-    left.set_title("similarity within classes")
-    right.bar(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
-    right.set_title("MMD$^2$ to real images")
+    left.set_title("similarity within classes (lower is more diverse)")
+    left.set_xlabel("cosine of features, mean and std over classes")
+    right.barh(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
+    right.set_title("MMD$^2$ to real images (lower is closer)")
+    right.set_xlabel("squared feature distance, Gaussian kernel")
     for axes in (left, right):
-        axes.tick_params(axis="x", rotation=20)
+        axes.invert_yaxis()
     try:
         figure.savefig(path, dpi=120)
     except (ValueError, OSError) as error:

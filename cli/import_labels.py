@@ -159,10 +159,10 @@ def command(
     if as_json:
         print_json(report.as_json())
     else:
-        _show(report)
+        _show(report, source, out)
 
 
-def _show(report: ImportReport) -> None:
+def _show(report: ImportReport, source: Path, out: str) -> None:
     size = f"{human_bytes(report.source_bytes)} -> {human_bytes(report.pool_bytes)}"
     rows = [
         ("format", report.format),
@@ -176,5 +176,5 @@ def _show(report: ImportReport) -> None:
     rows += [("[red]left out[/]", f"{hole.file}: {hole.why}") for hole in report.holes[:SHOWN_HOLES]]
     if len(report.holes) > SHOWN_HOLES:
         rows.append(("[red]left out[/]", f"and {len(report.holes) - SHOWN_HOLES} more (see --json)"))
-    rows += [("written", report.pool), ("content", report.content_digest)]
-    stdout_console().print(facts_table(f"Imported {report.source}", rows))
+    rows += [("written", out), ("content", report.content_digest)]
+    stdout_console().print(facts_table(f"Imported {source}", rows))

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 GroupSteps = Callable[[int], None]
 """Called with the steps of the present group that are done."""
 UNFINISHED_GROUP = "group.safetensors"
-_SHEET_CLASSES = 20
+_SHEET_CLASSES = 10
 _SHEET_IMAGES = 10
 _UNSAID = {"roll_direction": "both", "scoring": "whole"}
 """Settings that came later, and what older versions did: a record says them only where they differ."""
@@ -180,6 +180,7 @@ def _finish(folder: RecoveredFolder, ipc: int) -> Path:
         folder.path,
         classes=evenly(len(folder.class_names), _SHEET_CLASSES),
         images=evenly(ipc, _SHEET_IMAGES),
+        names=folder.class_names,
     )
     return folder.finish(png_bytes(sheet))
 
