@@ -14,6 +14,8 @@ from .method_options import NetworkOptions, network_options
 from .progress import progress_bar
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lpld_core.analysis import Analysis
 
 
@@ -83,7 +85,7 @@ def command(**given: Any) -> None:
         )
     _show(options, analysis)
     if options.plot is not None:
-        _plot(analysis, options.plot)
+        _save(draw(analysis), options.plot)
         click.echo(f"plot saved as {options.plot}", err=True)
 
 
@@ -122,8 +124,8 @@ def _show(options: Options, analysis: Analysis) -> None:
     stdout_console().print(table)
 
 
-def _plot(analysis: Analysis, path: Path) -> None:
-    """Draw similarity and MMD^2 as bars, folders side by side."""
+def draw(analysis: Analysis) -> Figure:
+    """Draw similarity and MMD^2 as bars, one folder below the other."""
     from lpld_labels.errors import InvalidArgumentError
 
     try:
@@ -135,8 +137,8 @@ def _plot(analysis: Analysis, path: Path) -> None:
     names = [folder.name for folder in analysis.folders]
     synthetic = [folder for folder in analysis.folders if folder.mmd_squared is not None]
     # Bars that lie down leave long names room.
-    figure = Figure(figsize=(10, 1.6 + 0.35 * len(names)), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(9, 1.8 + 0.35 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
     left.barh(
         names,
         [folder.similarity.mean for folder in analysis.folders],
@@ -144,13 +146,18 @@ def _plot(analysis: Analysis, path: Path) -> None:
         color="tab:blue",
         capsize=4,
     )
-    left.set_title("similarity within classes (lower is more diverse)")
+    left.set_title("similarity within classes\n(lower is more diverse)")
     left.set_xlabel("cosine of features, mean and std over classes")
     right.barh(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
-    right.set_title("MMD$^2$ to real images (lower is closer)")
+    right.set_title("MMD$^2$ to real images\n(lower is closer)")
     right.set_xlabel("squared feature distance, Gaussian kernel")
-    for axes in (left, right):
-        axes.invert_yaxis()
+    left.invert_yaxis()
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    from lpld_labels.errors import InvalidArgumentError
+
     try:
         figure.savefig(path, dpi=120)
     except (ValueError, OSError) as error:

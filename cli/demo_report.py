@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .console import human_bytes, stdout_console
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +67,11 @@ def save_report(out: Path, lines: list[Line], seconds: float) -> None:
     """Write table.json and accuracy.png."""
     document = {"seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
     (out / "table.json").write_text(json.dumps(document, indent=2) + "\n")
-    _plot(lines, out / "accuracy.png")
+    draw_report(lines).savefig(out / "accuracy.png", dpi=120)
 
 
-def _plot(lines: list[Line], path: Path) -> None:
+def draw_report(lines: list[Line]) -> Figure:
+    """Return the plot of accuracy against bytes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -76,19 +81,22 @@ def _plot(lines: list[Line], path: Path) -> None:
         pools = [line for line in stored if line.images == images]
         points = [(float(line.pool_bytes or 0), 100 * line.top1) for line in pools]
         axes.plot(*zip(*points, strict=True), "o-", color=f"C{number}", label=images)
-        # Above the points of one curve, below those of the next: curves that meet keep their labels apart.
-        offset = (0, 7) if number % 2 == 0 else (0, -14)
-        for line, point in zip(pools, points, strict=True):
-            axes.annotate(
-                f"{line.ratio}x", point, offset, textcoords="offset points", ha="center", color=f"C{number}"
-            )
     others = [line for line in lines if line.pool_bytes is None]
     for line, style in zip(others, ("--", ":"), strict=True):
         axes.axhline(100 * line.top1, linestyle=style, color="0.4", label=line.name)
-    axes.set(xscale="log", xlabel="pool on disk, kB (less is better)", ylabel="top-1 accuracy, %")
-    axes.xaxis.set_major_formatter(lambda value, position: f"{value / 1000:g}")
-    axes.xaxis.set_minor_formatter(lambda value, position: "")
-    axes.set_title("Digits, 10 images per class; 10x and 40x are prune ratios")
-    # Beside the axes: wherever the curves go, nothing is overprinted.
-    figure.legend(loc="outside right upper")
-    figure.savefig(path, dpi=120)
+    axes.set(xscale="log", xlabel="pool on disk, and its prune ratio", ylabel="top-1 accuracy, %")
+    axes.minorticks_off()
+    axes.set_xticks(*_size_ticks(stored))
+    axes.set_title("Label bytes (less is better) against accuracy: digits, 10 images per class", fontsize=11)
+    # Below the axes: wherever the curves go, nothing is overprinted.
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _size_ticks(stored: list[Line]) -> tuple[list[float], list[str]]:
+    """Return where pools of each ratio lie, and what to write there: they weigh nearly the same."""
+    places = []
+    for ratio in sorted({line.ratio or 1 for line in stored}):
+        sizes = [line.pool_bytes or 0 for line in stored if line.ratio == ratio]
+        places.append((sum(sizes) / len(sizes), ratio))
+    return [size for size, _ in places], [f"{human_bytes(size)}\n{ratio}x" for size, ratio in places]
