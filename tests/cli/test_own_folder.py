@@ -1,4 +1,7 @@
-"""The README's way from one's own folder to a student, run as it is written."""
+"""The README's way from one's own folder to a student, run as it is written.
+
+It takes the time of five programs that start torch and train: some twenty seconds of one core.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,12 @@ def test_five_commands_lead_to_a_student(tmp_path: Path, project: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        ["bash", "-e", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     for name in (
