@@ -31,8 +31,9 @@ unit: $(VENV)/.ready-test
 test-lowest: $(LOWEST)/.ready
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not timing"
 
-# Every file-system call of every command that writes pools: killed there, failed there, run again. And the
-# training process killed at 20 moments instead of 4: no worker may outlive it.
+# Every file-system call of every command that writes pools, statistics, images or students: killed there,
+# interrupted there, failed there, run again. And the training process killed at 20 moments instead of 4: no
+# worker may outlive it.
 kills: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.kills
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py

@@ -19,6 +19,7 @@ from lpld_core.training.presets import (
 
 from .common_options import FILE, FOLDER, jobs_option, json_option, overwrite_option
 from .console import human_bytes, print_json, stdout_console
+from .image_notes import look_over
 from .outputs import says_if_finished
 from .parameters import parse_part
 from .progress import progress_bar
@@ -134,7 +135,7 @@ class Options:
 @click.option(
     "--seal-seconds",
     type=click.FloatRange(0),
-    default=120.0,
+    default=45.0,
     show_default=True,
     help="How often finished work is made safe against a crash.",
 )
@@ -144,7 +145,12 @@ def command(**given: Any) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
     Run the same command again after a crash or Ctrl-C: finished batches are kept. Run it with a
-    smaller --ratio to grow a pool: only the difference is labelled.
+    smaller --ratio to grow a pool: only the difference is labelled. Two views are labelled in memory
+    before anything is written, so what cannot work is told at once.
+
+    Images are shown as their files store them: EXIF orientation is not applied. Samples of 16 bits are
+    scaled to 8; images of floating-point or 32-bit samples are refused. Files in class folders that are
+    no images by their names are passed over and named; hidden folders and __MACOSX are no classes.
 
     \b
     Examples:
@@ -217,14 +223,16 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
     """Scan, load, label, publish; return what was done and the number of image classes."""
     import torch
 
-    from lpld_core.relabel.build import LabelJob, build_pool
+    from lpld_core.relabel.build import LabelJob, build_pool, check_job
     from lpld_core.relabel.jobs import Machine, label_in_processes
     from lpld_core.teachers.ensemble import load_ensemble
+    from lpld_labels.codecs import codec_named
     from lpld_labels.errors import ImageMismatchError, PoolConflictError
-    from lpld_labels.replay.image_folder import class_names, scan_image_folder
+    from lpld_labels.replay.image_folder import scan_image_folder
     from lpld_labels.rewriting.outputs import delete_pool
 
-    classes = len(class_names(options.images))
+    codec_named(options.codec)  # a name that is none is told before the teacher is loaded
+    classes = len(look_over(options.images))
     wanted_classes = None if options.fewer_classes else classes
     machine = Machine(
         device=options.device,
@@ -249,6 +257,13 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
         image_cache=options.image_cache,
         replayable_by=options.replayable_by,
     )
+    check_job(job, ensemble, table)
+    if len(table) < job.batch_size:
+        click.echo(
+            f"warning: {len(table)} images do not fill a batch of {job.batch_size}, so every batch is "
+            f"incomplete, and pruning leaves such batches out; --batch-size {len(table)} makes them complete",
+            err=True,
+        )
 
     def label() -> BuildResult:
         with progress_bar("labelling batches") as progress:

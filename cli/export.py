@@ -41,11 +41,13 @@ def command(
 ) -> None:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
-    Any codec can be exported: labels are decoded. Importing an exported folder gives the same pool
-    again. A format without image ids (sre2l) takes only pools whose images come in the order such a
-    trainer draws; all others go to lpld, lpqld or gvbsm, which store ids. Trainers have view sizes,
-    normalisation, resize code and image orders built in: a list says for each way to call the trainer
-    whether it will replay what was labelled, and if not why.
+    Any codec can be exported: labels are decoded. Importing an exported folder gives the same views and
+    labels again, and of a whole run the same pool (content digest). These formats number batches
+    through, so those of a pruned pool come back under new numbers, as another pool. A format without
+    image ids (sre2l) takes only pools whose images come in the order such a trainer draws; all others go
+    to lpld, lpqld or gvbsm, which store ids. Trainers have view sizes, normalisation, resize code and
+    image orders built in: a list says for each way to call the trainer whether it will replay what was
+    labelled, and if not why.
 
     \b
     Examples:

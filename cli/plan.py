@@ -152,6 +152,8 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     chosen = plan.recommended
     ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}", highlight=False)
+    if chosen.keep_partial and not chosen.whole:
+        console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")
 
 
 def _columns(plan: BudgetPlan) -> list[Column]:

@@ -24,6 +24,7 @@ from lpld_core.recover.settings import (
 
 from .common_options import json_option, overwrite_option
 from .console import print_json
+from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
 from .parameters import parse_part
 from .progress import Progress, progress_bar
@@ -159,7 +160,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     cda    sre2l with crops that start whole and shrink
     rded   no optimisation: the teacher's favourite crops of real images, stitched 2 x 2
 
-    Run the same command again after a crash or Ctrl-C: finished groups are kept. OUT gets
+    Run the same command again after a crash or Ctrl-C: it goes on where it was. OUT gets
     recover.json with all settings and contact_sheet.png to look at.
 
     \b
@@ -178,14 +179,14 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     options = _options(given, files)
     _check(options)
     options.prepare_machine()
+    if options.real is not None:
+        look_over(options.real)
     teacher = options.load()
     try:
         with progress_bar(f"{options.method} images") as progress:
             summary = _make(options, teacher, progress)
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped: finished groups are safe in {options.out}; run the same command again", err=True
-        )
+        click.echo(f"stopped: what is done is safe in {options.out}; run the same command again", err=True)
         raise
     _show(options, summary)
 

@@ -15,6 +15,7 @@ from .teacher_options import check_device, machine_options, teacher_choices, tea
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
     from lpld_labels.inspection.check import CheckReport
+    from lpld_labels.pool.reader import PoolReader
 
 
 @click.command("verify")
@@ -42,8 +43,8 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
     digest of every batch. Names every damaged file. With --images and --teacher it then makes the
     views of sampled batches again, runs the teacher on them and compares labels as they are stored
-    (logits, or probabilities); the first row that differs is named. A pool of several teachers wants
-    all of them, in order. Exit code 0: all is well, 1: not.
+    (logits, or probabilities); the first row that differs is named. Views have the pool's size. A pool
+    of several teachers wants all of them, in order. Exit code 0: all is well, 1: not.
 
     \b
     Examples:
@@ -55,6 +56,8 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
 
     if (options["images"] is None) != (not options["teachers"]):
         raise click.UsageError("--images and --teacher go together")
+    if options["size"] is not None and not options["teachers"]:
+        raise click.UsageError("--size goes with --teacher")
     with progress_bar("checking bytes") as progress:
         report = check_pool(pool, progress=progress)
     teacher = _with_teacher(pool, options) if report.whole and options["teachers"] else None
@@ -90,6 +93,7 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
     if options["threads"] is not None:
         torch.set_num_threads(options["threads"])
     with PoolReader(pool) as reader, progress_bar("labelling batches again") as progress:
+        _require_size(reader, options["size"])
         ensemble = load_ensemble(
             choices, classes=reader.classes, device=options["device"], amp=options["amp"]
         )
@@ -102,6 +106,22 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
             tolerance=options["tolerance"],
             amp=options["amp"],
             progress=progress,
+        )
+
+
+def _require_size(reader: PoolReader, side: int | None) -> None:
+    """Refuse a --size that is not the pool's: its views have the size they were labelled with."""
+    from lpld_labels.errors import InvalidArgumentError
+
+    augmentation = reader.header.augmentation
+    size = (augmentation.output_height, augmentation.output_width)
+    if side is not None and (side, side) != size:
+        raise InvalidArgumentError(
+            "the pool's views have another size",
+            where=reader.location,
+            expected=f"--size {size[0]}, or none",
+            got=side,
+            hint="a pool is compared with what its teacher says of the views it was shown",
         )
 
 

@@ -82,7 +82,7 @@ class Pace:
 
 
 def require_same_job(found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, where: Path) -> None:
-    """Raise PoolConflictError naming the first setting in which unfinished work differs from what is asked."""
+    """Raise PoolConflictError naming the first setting in which work differs from what is asked."""
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise PoolConflictError(

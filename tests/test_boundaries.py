@@ -20,7 +20,7 @@ MAY_IMPORT = {
 }
 LAYERS: dict[str, tuple[set[str], ...]] = {
     "lpld_core": (
-        {"part", "networks"},
+        {"part", "networks", "unfinished"},
         {"teachers"},
         {"images"},
         {"class_statistics"},

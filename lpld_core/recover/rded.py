@@ -37,7 +37,7 @@ def stitch_class(
 
     batch_size: crops the teacher sees at a time. progress: called with (images done, candidates).
     """
-    rows = _candidates(folder, label, settings)
+    rows = candidates(folder, label, settings)
     kept, losses = [], []
     step = max(1, batch_size // settings.crops)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -54,8 +54,8 @@ def stitch_class(
     return _stitched(torch.cat(kept)[order], settings)
 
 
-def _candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
-    """Return the rows of a random choice of the class's images, in folder order."""
+def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
+    """Return the rows of a random choice of the class's images, in folder order; refuse too few."""
     rows = folder.rows_of(label)
     needed = settings.ipc * settings.tiles**2
     if min(len(rows), settings.candidates) < needed:

@@ -18,7 +18,7 @@ from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
 from lpld_core.recover.folder import RecoveredFolder, to_pixels
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import Group
-from lpld_core.recover.rded import stitch_class
+from lpld_core.recover.rded import candidates, stitch_class
 from lpld_core.recover.settings import RdedSettings, RecoverSettings, Settings
 from lpld_core.recover.unfinished_group import UnfinishedGroup
 from lpld_core.teachers.teacher import LoadedTeacher
@@ -106,6 +106,8 @@ def stitch_images(
 ) -> RunSummary:
     """Stitch images from crops of real ones (rded) and save them as an image folder."""
     folder = _folder(out, real.class_names, settings, teacher)
+    for label in range(real.classes):
+        candidates(real, label, settings)  # refuses a class with too few
     folder.prepare(_record(settings, teacher, folder, None), overwrite=overwrite)
 
     def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from lpld_core.images.prefetch import WorkBehind
 from lpld_core.images.rendering import rendered
 from lpld_core.part import Part
+from lpld_core.relabel.rehearsal import labelled, rehearse, require_room
 from lpld_core.relabel.replayable import Replayer, check_replayable
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import Codec, codec_named
@@ -32,7 +31,7 @@ from lpld_labels.foreign.sampler import SampledOrders
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
-from lpld_labels.format.records import BatchKey, LabelBatch, ViewBatch
+from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter, missing_keys
 from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
@@ -62,7 +61,7 @@ class LabelJob:
     seed: int = 0
     ratio: float = 1.0
     codec: str = "f16"
-    seal_seconds: float = 120.0
+    seal_seconds: float = 45.0
     image_cache: Path | None = None
     replayable_by: Replayer | None = None
 
@@ -109,12 +108,7 @@ def build_pool(
     one pool, one of them does so when the others are done.
     workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
     """
-    if job.replayable_by is not None:
-        check_replayable(job.replayable_by, job.augmentation, ratio=job.ratio)
-    wanted = wanted_batches(
-        len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
-    )
-    codec = codec_named(job.codec)
+    wanted, codec = check_job(job, ensemble, images)
     with (
         _published(job, images, wanted) as published,
         _writer(job, ensemble, images, codec, published) as writer,
@@ -127,6 +121,19 @@ def build_pool(
         if publish:
             manifest = writer.commit(lineage=_lineage(writer, published, job, ensemble, wanted))
     return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
+
+
+def check_job(job: LabelJob, ensemble: Ensemble, images: ImageTable) -> tuple[list[BatchKey], Codec]:
+    """Refuse a job that cannot be done, before anything is written; return its batches and codec."""
+    if job.replayable_by is not None:
+        check_replayable(job.replayable_by, job.augmentation, ratio=job.ratio)
+    wanted = wanted_batches(
+        len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
+    )
+    codec = codec_named(job.codec)
+    bytes_per_row = rehearse(job, ensemble, images, codec)
+    require_room(job.pool, len(wanted) * min(job.batch_size, len(images)), bytes_per_row)
+    return wanted, codec
 
 
 @contextmanager
@@ -184,12 +191,17 @@ def _refuse_other_images(labelled: ImageTable, found: ImageTable, job: LabelJob)
 def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job: LabelJob) -> None:
     """A build adds; it must not leave a pool that holds more than was asked for."""
     surplus = set(present).difference(wanted)
-    if surplus:
-        raise PoolConflictError(
-            f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
-            where=job.pool,
-            hint=f"prune it to ratio {job.ratio:g} instead, or choose another path",
-        )
+    if not surplus:
+        return
+    epochs = max(key.epoch for key in surplus) + 1
+    way = f"prune it to ratio {job.ratio:g} instead"
+    if epochs > job.epochs:
+        way = f"build with {epochs} epochs, as it has, or more"
+    raise PoolConflictError(
+        f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
+        where=job.pool,
+        hint=f"{way}, or choose another path",
+    )
 
 
 def _refuse_other_order(lineage: Sequence[LineageStep], job: LabelJob) -> None:
@@ -247,16 +259,9 @@ def _label(
         closing(rendered(keys, draw, store, job.augmentation, workers=workers)) as batches,
     ):
         for done, (views, pixels) in enumerate(batches, 1):
-            write.put(_labelled(views, ensemble.logits(pixels), codec))
+            write.put(labelled(views, ensemble.logits(pixels), codec))
             if progress is not None:
                 progress(done, len(keys))
-
-
-def _labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
-    """Attach labels, rounded to float16 unless the codec keeps all 32 bits."""
-    labels = logits.half() if np.dtype(codec.label_dtype) == np.float16 else logits
-    known: dict[str, Any] = {field.name: getattr(views, field.name) for field in fields(views)}
-    return LabelBatch(**known, labels=labels.numpy())
 
 
 def _lineage(

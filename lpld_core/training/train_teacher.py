@@ -108,7 +108,7 @@ def train_teacher(
 
 
 def check_network(job: TeacherJob, classes: int) -> None:
-    """Refuse, before anything else, a network that cannot be squeezed or does not take images of this size."""
+    """Refuse, before anything else, a network that cannot be squeezed or refuses images of this size."""
     module = network_source(job.network).build(classes).module.eval()
     output_classes(module, job.size, job.network)
     batchnorm_layers(module, name=f"teacher {job.network}")

@@ -79,7 +79,7 @@ def _raw_mode(tile: Any) -> str:
 
 
 def _read_as(image: ImageFile, raw: str | None) -> ImageFile:
-    """Let an image that is not loaded yet be read with other raw modes: the given, or the other byte order."""
+    """Let an image that is not loaded yet be read in another raw mode: the given, or the other byte order."""
     tiles: list[Any] = []
     for tile in image.tile:
         mode = raw or _raw_mode(tile)[:-1] + _OTHER_BYTE[_raw_mode(tile)[-1]]

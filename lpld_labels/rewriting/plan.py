@@ -40,8 +40,9 @@ ROUNDS = 2
 class PlanRow:
     """One way to fit the budget.
 
-    ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too.
-    batches, rows: what stays. bytes: estimate of the whole pool.
+    ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too. keep_partial: the pool has no
+    complete batch, so its incomplete ones are what is pruned. batches, rows: what stays.
+    bytes: estimate of the whole pool.
     """
 
     request: CodecRequest
@@ -52,6 +53,7 @@ class PlanRow:
     bytes: int
     views_per_image: float
     fidelity: Fidelity
+    keep_partial: bool = False
     reason: str = ""
 
     @property
@@ -67,17 +69,19 @@ class PlanRow:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
+        # What was measured comes first: it counts its own rows.
         return {
+            **self.fidelity.as_json(),
             "codec": self.request.name,
             "fidelity_asked": self.request.fidelity,
             "ratio": self.ratio,
             "whole": self.whole,
+            "keep_partial": self.keep_partial,
             "batches": self.batches,
             "rows": self.rows,
             "bytes": self.bytes,
             "bytes_per_row": round(self.bytes / self.rows, 2),
             "views_per_image": round(self.views_per_image, 3),
-            **self.fidelity.as_json(),
             "recommended": self.recommended,
             "reason": self.reason,
         }
@@ -173,7 +177,10 @@ class _Planner:
         self._budget = budget
         self._temperatures = tuple(sorted({*TEMPERATURES, temperature}))
         self._sample = LabelSample(pool, seed=seed)
-        self._complete = int((pool.index.rows == pool.header.batch_size).sum())
+        complete = int((pool.index.rows == pool.header.batch_size).sum())
+        # Pruning leaves incomplete batches out, unless there are no others.
+        self._keep_partial = complete == 0
+        self._candidates = complete or len(pool)
         self._codecs = FittedCodecs(self._sample)
         self.smallest = 0
 
@@ -191,13 +198,13 @@ class _Planner:
             size = weigh(self._pool, codec, self._pool.keys)
             batches = self._fitting(size)
             if batches == 0:
-                least = size.total(1)
+                least = size.total(1, rows=self._rows(1))
                 self.smallest = min(self.smallest or least, least)
                 return None
         whole = batches == len(self._pool)
         # Rounded up to three decimals, so that it keeps at most as many.
-        ratio = 1.0 if whole else math.ceil(self._complete / batches * 1000) / 1000
-        batches = batches if whole else kept_count(self._complete, ratio)
+        ratio = 1.0 if whole else math.ceil(self._candidates / batches * 1000) / 1000
+        batches = batches if whole else kept_count(self._candidates, ratio)
         rows = self._rows(batches)
         trial = try_codec(
             codec,
@@ -212,22 +219,29 @@ class _Planner:
             whole=whole,
             batches=batches,
             rows=rows,
-            bytes=size.total(batches),
+            bytes=size.total(batches, rows=rows),
             views_per_image=rows / max(len(self._pool.images), 1),
             fidelity=trial.fidelity,
+            keep_partial=self._keep_partial,
         )
 
     def _rows(self, batches: int) -> int:
-        """Return the rows of so many batches: all there are, or full ones."""
+        """Return the rows of so many batches: all there are, or full ones; of incomplete ones, the usual."""
         whole = self._pool.manifest.counts.rows
-        return whole if batches == len(self._pool) else batches * self._pool.header.batch_size
+        if batches == len(self._pool):
+            return whole
+        if self._keep_partial:
+            return max(1, round(whole * batches / len(self._pool)))
+        return batches * self._pool.header.batch_size
 
     def _fitting(self, size: PoolSize) -> int:
         """Return how many batches fit: all of them, or some of the complete ones."""
         everything = len(self._pool)
-        if size.total(everything) <= self._budget:
+        if size.total(everything, rows=self._rows(everything)) <= self._budget:
             return everything
-        return most_within(self._budget, self._complete, size.total)
+        return most_within(
+            self._budget, self._candidates, lambda count: size.total(count, rows=self._rows(count))
+        )
 
 
 def _marked(rows: Sequence[PlanRow], minimum: float, temperature: float) -> Iterator[PlanRow]:

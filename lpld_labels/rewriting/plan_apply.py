@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lpld_labels.codecs.fidelity import Fidelity
@@ -48,8 +48,9 @@ def apply_row(
     require_possible(out, pool, overwrite=overwrite)
     sample = LabelSample(pool, seed=row.request.seed)
     encoding = Encoding(row.request, Path(out).absolute(), sample, limit=budget)
-    plan = None if row.whole else plan_prune(pool, PruneSettings(ratio=row.ratio, seed=seed))
-    rounds = _FewerBatches(encoding, plan, budget, seed)
+    settings = PruneSettings(ratio=1, seed=seed, keep_partial=row.keep_partial)
+    plan = None if row.whole else plan_prune(pool, replace(settings, ratio=row.ratio))
+    rounds = _FewerBatches(encoding, plan, budget, settings)
     result = encoding.written(rounds.made, lambda: rounds, jobs=jobs, overwrite=overwrite, progress=progress)
     return Applied(manifest=result.manifest, fidelity=result.fidelity, batches=result.manifest.counts.batches)
 
@@ -57,8 +58,10 @@ def apply_row(
 class _FewerBatches(Rounds):
     """One number of batches after the other, each less, until the pool fits."""
 
-    def __init__(self, encoding: Encoding, plan: PrunePlan | None, budget: int, seed: int | None) -> None:
-        self._plan, self._budget, self._seed = plan, budget, seed
+    def __init__(
+        self, encoding: Encoding, plan: PrunePlan | None, budget: int, settings: PruneSettings
+    ) -> None:
+        self._plan, self._budget, self._settings = plan, budget, settings
         selection = self._selected(encoding.pool, plan)
         super().__init__(encoding, selection, encoding.codec(selection, resume=False))
 
@@ -69,7 +72,7 @@ class _FewerBatches(Rounds):
         """Return a plan to take fewer batches from; where all were kept, one that keeps all complete ones."""
         if self._plan is not None:
             return self._plan
-        return plan_prune(self.encoding.pool, PruneSettings(ratio=1, seed=self._seed))
+        return plan_prune(self.encoding.pool, self._settings)
 
     def next(self, measured: int) -> bool:
         if measured <= self._budget:

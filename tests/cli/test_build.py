@@ -15,6 +15,8 @@ import torch
 from click.testing import Result
 from PIL import Image
 
+from lpld_core.networks.weights import save_weights
+from lpld_core.teachers.teacher import load_teacher
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
@@ -280,14 +282,53 @@ def test_wrong_options(cli: Cli, folder: Path, options: tuple[str, str], word: s
     [
         (("--ratio", "1000"), ("ratio is too large",)),
         (("--codec", "f13"), ("unknown codec", "f16")),
+        (("--codec", "topk:50"), ("50", "3")),
         (("--crop-scale", "0.9", "0.1"), ("crop_scale",)),
         (("--cutout", "2"), ("cutout_fraction",)),
     ],
 )
-def test_settings_that_cannot_work(
+def test_settings_that_cannot_work_leave_nothing_behind(
     cli: Cli, folder: Path, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
+    before = sorted(folder.parent.rglob("*"))
     one_line_error(build(cli, folder, *options), *words)
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+def test_a_teacher_without_numbers_is_told_before_anything_is_written(cli: Cli, folder: Path) -> None:
+    weights = folder.parent / "nan.safetensors"
+    teacher = load_teacher(NETWORK, weights="random", classes=3)
+    tensors = {name: value * torch.nan for name, value in teacher.model.state_dict().items()}
+    save_weights(weights, tensors, {})
+    words = ("--teacher", NETWORK, "--teacher-weights", weights, "--size", SIDE, *SETTINGS)
+    one_line_error(cli("build", folder, folder.parent / "pool", *words), "not finite")
+    assert not (folder.parent / "pool").exists()
+
+
+def test_a_pool_of_incomplete_batches_is_warned_of(cli: Cli, folder: Path) -> None:
+    result = cli("build", folder, folder.parent / "pool", *TEACHER, "--preset", "tiny", "--epochs", 2)
+    assert result.exit_code == 0, result.output
+    assert "warning: 27 images do not fill a batch of 64" in result.stderr
+    assert "--batch-size 27" in result.stderr
+
+
+def test_fewer_epochs_than_the_pool_has(cli: Cli, folder: Path) -> None:
+    out = folder.parent / "pool"
+    assert cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 3).exit_code == 0
+    one_line_error(cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 2), "build with 3 epochs")
+
+
+def test_folders_that_are_no_classes(cli: Cli, folder: Path) -> None:
+    (folder / "__MACOSX").mkdir()
+    (folder / ".cache").mkdir()
+    (folder / "class0" / "notes.txt").write_text("not an image")
+    out = folder.parent / "pool"
+    result = cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 1)
+    assert result.exit_code == 0, result.output
+    assert "1 file in" in result.stderr
+    assert "class0/notes.txt" in result.stderr
+    (folder / "later").mkdir()
+    one_line_error(cli("build", folder, out, *TEACHER, *SETTINGS, "--epochs", 1), "later", "holds no images")
 
 
 def test_a_teacher_is_needed(cli: Cli, folder: Path) -> None:
@@ -307,3 +348,6 @@ def test_a_network_without_batchnorm_labels(images: Path, tmp_path: Path, cli: C
     verified = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", SIDE, "--json")
     assert verified.exit_code == 0, verified.stderr
     assert json.loads(verified.stdout)["teacher"]["largest_difference"] < 0.01
+    other = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", 2 * SIDE)
+    one_line_error(other, "views have another size", f"--size {SIDE}")
+    assert cli("verify", tmp_path / "pool", "--size", SIDE).exit_code == 2

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import Result
 
+from lpld_labels import PoolReader
 from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
 
 Cli = Callable[..., Result]
@@ -58,3 +60,24 @@ def test_refusals_are_one_line(cli: Cli, pool: Path, tmp_path: Path) -> None:
         assert message in done.stderr
     assert cli("export", pool, tmp_path / "x").exit_code == 2
     assert not (tmp_path / "x").exists()
+
+
+def test_a_pruned_pool_comes_back_under_new_numbers(cli: Cli, tmp_path: Path) -> None:
+    """As the help says; and what is odd of many epochs is said once."""
+    write_images(tmp_path / "images")
+    images = ("--images", tmp_path / "images")
+    write_epochs(tmp_path / "many", epochs=24, ids_file=True)
+    assert cli("import", tmp_path / "many", tmp_path / "whole", *images).exit_code == 0
+    assert cli("prune", tmp_path / "whole", tmp_path / "small", "--ratio", 2).exit_code == 0
+    assert cli("export", tmp_path / "small", tmp_path / "out", "--format", "lpld").exit_code == 0
+    again = cli("import", tmp_path / "out", tmp_path / "again", *images, "--json")
+    assert again.exit_code == 0, again.stderr
+    repeats = [line for line in json.loads(again.stdout)["odd"] if "more than once" in line]
+    assert len(repeats) == 1
+    assert "epochs, the first" in repeats[0]
+    with PoolReader(tmp_path / "small") as small, PoolReader(tmp_path / "again") as other:
+        assert list(small.keys) != list(other.keys)
+        for ours, theirs in zip(small, other, strict=True):
+            assert np.array_equal(ours.labels, theirs.labels)
+            assert np.array_equal(ours.images, theirs.images)
+    assert "come back under new numbers" in " ".join(cli("export", "--help").stdout.split())

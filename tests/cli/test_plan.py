@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
+from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.rewriting.test_plan import labelled_pool
 
 Cli = Callable[..., Result]
@@ -95,3 +96,25 @@ def test_a_budget_below_the_smallest_possible(cli: Cli, pool: Path, tmp_path: Pa
     assert "too small for even one batch" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_pool_of_incomplete_batches_can_be_planned(cli: Cli, tmp_path: Path) -> None:
+    """It was priced as if they were full, and nothing was found to prune."""
+    batches = make_batches(6, 2, rows=30, classes=200)
+    write_pool(
+        tmp_path / "pool", batches, header=make_header(200, 128), images=make_images(classes=200)
+    ).close()
+    size = sum(file.stat().st_size for file in (tmp_path / "pool").rglob("*") if file.is_file())
+    whole = cli("plan", tmp_path / "pool", "--budget", size + 3000, "--codec", "f16", "--json")
+    assert whole.exit_code == 0, whole.output
+    row = json.loads(whole.stdout)["recommended"]
+    assert (row["whole"], row["rows"]) == (True, 360)
+    assert abs(row["bytes"] - size) < 0.2 * size
+    arguments = ("--budget", size // 2, "--codec", "f16", "--apply", tmp_path / "out")
+    pruned = cli("plan", tmp_path / "pool", *arguments)
+    assert pruned.exit_code == 0, pruned.output
+    assert "--keep-partial" in pruned.stdout
+    written = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
+    assert size / 5 < written <= size // 2
+    with PoolReader(tmp_path / "out") as reader:
+        assert 1 <= len(reader) < 12

@@ -31,9 +31,9 @@ def _written(figure: Figure) -> Iterator[Text]:
 def assert_texts_apart(figure: Figure) -> None:
     """Draw and compare the boxes of everything that is written."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    canvas.draw()  # type: ignore[no-untyped-call]
     texts = [text for text in _written(figure) if text.get_visible() and text.get_text().strip()]
-    boxes = [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in texts]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
     width, height = canvas.get_width_height()
     for what, box in boxes:
         assert -1 <= box.x0 <= box.x1 <= width + 1, f"{what!r} leaves the picture"

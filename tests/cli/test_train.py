@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def test_train_writes_a_student_and_a_log(pool: Path, images: Path, tmp_path: Pa
     assert log[-1]["top1"] == facts["top1"]
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
     assert (settings["optimizer"], settings["scale_by_t2"], settings["learning_rate"]) == ("sgd", True, 0.2)
+
+
+def test_lines_say_how_it_is_doing(
+    pool: Path, images: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_LINES", 0.0)
+    options = ("--images", images, "--val", images, "--out", tmp_path / "run", *STUDENT, "--epochs", 2)
+    result = cli("train", pool, *options, "--evaluate-every", 1)
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("training steps")]
+    assert re.search(r"2/6 .*loss [\d.e-]+, lr [\d.e-]+$", lines[1])
+    assert re.search(r"5/6 .*loss [\d.e-]+, lr [\d.e-]+, top-1 [\d.]+%$", lines[4])
 
 
 def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
@@ -119,7 +132,14 @@ def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cl
     four = write_images(tmp_path / "four", classes=4, per_class=1)
     one_line_error(cli("train", pool, "--images", images, "--val", four, *options), "4", "3 class folders")
     one_line_error(cli("train", pool, "--images", images, *options, "--student", "resnet81"), "resnet81")
+    renamed = write_images(tmp_path / "renamed", per_class=1)
+    (renamed / "class1").rename(renamed / "other")
+    other = cli("train", pool, "--images", images, "--val", renamed, *options)
+    one_line_error(other, "class0, class1, class2", "class0, class2, other", "--val-by-order")
+    one_line_error(cli("train", pool, "--images", images, *options, "--val-by-order"), "--val", code=2)
     assert not (tmp_path / "run").exists()
+    meant = cli("train", pool, "--images", images, "--val", renamed, "--val-by-order", *options)
+    assert meant.exit_code == 0, meant.output
     one_line_error(cli("train", pool, "--images", images, *options, "--loss", "hinge"), "hinge", code=2)
     student = ("--student-temperature", "mine")
     one_line_error(cli("train", pool, "--images", images, *options, *student), "mine", "calibrated", code=2)

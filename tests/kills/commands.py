@@ -149,6 +149,77 @@ def _build(source: Path, out: Path, *, ratio: int) -> None:
     run_cli("build", source / "images", out, *teacher, *settings, "--ratio", ratio)
 
 
+def save_after_every_step() -> None:
+    """Keep unfinished work whenever there is some, not every half minute."""
+    import torch
+
+    from lpld_core import unfinished
+
+    unfinished.SAVE_SECONDS = 0.0
+    # A forked process cannot start OpenMP's threads again.
+    torch.set_num_threads(1)
+
+
+_TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", 8)
+
+
+def run_squeeze(source: Path, out: Path) -> None:
+    save_after_every_step()
+    run_cli("squeeze", source / "images", out, *_TINY, "--batch-size", 6, "--threads", 1)
+
+
+def run_squeeze_train(source: Path, out: Path) -> None:
+    """Train the teacher first, two epochs of one step and a half."""
+    from tests.lpld_core.image_folders import NETWORK, SIDE
+
+    save_after_every_step()
+    weights = ("--teacher-weights", out.with_name("teacher.safetensors"), "--train-teacher", "--epochs", 2)
+    network = ("--teacher", NETWORK, "--size", SIDE, "--threads", 1, *weights)
+    run_cli("squeeze", source / "images", out, *network, "--val", source / "images", "--update", "ema")
+
+
+def make_many_images_to_label(source: Path) -> None:
+    """Write images for a batch of 64 and another."""
+    from tests.lpld_core.image_folders import write_images
+
+    write_images(source / "images", per_class=30)
+
+
+def make_statistics(source: Path) -> None:
+    from tests.lpld_core.image_folders import write_images
+
+    write_images(source / "images", classes=4, per_class=3)
+    run_squeeze(source, source / "statistics.safetensors")
+
+
+def run_recover(source: Path, out: Path) -> None:
+    save_after_every_step()
+    settings = ("--ipc", 2, "--iterations", 4, "--class-group", 2, "--format", "png", "--threads", 1)
+    run_cli("recover", out, *_TINY, "--statistics", source / "statistics.safetensors", *settings)
+
+
+def make_pool_to_train_on(source: Path) -> None:
+    make_images_to_label(source)
+    _build(source, source / "pool", ratio=1)
+
+
+def run_train(source: Path, out: Path) -> None:
+    """Train a student; what its log says of the clock is not compared."""
+    import json
+
+    from lpld_labels.pool.storage import write_atomically
+    from tests.lpld_core.image_folders import NETWORK
+
+    save_after_every_step()
+    recipe = ("--student", NETWORK, "--epochs", 2, "--evaluate-every", 1, "--threads", 1, "--preset", "lpqld")
+    folders = ("--images", source / "images", "--val", source / "images", "--out", out)
+    run_cli("train", source / "pool", *folders, *recipe)
+    log = out / "log.jsonl"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    text = "".join(json.dumps({**record, "seconds": 0}) + "\n" for record in records)
+    write_atomically(log, text.encode())
+
+
 def make_parts(source: Path) -> None:
     """Write two pools that have no batch in common."""
     for part in range(2):
@@ -172,6 +243,19 @@ def run_careless(source: Path, out: Path) -> None:
 _CLI = ("lpld_cli.main", "rich.progress", "rich.table", "pyarrow.compute")
 _REWRITING = (*_CLI, "lpld_cli.prune", "lpld_cli.encode", "lpld_cli.plan", "lpld_labels.rewriting.plan_apply")
 _IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
+_METHOD = (
+    *_CLI,
+    "lpld_cli.squeeze",
+    "lpld_cli.recover",
+    "lpld_cli.train",
+    "lpld_cli.build",
+    "lpld_core.class_statistics.squeeze",
+    "lpld_core.recover.run",
+    "lpld_core.relabel.jobs",
+    "lpld_core.training.student",
+    "lpld_core.training.train_teacher",
+    "tests.lpld_core.networks",
+)
 _BUILDING = (*_CLI, "lpld_cli.build", "lpld_core.relabel.jobs")
 
 COMMANDS = {
@@ -189,6 +273,10 @@ COMMANDS = {
         Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
         Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
         Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
+        Command(name="squeeze", make=make_images_to_label, run=run_squeeze, modules=_METHOD),
+        Command(name="squeeze-train", make=make_many_images_to_label, run=run_squeeze_train, modules=_METHOD),
+        Command(name="recover", make=make_statistics, run=run_recover, modules=_METHOD),
+        Command(name="train", make=make_pool_to_train_on, run=run_train, modules=_METHOD),
     )
 }
 

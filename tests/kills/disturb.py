@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-How = Literal["kill", "tear", "fail", "full"]
-"""kill: before the call. tear: in the middle of a write (other calls: after it). fail: the call fails with
-EIO. full: this and all later calls that need room fail with ENOSPC, writes after half of their bytes."""
-HOWS: tuple[How, ...] = ("kill", "tear", "fail", "full")
+How = Literal["kill", "interrupt", "tear", "fail", "full"]
+"""kill: before the call. interrupt: Ctrl-C before it. tear: in the middle of a write (other calls: after
+it). fail: the call fails with EIO. full: this and all later calls that need room fail with ENOSPC, writes
+after half of their bytes."""
+HOWS: tuple[How, ...] = ("kill", "interrupt", "tear", "fail", "full")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _NEED_ROOM = ("open", "write", "fsync", "mkdir")
 
@@ -48,6 +49,8 @@ class Disturbance:
             number = len(self.calls)
             if number == self.at and self.how == "kill":
                 die()
+            if number == self.at and self.how == "interrupt":
+                os.kill(os.getpid(), signal.SIGINT)
             if number == self.at and self.how == "tear":
                 (half or whole)()
                 die()

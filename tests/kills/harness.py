@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shutil
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -159,11 +160,16 @@ class Harness:
 
 def _live(work: Callable[[], None], disturbance: Disturbance, line: int, temporary: Path) -> None:
     """Be the child: work, tell how it went, end without any clean-up."""
+    import click
+
     from lpld_labels.errors import LabelPoolError
 
     error, clean = "", True
     try:
         os.environ["TMPDIR"] = str(temporary)
+        # Python tries the directory out with a file, which is not the command's doing.
+        tempfile.tempdir = None
+        tempfile.gettempdir()
         write = os.write
         disturbance.install()
         with Path(os.devnull).open() as nothing, contextlib.suppress(SystemExit):
@@ -172,7 +178,7 @@ def _live(work: Callable[[], None], disturbance: Disturbance, line: int, tempora
         if disturbance.at > len(disturbance.calls) and disturbance.how == "kill":
             die()
     except Exception as problem:  # noqa: BLE001 - whatever it is, the parent is told
-        clean = isinstance(problem, LabelPoolError)
+        clean = isinstance(problem, LabelPoolError | click.Abort)
         error = f"{type(problem).__name__}: {problem}"
         if not clean:
             error += "\n" + traceback.format_exc()

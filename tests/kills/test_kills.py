@@ -15,7 +15,19 @@ import pytest
     [("write", 31), ("prune", 29), ("encode", 47), ("import", 43), ("build", 61), ("merge", 47)],
 )
 def test_run_again_it_ends_as_if_nothing_had_happened(project: Path, command: str, every: int) -> None:
-    words = [sys.executable, "-m", "tests.kills", command, "--every", str(every), "--pairs", "5"]
+    run_kills(project, command, "--every", str(every), "--pairs", "5")
+
+
+@pytest.mark.parametrize(
+    ("command", "every"), [("squeeze", 61), ("squeeze-train", 122), ("recover", 102), ("train", 151)]
+)
+def test_what_is_computed_goes_on_to_the_same_result(project: Path, command: str, every: int) -> None:
+    """Two or three moments each: runs of these take longer."""
+    run_kills(project, command, "--every", str(every), "--pairs", "0")
+
+
+def run_kills(project: Path, *options: str) -> None:
+    words = [sys.executable, "-m", "tests.kills", *options]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False, env=alone)
     assert done.returncode == 0, done.stdout + done.stderr

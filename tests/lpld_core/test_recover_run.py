@@ -96,6 +96,49 @@ def test_killed_run_goes_on_at_the_next_group(
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
+def test_killed_in_a_group_it_goes_on_there(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten moments; what is lost is what happened since the last save."""
+    settings = dataclasses.replace(SETTINGS, ipc=6, iterations=6, class_group=2)
+    recover_images(teacher, tmp_path / "whole", settings=settings, statistics=statistics)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    for moment in range(2, 24, 2):
+
+        def stop(done: int, total: int, moment: int = moment) -> None:
+            if done >= moment:
+                raise StoppedError
+
+        out = tmp_path / f"cut{moment}"
+        calls: list[int] = []
+        with pytest.raises(StoppedError):
+            recover_images(teacher, out, settings=settings, statistics=statistics, progress=stop)
+        recover_images(
+            teacher,
+            out,
+            settings=settings,
+            statistics=statistics,
+            progress=lambda done, total, calls=calls: calls.append(done),  # type: ignore[misc]
+        )
+        assert calls[0] > moment % 12 - 2
+        assert contents(out) == contents(tmp_path / "whole")
+        assert not (out / ".unfinished").exists()
+
+
+def test_two_processes_do_not_make_the_same_group(
+    teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
+) -> None:
+    def meanwhile(done: int, total: int) -> None:
+        with pytest.raises(PoolConflictError, match="another process is at work here"):
+            recover_images(teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics)
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        recover_images(
+            teacher, tmp_path / "out", settings=SETTINGS, statistics=statistics, progress=meanwhile
+        )
+
+
 def test_parts_make_the_same_images_as_one_run(
     teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path
 ) -> None:
@@ -118,7 +161,12 @@ def test_folder_of_another_run_is_refused(
     before = contents(tmp_path / "out")
     for changes in ({"alpha": 0.1}, {"seed": 1}, {"ipc": 2}, {"roll_direction": "forward"}):
         other = dataclasses.replace(SETTINGS, **changes)
-        with pytest.raises(PoolConflictError, match=f"'{next(iter(changes))}' differs"):
+        ((name, value),) = changes.items()
+        begun = getattr(SETTINGS, name)
+        message = rf"'{name}' differs .expected {begun!r}, got {value!r}"
+        if name == "roll_direction":
+            message = f"'{name}' differs"
+        with pytest.raises(PoolConflictError, match=message):
             recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
     other = dataclasses.replace(SETTINGS, files=PNG)
     with pytest.raises(PoolConflictError, match="'image_files' differs"):
@@ -260,6 +308,7 @@ def test_rded_refuses_classes_with_too_few_images(tmp_path: Path, teacher: Loade
     real = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=7))
     with pytest.raises(InvalidArgumentError, match=r"'class0' has too few real images.*expected 8.*got 7"):
         stitch_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=2, size=(8, 8)), real=real)
+    assert not (tmp_path / "out").exists()
     three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=4))
     with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
         stitch_images(teacher, tmp_path / "out", settings=RdedSettings(ipc=1, size=(8, 8)), real=three)

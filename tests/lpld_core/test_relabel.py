@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from lpld_core.part import Part
 from lpld_core.relabel.build import BuildResult, LabelJob, build_pool, wanted_batches
+from lpld_core.relabel.rehearsal import require_room
 from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
 from lpld_labels.errors import (
     InvalidArgumentError,
     InvalidBatchError,
     PoolConflictError,
+    PoolWriteError,
     StagingMismatchError,
 )
 from lpld_labels.format.images import ImageTable
@@ -243,3 +245,10 @@ def test_views_follow_the_seed_alone(full: Path) -> None:
     with PoolReader(full) as pool:
         order = np.argsort(keyed_generator(7, 3).random(27), kind="stable")
         np.testing.assert_array_equal(pool.read_views(BatchKey(3, 1)).images, order[5:10])
+
+
+def test_a_pool_that_cannot_fit_is_not_begun(tmp_path: Path) -> None:
+    with pytest.raises(PoolWriteError, match=r"no room for these labels .expected at least .* GB free"):
+        require_room(tmp_path / "new" / "pool", rows=10**18, bytes_per_row=2000)
+    require_room(tmp_path / "new" / "pool", rows=10, bytes_per_row=2000)
+    assert list(tmp_path.iterdir()) == []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from lpld_core.class_statistics.settings import SqueezeSettings
+from lpld_core.class_statistics.settings import SqueezeSettings, Update
 from lpld_core.class_statistics.squeeze import folder_bound, squeeze_folder
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images import real_images
 from lpld_core.images.random_view import random_view
 from lpld_core.images.real_images import RealFolder, centre_batches, prepared
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
@@ -106,3 +109,36 @@ def test_progress_and_moving_average_count_all_passes(folder: RealFolder) -> Non
 def test_settings_out_of_range_are_refused(changes: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"'{field}' is wrong"):
         SqueezeSettings(**changes)  # type: ignore[arg-type]
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("update", ["exact", "ema"])
+def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: Update
+) -> None:
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=5))
+    teacher = tiny_teacher()
+    settings = SqueezeSettings(batch_size=6, views="crop", passes=3, update=update)
+    whole = squeeze_folder(teacher, folder, settings)
+    # 4 batches in each of 3 passes.
+    for moment in range(1, 12):
+        kept = tmp_path / f"moments{moment}.safetensors"
+        calls: list[int] = []
+
+        def stop(done: int, total: int, calls: list[int] = calls, moment: int = moment) -> None:
+            calls.append(done)
+            if len(calls) == moment:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            squeeze_folder(teacher, folder, settings, unfinished=kept, progress=stop)
+        again = squeeze_folder(teacher, folder, settings, unfinished=kept, progress=stop)
+        assert len(calls) == 12
+        assert again.digest() == whole.digest()
+        assert torch.equal(again.counts, whole.counts)
+    with pytest.raises(PoolConflictError, match=r"'seed' differs .expected 0, got 1"):
+        squeeze_folder(teacher, folder, replace(settings, seed=1), unfinished=kept)

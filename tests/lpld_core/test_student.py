@@ -18,10 +18,11 @@ from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.training.evaluate import ValidationSet
 from lpld_core.training.presets import LabelRecipe
-from lpld_core.training.settings import TrainSettings
+from lpld_core.training.settings import StudentTemperature, TrainSettings
 from lpld_core.training.student import epoch_steps, train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_core.training.trainer import Trainer
+from lpld_core.unfinished import Pace
 from lpld_labels.errors import (
     ComputationError,
     ImageMismatchError,
@@ -232,3 +233,108 @@ def test_narrow_networks_are_not_trained_channels_last() -> None:
 
     assert channels_last(16)
     assert not channels_last(4)
+
+
+@pytest.mark.parametrize("temperature", ["teacher", "calibrated"])
+def test_stopped_within_an_epoch_a_student_goes_on_there(
+    pool_path: Path,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temperature: StudentTemperature,
+) -> None:
+    settings = replace(SETTINGS, epochs=2, temperature=0.02, rate_steps="step")
+    settings = replace(settings, student_temperature=temperature)
+    with PoolReader(pool_path) as pool:
+        whole = train_student(pool, images, tmp_path / "whole", settings)
+        monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+        # Six steps an epoch.
+        for moment in (2, 5, 6, 9):
+            seen: list[int] = []
+
+            def stop(done: int, total: int, seen: list[int] = seen, moment: int = moment) -> None:
+                seen.append(done)
+                if len(seen) == moment:
+                    raise KeyboardInterrupt
+
+            out = tmp_path / f"cut{moment}"
+            with pytest.raises(KeyboardInterrupt):
+                train_student(pool, images, out, settings, progress=stop)
+            again = train_student(pool, images, out, settings, progress=stop)
+            # Only the last step of an epoch is not saved until the epoch is done.
+            assert len(seen) == (13 if moment % 6 == 0 else 12)
+            assert again.steps == whole.steps
+            ours, theirs = read_weights(again.weights).tensors, read_weights(whole.weights).tensors
+            assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+            logs = [(run / "log.jsonl").read_text().splitlines() for run in (tmp_path / "whole", out)]
+            losses = [[json.loads(line)["loss"] for line in log] for log in logs]
+            assert losses[0] == losses[1]
+            assert not (out / ".unfinished").exists()
+
+
+def test_a_torn_line_of_the_log_is_forgotten(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    with PoolReader(pool_path) as pool:
+        train_student(pool, images, tmp_path / "run", SETTINGS)
+        with (tmp_path / "run" / "log.jsonl").open("a") as log:
+            log.write('{"epoch": 4, "lo')
+        assert train_student(pool, images, tmp_path / "run", SETTINGS).steps == 24
+
+
+def test_stopped_anywhere_a_teacher_goes_on_there(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job(name: str) -> TeacherJob:
+        views, recipe = LabelRecipe(batch_size=9), TrainSettings(epochs=2, learning_rate=0.01)
+        return TeacherJob(
+            out=tmp_path / f"{name}.safetensors",
+            network=NETWORK,
+            size=(SIDE, SIDE),
+            views=views,
+            recipe=recipe,
+        )
+
+    train_teacher(images, job("whole"))
+    whole = (tmp_path / "whole.safetensors").read_bytes()
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    for moment in (1, 3, 4):
+        seen: list[int] = []
+
+        def stop(done: int, total: int, seen: list[int] = seen, moment: int = moment) -> None:
+            seen.append(done)
+            if len(seen) == moment:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_teacher(images, job(f"cut{moment}"), progress=stop)
+        train_teacher(images, job(f"cut{moment}"), progress=stop)
+        # Three steps an epoch; the last of one is not saved until the epoch is done.
+        assert len(seen) == (7 if moment == 3 else 6)
+        assert (tmp_path / f"cut{moment}.safetensors").read_bytes() == whole
+        assert not (tmp_path / f"cut{moment}.safetensors.unfinished").exists()
+        train_teacher(images, job(f"cut{moment}"), progress=stop)
+        assert len(seen) == (7 if moment == 3 else 6)
+
+
+def test_validation_classes_are_known_by_their_names(pool_path: Path, images: Path, tmp_path: Path) -> None:
+    other = write_images(tmp_path / "other", per_class=2)
+    (other / "class0").rename(other / "zebra")
+    once = replace(SETTINGS, epochs=1)
+    with PoolReader(pool_path) as pool:
+        both = r"expected class0, class1, class2, got class1, class2, zebra.*by-order"
+        with pytest.raises(InvalidArgumentError, match=both):
+            train_student(
+                pool, images, tmp_path / "a", once, validation=ValidationSet(other, size=(SIDE, SIDE))
+            )
+        assert not (tmp_path / "a").exists()
+        meant = ValidationSet(other, size=(SIDE, SIDE), by_order=True)
+        assert train_student(pool, images, tmp_path / "b", once, validation=meant).accuracy is not None
+
+
+def test_saving_costs_less_than_a_minute() -> None:
+    now = [0.0]
+    pace = Pace(clock=lambda: now[0])
+    assert not pace.due()
+    now[0] = 30.0
+    assert pace.due()
+    pace.saved()
+    assert not pace.due()

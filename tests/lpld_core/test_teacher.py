@@ -128,6 +128,20 @@ def test_files_that_are_not_weights_are_refused(tmp_path: Path, write: object, s
         read_weights(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    # What torch advises is to turn off what protects.
+    for advice in ("weights_only", "can still be loaded", "trust"):
+        assert advice not in str(caught.value)
+
+
+def test_code_in_a_weights_file_is_named(tmp_path: Path) -> None:
+    write_code(tmp_path / "evil.pth")
+    with pytest.raises(InvalidArgumentError, match=r"it asks for sys\.exit, .*nothing of it was run"):
+        read_weights(tmp_path / "evil.pth")
+
+
+def test_a_safetensors_file_may_have_any_name(tmp_path: Path, model: SmallResNet) -> None:
+    save_weights(tmp_path / "w.st", model.state_dict(), {"network": "x"})
+    assert read_weights(tmp_path / "w.st").about == {"network": "x"}
 
 
 def test_weights_of_another_network_are_named(tmp_path: Path, model: SmallResNet) -> None:

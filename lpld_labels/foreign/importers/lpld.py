@@ -72,12 +72,18 @@ class Lpld(BatchFormat):
             notes.odd.append(f"{short} epochs are shorter than the others")
 
         def ids() -> Iterator[tuple[int, IntArray]]:
+            repeating = []
             for epoch in counts:
                 order = stored.ids(epoch)
                 check_ids(order, len(images), where=stored.path)
                 if len(order) and int(np.bincount(order).max()) > 1:
-                    notes.odd.append(f"epoch {epoch} shows an image more than once")
+                    repeating.append(epoch)
                 yield epoch, order
+            if repeating:
+                which = f"epoch {repeating[0]} shows"
+                if len(repeating) > 1:
+                    which = f"{len(repeating)} epochs, the first {repeating[0]}, show"
+                notes.odd.append(f"{which} an image more than once, as epochs of a pruned pool do")
 
         return epoch_plan(
             folder,
