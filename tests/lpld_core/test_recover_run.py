@@ -74,7 +74,7 @@ def test_images_are_saved_as_an_image_folder(
     assert record["teacher"]["weights_digest"] == teacher.description.weights_digest
     assert record["statistics_digest"] == statistics.digest()
     with Image.open(tmp_path / "out" / CONTACT_SHEET_FILE) as sheet:
-        assert sheet.size > (100, 100), "small images are enlarged"
+        assert min(sheet.size) > 100, "small images are enlarged"
 
 
 def test_killed_run_goes_on_at_the_next_group(
