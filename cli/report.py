@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from .console import human_bytes, print_json, quiet
+from .common_options import quiet
+from .console import human_bytes, print_json
 from .page_options import GreedyCommand, read_class_names, runs_option
 from .progress import progress_bar
 
