@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", cls=GreedyCommand)
-@click.argument("pools", nargs=-1, required=True, metavar="POOL POOL...")
+@click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL POOL...")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as an HTML file.")
 @runs_option
 @json_option()

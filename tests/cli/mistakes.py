@@ -60,6 +60,20 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect pool pool", 2, "unexpected extra argument"),
     ("inspect pool --jsn", 2, "Did you mean '--json'"),
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
+    # report
+    ("report pool", 2, "Missing option '--out'"),
+    ("report nowhere --out new.html", 1, "not a label pool"),
+    ("report pool --out empty", 2, "is a directory"),
+    ("report pool --out new.html --images nowhere", 1, "nowhere"),
+    ("report pool --out new.html --against nowhere", 1, "not a label pool"),
+    ("report pool --out new.html --class-names nowhere", 1, "cannot read class names"),
+    ("report pool --out new.html --runs empty", 1, "not a training run"),
+    ("report pool --out nowhere/new.html", 1, "nowhere"),
+    # compare
+    ("compare pool", 2, "give two pools or more"),
+    ("compare pool nowhere", 1, "not a label pool"),
+    ("compare pool part0 --out empty", 2, "is a directory"),
+    ("compare pool part0 --runs empty", 1, "not a training run"),
     # verify
     ("verify", 2, "Missing argument 'POOL'"),
     ("verify nowhere", 1, "not a label pool"),

@@ -34,7 +34,7 @@ COMMANDS = {
     "prune_written": "prune pool out --ratio 4 --by confidence --prefer hard --drop-easy 10%",
     "encode": "encode pool out --codec int8",
     "encode_larger": "encode int8 out --codec f32 --from-lossy",
-    "plan": "plan pool --budget 30% --codec f16 --codec int8 --codec int4 --codec topk:3",
+    "plan": "plan pool --budget 50% --codec f16 --codec int8 --codec int4 --codec topk:3",
     "merge": "merge part0 part1 out",
     "import": "import labels out --images labelled",
     "analyze": "analyze images --real images --teacher small-resnet10:width=8,stem_stride=2 "
