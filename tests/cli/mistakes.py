@@ -120,7 +120,12 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("prune pool out --ratio 2 --seed -1", 2, "--seed"),
     ("prune pool out --ratio 2 --force", 2, "No such option"),
     # encode
-    ("encode pool out", 2, "Missing option '--codec'"),
+    ("encode pool out", 2, "give --codec, or --views alone"),
+    ("encode pool out --views none", 2, "--views"),
+    ("encode pool full --views stored", 1, "something is already here"),
+    ("encode pool full --views stored --overwrite", 1, "no label pool"),
+    ("encode pool pool --views stored", 1, "the same as an input"),
+    ("encode pool out --views stored --temperature 4", 2, "give --codec, or --views alone"),
     ("encode pool out --codec KLT", 1, "did you mean klt?"),
     ("encode pool out --codec zip", 1, "klt"),
     ("encode pool out --codec topk:11", 1, "top"),
