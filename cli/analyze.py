@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import output, print_json
+from .common_options import FOLDER, json_option
+from .console import print_json, stdout_console
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
 from .progress import progress_bar
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from lpld_core.analysis import Analysis
 
 
@@ -32,9 +35,9 @@ class Options(NetworkOptions):
 
 
 @click.command("analyze")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--real", type=click.Path(path_type=Path), required=True, help="Image folder of real images.")
-@network_options("model")
+@click.argument("folders", nargs=-1, required=True, type=FOLDER)
+@click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
+@network_options
 @click.option(
     "--real-per-class",
     type=click.IntRange(2),
@@ -43,14 +46,14 @@ class Options(NetworkOptions):
     help="Real images used of every class, a random choice.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that choice.")
-@click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True)
+@click.option("-b", "--batch-size", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it, with images, as a page."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option()
 def command(**given: Any) -> None:
-    """Compare image folders with real images through the features of a pretrained model.
+    """Compare image folders with real images through the features of a pretrained teacher.
 
     \b
     similarity  cosine of two images of a class: mean over pairs, then over classes (+/- std).
@@ -63,9 +66,9 @@ def command(**given: Any) -> None:
 
     \b
     Examples:
-      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --model resnet18 --html diversity.html
+      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --teacher resnet18 --html diversity.html
       lpld-labels analyze syn/lpld syn/sre2l --real small/train --plot diversity.png \\
-          --model small-resnet10:width=32,stem_stride=2 --model-weights teacher.safetensors
+          --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
     options = Options(**given)
     options.prepare_machine()
@@ -87,7 +90,7 @@ def command(**given: Any) -> None:
         )
     _show(options, analysis)
     if options.plot is not None:
-        _plot(analysis, options.plot)
+        _save(draw(analysis), options.plot)
         click.echo(f"plot saved as {options.plot}", err=True)
     if options.html is not None:
         from lpld_core.image_pages import analysis_page
@@ -103,7 +106,7 @@ def _show(options: Options, analysis: Analysis) -> None:
     if options.as_json:
         print_json(
             {
-                "model": options.network,
+                "teacher": options.network,
                 "bandwidth": analysis.bandwidth,
                 "folders": [asdict(folder) for folder in analysis.folders],
             }
@@ -111,7 +114,11 @@ def _show(options: Options, analysis: Analysis) -> None:
         return
     from rich.table import Table
 
-    table = Table(caption=f"Gaussian kernel of bandwidth {analysis.bandwidth:.4g}")
+    table = Table(
+        caption="similarity: lower is more diverse; MMD^2: lower is closer to the real images\n"
+        f"(Gaussian kernel of bandwidth {analysis.bandwidth:.4g})",
+        caption_justify="left",
+    )
     for heading in ("folder", "images", "similarity", "with self", "MMD^2"):
         table.add_column(heading, justify="left" if heading == "folder" else "right")
     for folder in analysis.folders:
@@ -123,11 +130,11 @@ def _show(options: Options, analysis: Analysis) -> None:
             f"{similarity.with_self:.3f}",
             "" if folder.mmd_squared is None else f"{folder.mmd_squared:.4f}",
         )
-    output().print(table)
+    stdout_console().print(table)
 
 
-def _plot(analysis: Analysis, path: Path) -> None:
-    """Draw similarity and MMD^2 as bars, folders side by side."""
+def draw(analysis: Analysis) -> Figure:
+    """Draw similarity and MMD^2 as bars, one folder below the other."""
     from lpld_labels.errors import InvalidArgumentError
 
     try:
@@ -138,20 +145,28 @@ def _plot(analysis: Analysis, path: Path) -> None:
         ) from None
     names = [folder.name for folder in analysis.folders]
     synthetic = [folder for folder in analysis.folders if folder.mmd_squared is not None]
-    figure = Figure(figsize=(2.5 + 1.6 * len(names), 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.bar(
+    # Bars that lie down leave long names room.
+    figure = Figure(figsize=(9, 1.8 + 0.35 * len(names)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    left.barh(
         names,
         [folder.similarity.mean for folder in analysis.folders],
-        yerr=[folder.similarity.std for folder in analysis.folders],
+        xerr=[folder.similarity.std for folder in analysis.folders],
         color="tab:blue",
         capsize=4,
     )
-    left.set_title("similarity within classes")
-    right.bar(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
-    right.set_title("MMD$^2$ to real images")
-    for axes in (left, right):
-        axes.tick_params(axis="x", rotation=20)
+    left.set_title("similarity within classes\n(lower is more diverse)")
+    left.set_xlabel("cosine of features, mean and std over classes")
+    right.barh(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
+    right.set_title("MMD$^2$ to real images\n(lower is closer)")
+    right.set_xlabel("squared feature distance, Gaussian kernel")
+    left.invert_yaxis()
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
+    from lpld_labels.errors import InvalidArgumentError
+
     try:
         figure.savefig(path, dpi=120)
     except (ValueError, OSError) as error:

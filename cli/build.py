@@ -17,8 +17,10 @@ from lpld_core.training.presets import (
     preset_named,
 )
 
-from .console import human_bytes, output, print_json
+from .common_options import FILE, FOLDER, jobs_option, json_option, overwrite_option
+from .console import human_bytes, print_json, stdout_console
 from .image_notes import look_over
+from .outputs import says_if_finished
 from .parameters import parse_part
 from .progress import progress_bar
 from .teacher_options import (
@@ -71,12 +73,13 @@ class Options:
     part: Part | None
     seal_seconds: float
     image_cache: Path | None
+    overwrite: bool
     as_json: bool
 
 
 @click.command("build")
-@click.argument("images", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("images", type=FOLDER)
+@click.argument("out", type=FILE)
 @teacher_options
 @click.option(
     "--preset",
@@ -86,7 +89,7 @@ class Options:
     help="Settings of a published experiment; the options below replace parts of it.",
 )
 @click.option("--epochs", type=click.IntRange(1), help="Views of every image, before pruning.")
-@click.option("--batch-size", type=click.IntRange(1), help="Views labelled, mixed and stored together.")
+@click.option("-b", "--batch-size", type=click.IntRange(1), help="Views labelled, mixed and stored together.")
 @click.option(
     "--ratio",
     type=click.FloatRange(1),
@@ -134,13 +137,7 @@ class Options:
 @machine_options
 @image_cache_option
 @click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes that label together; with --device cuda, spread over the GPUs.",
-)
+@jobs_option("Processes that label together; with --device cuda, spread over the GPUs.")
 @click.option(
     "--part", callback=parse_part, metavar="I/N", help="Label one share and do not publish; see the examples."
 )
@@ -151,7 +148,8 @@ class Options:
     show_default=True,
     help="How often finished work is made safe against a crash.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@overwrite_option
+@json_option("text")
 def command(**given: Any) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
@@ -188,8 +186,20 @@ def command(**given: Any) -> None:
         std=options.std,
     )
     check_device(options.device)
+    from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.rewriting.engine import require_free
+    from lpld_labels.rewriting.outputs import require_apart, sole_writer
+
+    if options.overwrite and options.part is not None:
+        raise click.UsageError("--overwrite is for a whole build: it does not go with --part")
+    require_apart(options.out, options.images)
+    require_free(options.out, lambda found: True, overwrite=options.overwrite)
     try:
-        result, classes = _build(options, recipe, choices)
+        with (
+            sole_writer(options.out, shared=options.part is not None),
+            says_if_finished(options.out / MANIFEST_FILE),
+        ):
+            result, classes = _build(options, recipe, choices)
     except KeyboardInterrupt:
         click.echo(
             f"stopped: finished batches are safe in {options.out}; run the same command again", err=True
@@ -226,7 +236,9 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
     from lpld_core.relabel.jobs import Machine, label_in_processes
     from lpld_core.teachers.ensemble import load_ensemble
     from lpld_labels.codecs import codec_named
+    from lpld_labels.errors import ImageMismatchError, PoolConflictError
     from lpld_labels.replay.image_folder import scan_image_folder
+    from lpld_labels.rewriting.outputs import delete_pool
 
     codec_named(options.codec)  # a name that is none is told before the teacher is loaded
     classes = len(look_over(options.images))
@@ -262,30 +274,42 @@ def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) 
             f"incomplete, and pruning leaves such batches out; --batch-size {len(table)} makes them complete",
             err=True,
         )
-    with progress_bar("labelling batches") as progress:
-        if options.jobs > 1:
-            label_in_processes(
+
+    def label() -> BuildResult:
+        with progress_bar("labelling batches") as progress:
+            if options.jobs > 1:
+                label_in_processes(
+                    job,
+                    choices,
+                    table,
+                    classes=wanted_classes,
+                    jobs=options.jobs,
+                    machine=machine,
+                    progress=progress,
+                )
+            return build_pool(
                 job,
-                choices,
+                ensemble,
                 table,
-                classes=wanted_classes,
-                jobs=options.jobs,
-                machine=machine,
+                part=options.part,
+                publish=options.part is None,
+                workers=machine.workers,
                 progress=progress,
             )
-        result = build_pool(
-            job,
-            ensemble,
-            table,
-            part=options.part,
-            publish=options.part is None,
-            workers=machine.workers,
-            progress=progress,
-        )
-    return result, classes
+
+    try:
+        return label(), classes
+    except (PoolConflictError, ImageMismatchError):
+        # Told before anything is labelled: another pool is here, or unfinished work for one.
+        if not options.overwrite:
+            raise
+    delete_pool(options.out)
+    return label(), classes
 
 
 def _show(options: Options, result: BuildResult, classes: int) -> None:
+    from lpld_labels.pool.sizes import pool_bytes
+
     manifest = result.manifest
     labelled = None if options.jobs > 1 else result.labelled
     if options.as_json:
@@ -297,21 +321,21 @@ def _show(options: Options, result: BuildResult, classes: int) -> None:
                 "image_classes": classes,
                 "batches": manifest.counts.batches if manifest else None,
                 "rows": manifest.counts.rows if manifest else None,
-                "bytes": sum(entry.bytes for entry in manifest.files) if manifest else None,
+                "bytes": pool_bytes(manifest) if manifest else None,
                 "content_digest": manifest.content_digest if manifest else None,
             }
         )
         return
     if manifest is None:
-        output().print(
+        stdout_console().print(
             f"labelled {result.labelled} batches, {result.found} were done; not published: "
             "run without --part when all parts are done",
             highlight=False,
         )
         return
     counts = manifest.counts
-    size = human_bytes(sum(entry.bytes for entry in manifest.files))
-    output().print(
+    size = human_bytes(pool_bytes(manifest))
+    stdout_console().print(
         f"{options.out}: {counts.batches} batches, {counts.rows} labels, {size}; "
         f"content {manifest.content_digest[:16]}",
         highlight=False,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import human_bytes, output, print_json
+from .common_options import json_option
+from .console import human_bytes, print_json, stdout_console
 from .page_options import GreedyCommand, runs_option, save_html
 from .progress import progress_bar
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", cls=GreedyCommand)
-@click.argument("pools", nargs=-1, required=True, metavar="POOL POOL...")
+@click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL POOL...")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as an HTML file.")
 @runs_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option()
 def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as_json: bool) -> None:
     """Put pools side by side: what differs, bytes, fidelity, and which came from which.
 
@@ -52,7 +53,7 @@ def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as
     if as_json:
         print_json(comparison.as_json())
         return
-    console = output()
+    console = stdout_console()
     console.print(_side_by_side(comparison))
     for relation in comparison.relations:
         console.print(relation.text, highlight=False, markup=False)

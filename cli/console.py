@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from lpld_labels.inspection.pages import numbers
 
+from .common_options import quiet_and_verbose
 from .extras import missing_extra
 
 if TYPE_CHECKING:
@@ -18,15 +20,17 @@ if TYPE_CHECKING:
 human_bytes = numbers.human_bytes
 
 
-def output() -> Console:
+def stdout_console() -> Console:
     """Return the console for data (stdout)."""
     from rich.console import Console
 
-    # Piped tables must not be folded at 80 columns: whoever reads them has no terminal to fit.
-    return Console(width=None if sys.stdout.isatty() else 120)
+    # Piped tables must not be folded at 80 columns: whoever reads them has no terminal to fit. Unless they
+    # say how wide theirs is.
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if known else 120)
 
 
-def talk() -> Console:
+def stderr_console() -> Console:
     """Return the console for everything that is not data (stderr)."""
     from rich.console import Console
 
@@ -38,10 +42,9 @@ def print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
-def quiet() -> bool:
-    """Whether the command was asked to say nothing but results and errors (``-q``)."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
+def times_smaller(ratio: float) -> str:
+    """Return how sizes compare, e.g. ``2.31x smaller`` or ``1.20x larger``."""
+    return f"{1 / ratio:#.3g}x larger" if 0 < ratio < 1 else f"{ratio:#.3g}x smaller"
 
 
 class LazyGroup(click.Group):
@@ -75,6 +78,8 @@ class LazyGroup(click.Group):
 
         module = importlib.import_module(self._lazy[cmd_name][0], package=__package__)
         command: click.Command = module.command
+        if not any("--quiet" in param.opts for param in command.params):
+            command.params += quiet_and_verbose()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import output, talk
+from .console import stderr_console, stdout_console
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def command(out: Path, epochs: int, teacher_epochs: int, iterations: int) -> Non
     seconds = time.monotonic() - start
     save_report(out, lines, seconds)
     sheets = ", ".join(str(out / method / "contact_sheet.png") for method in METHODS)
-    output().print(
+    stdout_console().print(
         f"{seconds:.0f} s; table in {out / 'table.json'}, plot in {out / 'accuracy.png'}, images in {sheets}",
         highlight=False,
         soft_wrap=True,
@@ -103,7 +103,7 @@ def _forget_earlier(out: Path) -> None:
 def _digits(out: Path) -> DigitFolders:
     from lpld_core.images.digits import write_digits
 
-    talk().print(
+    stderr_console().print(
         "[bold]digits[/]: 1,797 images of 10 classes; 500 to judge by, 100 real ones to compare with"
     )
     return write_digits(out / "digits")
@@ -147,7 +147,7 @@ def _train_on_truth(
     with progress_bar(what) as progress:
         accuracy = train_teacher(images, job, validation=validation, progress=progress)
     top1 = accuracy.top1 if accuracy is not None else 0.0
-    talk().print(f"[bold]{what}[/]: top-1 {top1:.1%}", highlight=False)
+    stderr_console().print(f"[bold]{what}[/]: top-1 {top1:.1%}", highlight=False)
     return top1
 
 
@@ -181,9 +181,8 @@ def _train(images: Path, pool: Path, run: Path, folders: DigitFolders, epochs: i
 
 
 def _analyze(out: Path, folders: DigitFolders) -> None:
-    model = ("--model", NETWORK, "--model-weights", out / "teacher.safetensors", "--threads", 1)
     images = [out / method for method in METHODS]
-    _run("analyze", *images, "--real", folders.teacher, *model, "--plot", out / "diversity.png")
+    _run("analyze", *images, "--real", folders.teacher, *_teacher_words(out), "--plot", out / "diversity.png")
 
 
 def _run(*words: object) -> None:
@@ -191,5 +190,5 @@ def _run(*words: object) -> None:
     from .main import group
 
     arguments = [str(word) for word in words]
-    talk().print(f"[bold]$[/] lpld-labels {' '.join(arguments)}", highlight=False, soft_wrap=True)
+    stderr_console().print(f"[bold]$[/] lpld-labels {' '.join(arguments)}", highlight=False, soft_wrap=True)
     group.main(arguments, standalone_mode=False)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .console import human_bytes, output
+from .console import human_bytes, stdout_console
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,7 @@ def show_report(lines: list[Line]) -> None:
     from rich.table import Table
 
     table = Table(title="Label bytes against accuracy (digits, 10 images per class)", title_justify="left")
-    for column in ("student of", "label batches", "label bytes", "pool on disk", "top-1"):
+    for column in ("student of", "label\nbatches", "label\nbytes", "pool on\ndisk", "top-1"):
         table.add_column(column, justify="left" if column == "student of" else "right")
     for line in lines:
         table.add_row(
@@ -54,32 +58,43 @@ def show_report(lines: list[Line]) -> None:
             "" if line.pool_bytes is None else human_bytes(line.pool_bytes),
             f"{line.top1:.1%}",
         )
-    output().print(table)
+    stdout_console().print(table)
 
 
 def save_report(out: Path, lines: list[Line], seconds: float) -> None:
     """Write table.json and accuracy.png."""
     document = {"seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
     (out / "table.json").write_text(json.dumps(document, indent=2) + "\n")
-    _plot(lines, out / "accuracy.png")
+    draw_report(lines).savefig(out / "accuracy.png", dpi=120)
 
 
-def _plot(lines: list[Line], path: Path) -> None:
+def draw_report(lines: list[Line]) -> Figure:
+    """Return the plot of accuracy against bytes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     stored = [line for line in lines if line.pool_bytes is not None]
     for number, images in enumerate(dict.fromkeys(line.images for line in stored)):
         pools = [line for line in stored if line.images == images]
         points = [(float(line.pool_bytes or 0), 100 * line.top1) for line in pools]
         axes.plot(*zip(*points, strict=True), "o-", color=f"C{number}", label=images)
-        for line, point in zip(pools, points, strict=True):
-            axes.annotate(f"{line.ratio}x", point, (6, -12), textcoords="offset points")
     others = [line for line in lines if line.pool_bytes is None]
     for line, style in zip(others, ("--", ":"), strict=True):
         axes.axhline(100 * line.top1, linestyle=style, color="0.4", label=line.name)
-    axes.set(xscale="log", xlabel="pool on disk, bytes", ylabel="top-1 accuracy, %")
-    axes.set_title("Digits, 10 images per class")
-    axes.legend(loc="lower right")
-    figure.savefig(path, dpi=120)
+    axes.set(xscale="log", xlabel="pool on disk, and its prune ratio", ylabel="top-1 accuracy, %")
+    axes.minorticks_off()
+    axes.set_xticks(*_size_ticks(stored))
+    axes.set_title("Label bytes (less is better) against accuracy: digits, 10 images per class", fontsize=11)
+    # Below the axes: wherever the curves go, nothing is overprinted.
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _size_ticks(stored: list[Line]) -> tuple[list[float], list[str]]:
+    """Return where pools of each ratio lie, and what to write there: they weigh nearly the same."""
+    places = []
+    for ratio in sorted({line.ratio or 1 for line in stored}):
+        sizes = [line.pool_bytes or 0 for line in stored if line.ratio == ratio]
+        places.append((sum(sizes) / len(sizes), ratio))
+    return [size for size, _ in places], [f"{human_bytes(size)}\n{ratio}x" for size, ratio in places]

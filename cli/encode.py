@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, talk
-from .parameters import ByteSize
+from .common_options import (
+    from_lossy_option,
+    jobs_option,
+    json_option,
+    out_argument,
+    overwrite_option,
+    pool_argument,
+    quiet,
+    seed_option,
+)
+from .console import human_bytes, print_json, stdout_console, times_smaller
+from .outputs import says_if_finished
+from .parameters import Amount, Budget
 from .progress import progress_bar
+from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.schema import Views
@@ -16,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @click.command("encode")
-@click.argument("pool")
-@click.argument("out", type=click.Path())
+@pool_argument
+@out_argument
 @click.option(
     "--codec",
     help="f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16 or 32) or klt.",
@@ -30,21 +44,22 @@ if TYPE_CHECKING:
 @click.option("--fidelity", type=float, help="klt: share of the information to keep.  [default: 0.97]")
 @click.option("--temperature", type=float, help="klt: at which labels will be used.  [default: 20]")
 @click.option("--bytes-per-row", type=float, help="klt: bytes of labels and basis per row.")
-@click.option("--budget", type=ByteSize(), help="klt: bytes of the whole new pool, e.g. 300MB.")
+@click.option("--budget", type=Budget(), help="klt: bytes of the whole new pool, e.g. 300MB or 10%.")
 @click.option("--step", type=float, help="klt: the quantisation step itself, in logits.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="klt: which rows are sampled."
-)
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option("--force", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@seed_option("klt: which rows are sampled.")
+@jobs_option()
+@from_lossy_option
+@overwrite_option
+@json_option()
 def command(
     pool: str,
     out: str,
     codec: str | None,
     views: Views | None,
+    budget: Amount | None,
     jobs: int,
-    force: bool,
+    from_lossy: bool,
+    overwrite: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -75,7 +90,8 @@ def command(
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    demands = [name for name in ("fidelity", "bytes_per_row", "budget", "step") if options[name] is not None]
+    given = options | {"budget": budget}
+    demands = [name for name in ("fidelity", "bytes_per_row", "budget", "step") if given[name] is not None]
     flags = [f"--{name.replace('_', '-')}" for name in demands]
     if len(demands) > 1:
         raise click.UsageError(f"give only one of {' and '.join(flags)}")
@@ -85,11 +101,13 @@ def command(
     if codec is None:
         if views is None or flags or options["temperature"] is not None:
             raise click.UsageError("give --codec, or --views alone")
-        _change_views(pool, out, views, jobs=jobs, as_json=as_json)
+        _change_views(pool, out, views, jobs=jobs, overwrite=overwrite, as_json=as_json)
         return
 
     from lpld_labels.codecs import codec_kind
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.codec_request import CodecRequest
     from lpld_labels.rewriting.encode import encode_pool
 
@@ -98,40 +116,60 @@ def command(
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
+        says_if_finished(Path(out) / MANIFEST_FILE),
         progress_bar("encoding batches") as progress,
     ):
-        request = CodecRequest(name=codec, **options)
-        result = encode_pool(reader, out, request, views=views, jobs=jobs, force=force, progress=progress)
+        limit = None if budget is None else budget.bytes(pool=pool_bytes(reader.manifest))
+        result = encode_pool(
+            reader,
+            out,
+            CodecRequest(name=codec, budget=limit, **options),
+            views=views,
+            jobs=jobs,
+            from_lossy=from_lossy,
+            overwrite=overwrite,
+            progress=progress,
+        )
     facts = _facts(pool, out, result)
     if as_json:
         print_json(facts)
     else:
         _show(facts, result.codec.describe())
+    for note in [] if quiet() else _notes(result):
+        click.echo(f"note: {note}", err=True)
+
+
+def _notes(result: EncodeResult) -> Iterator[str]:
+    """Yield what is worth saying of the result."""
+    if result.after > result.before:
+        yield f"the new pool is larger than the old one ({times_smaller(result.before / result.after)})"
     if result.better is not None:
-        talk().print(
-            f"note: codec '{result.better}' keeps no less of these labels in no more bytes; "
+        yield (
+            f"codec '{result.better}' keeps no less of these labels in no more bytes; "
             "this pool is too small, or has too few classes, for klt to pay"
         )
 
 
-def _change_views(pool: str, out: str, views: Views, *, jobs: int, as_json: bool) -> None:
+def _change_views(pool: str, out: str, views: Views, *, jobs: int, overwrite: bool, as_json: bool) -> None:
     """Write the pool with views stored or drawn, and say what came of it."""
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.change_views import change_views
 
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
+        says_if_finished(Path(out) / MANIFEST_FILE),
         progress_bar("copying batches") as progress,
     ):
-        manifest = change_views(reader, out, views, jobs=jobs, progress=progress)
+        manifest = change_views(reader, out, views, jobs=jobs, overwrite=overwrite, progress=progress)
         before, after = pool_bytes(reader.manifest), pool_bytes(manifest)
     if as_json:
         sizes = {"before": before, "after": after, "smaller": round(before / after, 3)}
         digest = manifest.content_digest
         print_json({"pool": pool, "out": out, "views": views, "bytes": sizes, "content_digest": digest})
     else:
-        output().print(f"views {views}: {human_bytes(before)} -> {human_bytes(after)}, written to {out}")
+        click.echo(f"views {views}: {human_bytes(before)} -> {human_bytes(after)}, written to {out}")
 
 
 def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
@@ -157,21 +195,15 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any], codec: str) -> None:
-    from rich.table import Table
-
     sizes, fidelity = facts["bytes"], facts["fidelity"]
     kept = ", ".join(f"T = {temperature}: {value:.4f}" for temperature, value in fidelity["kept"].items())
-    table = Table(title=f"Encode {facts['pool']}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("codec", codec)
-    table.add_row(
-        "bytes",
-        f"{human_bytes(sizes['before'])} -> {human_bytes(sizes['after'])}, {sizes['smaller']:.3g}x; "
-        f"{sizes['after_per_row']:g} per row, views {facts['views']}",
-    )
-    table.add_row("kept", f"{kept} (on {fidelity['rows']} rows)")
-    table.add_row("top-1", f"{fidelity['top1']:.4f} of the rows have the same largest class")
-    table.add_row("written", facts["out"])
-    table.add_row("content", facts["content_digest"])
-    output().print(table)
+    rows = {
+        "codec": codec,
+        "bytes": f"{human_bytes(sizes['before'])} -> {human_bytes(sizes['after'])}, "
+        f"{times_smaller(sizes['smaller'])}; {sizes['after_per_row']:g} per row, views {facts['views']}",
+        "kept": f"{kept} (on {fidelity['rows']} rows)",
+        "top-1": f"{fidelity['top1']:.4f} of the rows have the same largest class",
+        "written": facts["out"],
+        "content": facts["content_digest"],
+    }
+    stdout_console().print(facts_table(f"Encode {facts['pool']}", rows.items()))

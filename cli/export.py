@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import human_bytes, output, print_json
+from .common_options import json_option, out_argument, overwrite_option, pool_argument, quiet
+from .console import human_bytes, print_json, stdout_console
+from .outputs import says_if_finished
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 
 
 @click.command("export")
-@click.argument("pool")
-@click.argument("out", type=click.Path(path_type=Path))
+@pool_argument
+@out_argument
 @click.option(
     "--format", "label_format", required=True, type=click.Choice(FORMATS), help="Who shall read the folder."
 )
@@ -26,9 +28,16 @@ FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 @click.option(
     "--drop-incomplete", is_flag=True, help="LPLD: leave out short batches of a pool that is not a whole run."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@overwrite_option
+@json_option("text")
 def command(
-    pool: str, out: Path, label_format: str, top_k: int | None, drop_incomplete: bool, as_json: bool
+    pool: str,
+    out: str,
+    label_format: str,
+    top_k: int | None,
+    drop_incomplete: bool,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
@@ -47,13 +56,25 @@ def command(
       lpld-labels export pool_40x labels_40x --format lpld
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
+    if top_k is not None and label_format not in ("lpqld", "fkd"):
+        raise click.UsageError("--top-k goes with --format lpqld or fkd")
+    if drop_incomplete and label_format != "lpld":
+        raise click.UsageError("--drop-incomplete goes with --format lpld")
+
     from lpld_labels.foreign.exporters import ExportOptions, export_pool
     from lpld_labels.pool.reader import PoolReader
 
     options = ExportOptions(top_k=top_k, drop_incomplete=drop_incomplete)
-    with PoolReader(pool) as reader, progress_bar("exporting batches") as progress:
-        report = export_pool(reader, out, label_format=label_format, options=options, progress=progress)
-    _say_what_holds(report)
+    with (
+        PoolReader(pool) as reader,
+        says_if_finished(Path(out)),
+        progress_bar("exporting batches") as progress,
+    ):
+        report = export_pool(
+            reader, out, label_format=label_format, options=options, overwrite=overwrite, progress=progress
+        )
+    if not quiet():
+        _say_what_holds(report)
     if as_json:
         print_json(report.as_json())
     else:
@@ -72,7 +93,7 @@ def _say_what_holds(report: ExportReport) -> None:
 
 
 def _show(report: ExportReport) -> None:
-    console = output()
+    console = stdout_console()
     console.print(
         f"{report.batches} batches, {report.rows} rows, {human_bytes(report.bytes)} "
         f"written to {report.folder} as {report.format}",

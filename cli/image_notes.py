@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .console import quiet
+from .common_options import quiet
 
 SHOWN = 3
 

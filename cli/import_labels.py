@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json
+from .common_options import FOLDER, jobs_option, json_option, out_argument, overwrite_option
+from .console import human_bytes, print_json, stdout_console, times_smaller
+from .outputs import says_if_finished
 from .progress import progress_bar
-from .teacher_options import channels
+from .tables import facts_table
+from .teacher_options import normalisation_options
 
 if TYPE_CHECKING:
     from lpld_labels.foreign.importers import ImportReport
@@ -19,12 +22,12 @@ SHOWN_HOLES = 5
 
 
 @click.command("import")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("source", type=FOLDER)
+@out_argument
 @click.option(
     "--images",
     required=True,
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     help="The images that were labelled, one directory per class.",
 )
 @click.option(
@@ -35,14 +38,7 @@ SHOWN_HOLES = 5
     show_default=True,
     help="Who wrote the folder; auto finds out from its layout and one file.",
 )
-@click.option(
-    "--jobs",
-    "-j",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes that read and encode.",
-)
+@jobs_option("Processes that read and encode.")
 @click.option(
     "--skip-bad",
     is_flag=True,
@@ -65,7 +61,12 @@ SHOWN_HOLES = 5
 @click.option("--classes", type=click.IntRange(2), help="Number of classes, which top-k labels do not say.")
 @click.option("--output-size", type=click.IntRange(1), help="Side of a view in pixels, which no format says.")
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=128, show_default=True, help="FKD: images in a batch."
+    "-b",
+    "--batch-size",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="FKD: images in a batch.",
 )
 @click.option(
     "--teacher",
@@ -74,13 +75,7 @@ SHOWN_HOLES = 5
     metavar="NAME",
     help="Who labelled, for the pool's record; G-VBSM: give all of them, in order.",
 )
-@click.option(
-    "--mean",
-    callback=channels,
-    metavar="R,G,B",
-    help="Normalisation [default: the published program's, where the folder is of one].",
-)
-@click.option("--std", callback=channels, metavar="R,G,B", help="Normalisation, as --mean.")
+@normalisation_options("if not the published program's")
 @click.option(
     "--ensemble",
     type=click.Choice(["average", "norm-scaled"]),
@@ -98,14 +93,16 @@ SHOWN_HOLES = 5
     is_flag=True,
     help="Accept an image folder with images the labels do not speak of.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@overwrite_option
+@json_option()
 def command(
     source: Path,
-    out: Path,
+    out: str,
     images: Path,
     label_format: str,
     jobs: int,
     skip_bad: bool,
+    overwrite: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -132,15 +129,22 @@ def command(
       lpld-labels import gvbsm pool --images syn --mean .5,.5,.5 --std .2,.2,.2 --ensemble average
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
-    from lpld_labels.foreign.importers import ImportOptions, detect_format, import_labels
+    from lpld_labels.foreign.importers import (
+        ImportOptions,
+        detect_format,
+        import_labels,
+        require_importable,
+    )
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.replay.image_folder import scan_image_folder
 
     if (options["mean"] is None) != (options["std"] is None):
         raise click.UsageError("--mean and --std go together")
+    require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)
     with progress_bar("reading images") as progress:
         table = scan_image_folder(images, decode=False, progress=progress)
-    with progress_bar("importing batches") as progress:
+    with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("importing batches") as progress:
         report = import_labels(
             source,
             out,
@@ -149,34 +153,28 @@ def command(
             options=ImportOptions(**options),
             jobs=jobs,
             skip_bad=skip_bad,
+            overwrite=overwrite,
             progress=progress,
         )
     if as_json:
         print_json(report.as_json())
     else:
-        _show(report)
+        _show(report, source, out)
 
 
-def _show(report: ImportReport) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"Imported {report.source}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("format", report.format)
-    table.add_row("batches", f"{report.batches} in {report.epochs} epochs, {report.rows} rows")
-    table.add_row("labels", f"{report.classes} classes, codec {report.codec}, {report.images} images")
+def _show(report: ImportReport, source: Path, out: str) -> None:
     size = f"{human_bytes(report.source_bytes)} -> {human_bytes(report.pool_bytes)}"
-    table.add_row("bytes", f"{size}, {report.source_bytes / report.pool_bytes:.3g}x smaller")
+    rows = [
+        ("format", report.format),
+        ("batches", f"{report.batches} in {report.epochs} epochs, {report.rows} rows"),
+        ("labels", f"{report.classes} classes, codec {report.codec}, {report.images} images"),
+        ("bytes", f"{size}, {times_smaller(report.source_bytes / report.pool_bytes)}"),
+    ]
     if report.resumed:
-        table.add_row("resumed", f"{report.resumed} batches were there from an earlier run")
-    for what in ("found", "assumed", "odd"):
-        for line in getattr(report, what):
-            table.add_row(what, line)
-    for hole in report.holes[:SHOWN_HOLES]:
-        table.add_row("[red]left out[/]", f"{hole.file}: {hole.why}")
+        rows.append(("resumed", f"{report.resumed} batches were there from an earlier run"))
+    rows += [(what, line) for what in ("found", "assumed", "odd") for line in getattr(report, what)]
+    rows += [("[red]left out[/]", f"{hole.file}: {hole.why}") for hole in report.holes[:SHOWN_HOLES]]
     if len(report.holes) > SHOWN_HOLES:
-        table.add_row("[red]left out[/]", f"and {len(report.holes) - SHOWN_HOLES} more (see --json)")
-    table.add_row("written", report.pool)
-    table.add_row("content", report.content_digest)
-    output().print(table)
+        rows.append(("[red]left out[/]", f"and {len(report.holes) - SHOWN_HOLES} more (see --json)"))
+    rows += [("written", out), ("content", report.content_digest)]
+    stdout_console().print(facts_table(f"Imported {source}", rows))

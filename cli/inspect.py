@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import human_bytes, output, print_json
+from .common_options import json_option, pool_argument
+from .console import human_bytes, print_json, stdout_console, times_smaller
+from .tables import facts_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,8 +30,8 @@ COMPONENT_NAMES = {
 
 
 @click.command("inspect")
-@click.argument("pool")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@pool_argument
+@json_option("tables")
 def command(pool: str, as_json: bool) -> None:
     """Say what the pool is and what it weighs.
 
@@ -46,17 +48,12 @@ def command(pool: str, as_json: bool) -> None:
     if as_json:
         print_json(summary.as_json())
         return
-    console = output()
+    console = stdout_console()
     console.print(_what(summary))
     console.print(_weight(summary))
 
 
 def _what(summary: PoolSummary) -> Table:
-    from rich.table import Table
-
-    table = Table(title=f"Label pool {summary.location}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
     views = summary.views_per_image
     rows = {
         "content": summary.content_digest,
@@ -73,9 +70,7 @@ def _what(summary: PoolSummary) -> Table:
         "views": "stored" if summary.views == "stored" else "drawn when read (not stored)",
         "lineage": _lineage(summary),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return facts_table(f"Label pool {summary.location}", rows.items())
 
 
 def _codec(summary: PoolSummary) -> str:
@@ -127,15 +122,10 @@ def _weight(summary: PoolSummary) -> Table:
     for name, size in summary.bytes.components.items():
         per_row = f"{size / summary.rows:.2f}" if summary.rows else "-"
         table.add_row(COMPONENT_NAMES[name], human_bytes(size), per_row, f"{100 * size / total:.2f} %")
+    table.caption_justify = "left"
     table.caption = (
-        f"{_times(summary.ratio)} than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
-        f"{_times(summary.ratio_to_pickle_layout)} than one pickle per batch "
+        f"{times_smaller(summary.ratio)} than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
+        f"{times_smaller(summary.ratio_to_pickle_layout)} than one pickle per batch "
         f"({human_bytes(summary.bytes.pickle_layout)})"
     )
     return table
-
-
-def _times(ratio: float) -> str:
-    if 0 < ratio < 1:
-        return f"{1 / ratio:.2f}x larger"
-    return f"{ratio:.2f}x smaller"

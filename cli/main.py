@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .common_options import quiet_and_verbose
 from .console import LazyGroup, run
 
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
@@ -46,9 +47,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option(
     "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more on stderr: what the library logs.")
-def group(quiet: bool, verbose: bool) -> None:
+def group() -> None:
     """Soft labels for large-scale dataset distillation.
 
     \b
@@ -62,11 +61,9 @@ def group(quiet: bool, verbose: bool) -> None:
     \b
     Each command explains itself with examples: lpld-labels COMMAND --help
     """
-    del quiet  # asked for where something would be said
-    if verbose:
-        import logging
 
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+
+group.params += quiet_and_verbose()
 
 
 def main() -> None:

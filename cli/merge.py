@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json
+from .common_options import json_option, out_argument, overwrite_option
+from .console import human_bytes, print_json, stdout_console
+from .outputs import says_if_finished
 from .progress import progress_bar
+from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Manifest
@@ -16,10 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.command("merge")
-@click.argument("pools", nargs=-1, required=True, metavar="POOL POOL...")
-@click.argument("out", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(pools: tuple[str, ...], out: str, as_json: bool) -> None:
+@click.argument("pools", nargs=-1, required=True, metavar="POOL POOL...", type=click.Path(file_okay=False))
+@out_argument
+@overwrite_option
+@json_option()
+def command(pools: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> None:
     """Write a pool OUT that holds the batches of all POOLs, bit for bit.
 
     The pools must be of the same images, teachers, settings and codec, and no batch may be in two of them:
@@ -34,14 +39,15 @@ def command(pools: tuple[str, ...], out: str, as_json: bool) -> None:
     if len(pools) < 2:
         raise click.UsageError("give two pools or more, and then where to write")
 
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.rewriting.merge import merge_pools
 
     with ExitStack() as stack:
         # Batches are visited in file order, so one block of views and two shards at a time are enough.
         readers = [stack.enter_context(PoolReader(pool, view_cache_bytes=0, open_shards=2)) for pool in pools]
-        with progress_bar("copying batches") as progress:
-            manifest = merge_pools(readers, out, progress=progress)
+        with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
+            manifest = merge_pools(readers, out, overwrite=overwrite, progress=progress)
         facts = _facts(readers, manifest, out)
     if as_json:
         print_json(facts)
@@ -64,13 +70,7 @@ def _facts(readers: list[PoolReader], manifest: Manifest, out: str) -> dict[str,
 
 
 def _show(facts: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(title="Merge", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for part in facts["pools"]:
-        table.add_row("pool", f"{part['pool']}, {part['batches']} batches")
-    table.add_row("written", f"{facts['out']}, {facts['batches']} batches, {human_bytes(facts['bytes'])}")
-    table.add_row("content", facts["content_digest"])
-    output().print(table)
+    rows = [("pool", f"{part['pool']}, {part['batches']} batches") for part in facts["pools"]]
+    rows.append(("written", f"{facts['out']}, {facts['batches']} batches, {human_bytes(facts['bytes'])}"))
+    rows.append(("content", facts["content_digest"]))
+    stdout_console().print(facts_table("Merge", rows))

@@ -2,67 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from .teacher_options import DEFAULT_WEIGHTS, channels, check_device
+from .common_options import together
+from .teacher_options import (
+    DEFAULT_WEIGHTS,
+    NETWORKS,
+    check_device,
+    device_options,
+    normalisation_options,
+    size_option,
+)
 
 if TYPE_CHECKING:
     from lpld_core.teachers.teacher import LoadedTeacher
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
+network_options = together(
+    click.option("--teacher", "network", required=True, metavar="NAME", help=f"{NETWORKS}."),
+    click.option(
+        "--teacher-weights",
+        "weights",
+        type=click.Path(),
+        default=DEFAULT_WEIGHTS,
+        metavar="DEFAULT|random|FILE",
+        help="A safetensors or torch file [default: those its makers publish].",
+    ),
+    size_option("its images"),
+    normalisation_options(),
+    device_options,
+)
+"""--teacher, --teacher-weights, --size, --mean, --std, --device and --threads."""
 val_by_order_option = click.option(
     "--val-by-order",
     is_flag=True,
     help="The class folders of --val may have other names: they come in the same order.",
 )
-
-
-def network_options(role: str) -> Callable[[F], F]:
-    """Add --ROLE, --ROLE-weights, --size, --mean, --std, --device and --threads."""
-
-    def add(command: F) -> F:
-        for option in (
-            click.option("--threads", type=click.IntRange(1), help="CPU threads [default: all]."),
-            click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps ..."),
-            click.option(
-                "--std", callback=channels, metavar="R,G,B", help="Normalisation, where the weights say none."
-            ),
-            click.option(
-                "--mean",
-                callback=channels,
-                metavar="R,G,B",
-                help="Normalisation, where the weights say none.",
-            ),
-            click.option(
-                "--size",
-                type=click.IntRange(1),
-                help=f"Side of its images in pixels [default: the {role}'s].",
-            ),
-            click.option(
-                f"--{role}-weights",
-                "weights",
-                default=DEFAULT_WEIGHTS,
-                metavar="DEFAULT|random|FILE",
-                help="A safetensors or torch file [default: those its makers publish].",
-            ),
-            click.option(
-                f"--{role}",
-                "network",
-                required=True,
-                metavar="NAME",
-                help="resnet18, timm:NAME, small-resnet10:width=32,stem_stride=2 or package.module:factory.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return add
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .console import quiet
+from .common_options import quiet
 
 F = TypeVar("F", bound=Callable[..., Any])
 _GREEDY = "--runs"

@@ -3,40 +3,63 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import click
 
 from lpld_core.part import Part
 
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
+UNITS = {"": 1, "B": 1} | {
+    spelling: size
+    for power, letter in enumerate("KMGT", 1)
+    for spelling, size in (
+        (letter, 1000**power),
+        (f"{letter}B", 1000**power),
+        (f"{letter}IB", 1024**power),
+        (f"{letter}I", 1024**power),
+    )
 }
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*|%)\s*")
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z-]*|%)\s*")
 
 
-class ByteSize(click.ParamType[int]):
-    """A number of bytes: ``300MB``, ``1.5GiB``, ``4000``."""
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """A number of bytes, or times something that only the command knows."""
+
+    number: float
+    of: Literal["bytes", "pool", "images"]
+
+    def bytes(self, *, pool: int, images: int = 0) -> int:
+        """Return whole bytes, given those of the pool and of the images."""
+        return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
+
+
+class Budget(click.ParamType[Amount]):
+    """Bytes (``30K``, ``300MB``, ``1 GiB``, ``4000``) or a share of the pool's (``10%``, ``2x``).
+
+    images: whether a multiple of the images' bytes (``1x-images``) is allowed too.
+    """
 
     name = "size"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return whole bytes, at least one."""
-        if isinstance(value, int):
+    def __init__(self, *, images: bool = False) -> None:
+        self._units = {unit: Amount(number=size, of="bytes") for unit, size in UNITS.items()}
+        self._units |= {"%": Amount(number=0.01, of="pool"), "X": Amount(number=1, of="pool")}
+        if images:
+            self._units["X-IMAGES"] = Amount(number=1, of="images")
+        forms = "300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"
+        self._forms = f"{forms} or 1x-images (of the images)" if images else forms
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Amount:
+        """Return the amount, above 0."""
+        if isinstance(value, Amount):
             return value
         match = _NUMBER.fullmatch(str(value))
-        unit = UNITS.get(match[2].upper()) if match else None
-        if match is None or unit is None or float(match[1]) * unit < 1:
-            self.fail(f"{value!r} is not a size; write 300MB, 1.5GiB or a number of bytes", param, ctx)
-        return int(float(match[1]) * unit)
+        unit = self._units.get(match[2].upper()) if match else None
+        if match is None or unit is None or float(match[1]) * unit.number <= 0:
+            self.fail(f"{value!r} is not a size; write {self._forms}", param, ctx)
+        return replace(unit, number=float(match[1]) * unit.number)
 
 
 class Share(click.ParamType[float]):
@@ -50,7 +73,7 @@ class Share(click.ParamType[float]):
             return value
         match = _NUMBER.fullmatch(str(value))
         if match is None or match[2] not in ("", "%"):
-            self.fail(f"{value!r} is not a share; write 10% or 0.1", param, ctx)
+            self.fail(f"{value!r} is not a share; write 10% or 0.1, below 100%", param, ctx)
         share = float(match[1]) / (100 if match[2] else 1)
         if share >= 1:
             self.fail(f"{value!r} is not below 100%", param, ctx)

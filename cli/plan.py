@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json, talk
-from .parameters import ByteSize
+from .common_options import (
+    FOLDER,
+    from_lossy_option,
+    jobs_option,
+    json_option,
+    overwrite_option,
+    pool_argument,
+    quiet,
+    seed_option,
+)
+from .console import human_bytes, print_json, stdout_console
+from .outputs import says_if_finished
+from .parameters import Amount, Budget
 from .progress import progress_bar
+from .tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.schema import Views
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.rewriting.plan import BudgetPlan
 
-_TIMES_IMAGES = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)x-images\s*")
-
-
-class Budget(click.ParamType[tuple[float, str]]):
-    """A number of bytes or a multiple of the images' bytes: ``300MB``, ``1.0x-images``."""
-
-    name = "size"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, str]:
-        """Return (number, "bytes") or (number, "images")."""
-        match = _TIMES_IMAGES.fullmatch(str(value))
-        if match is None:
-            return float(ByteSize().convert(value, param, ctx)), "bytes"
-        if float(match[1]) <= 0:
-            self.fail(f"{value!r} leaves no bytes at all", param, ctx)
-        return float(match[1]), "images"
-
 
 @click.command("plan")
-@click.argument("pool")
-@click.option("--budget", type=Budget(), required=True, help="E.g. 300MB, or 1.0x-images with --images.")
-@click.option("--images", type=click.Path(), help="The image folder, to weigh the images.")
+@pool_argument
+@click.option(
+    "--budget",
+    type=Budget(images=True),
+    required=True,
+    help="E.g. 300MB, 10% of the pool, or 1x-images with --images.",
+)
+@click.option("--images", type=FOLDER, help="The image folder, to weigh the images.")
 @click.option(
     "--codec",
     "codecs",
@@ -62,16 +60,19 @@ class Budget(click.ParamType[tuple[float, str]]):
     help="Keep views in files or leave them to be drawn.  [default: as POOL does]",
 )
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes of --apply."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which rows are sampled."
-)
-@click.option("--force", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@jobs_option("Processes of --apply.")
+@seed_option("Which rows are sampled.")
+@from_lossy_option
+@overwrite_option
+@json_option()
 def command(
-    pool: str, budget: tuple[float, str], images: str | None, out: str | None, as_json: bool, **options: Any
+    pool: str,
+    budget: Amount,
+    images: Path | None,
+    out: str | None,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Say how POOL can fit a budget: prune ratio x codec, with what is kept.
 
@@ -84,47 +85,48 @@ def command(
     \b
     Examples:
       lpld-labels plan pool --budget 300MB
-      lpld-labels plan pool --budget 1.0x-images --images syn/     fewer labels than images?
+      lpld-labels plan pool --budget 1x-images --images syn/       fewer labels than images?
       lpld-labels plan pool --budget 30MB --codec klt --codec topk:50
       lpld-labels plan pool --budget 300MB --apply small --jobs 4
     """
-    if budget[1] == "images" and images is None:
+    if budget.of == "images" and images is None:
         raise click.UsageError("a budget in x-images needs --images DIR")
+    if overwrite and out is None:
+        raise click.UsageError("--overwrite goes with --apply OUT")
     if not options["temperature"] > 0:
         raise click.BadParameter("expected a number > 0", param_hint="--temperature")
     if not 0 < options["min_fidelity"] < 1:
         raise click.BadParameter("expected a number between 0 and 1", param_hint="--min-fidelity")
 
     from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.engine import require_possible
     from lpld_labels.rewriting.plan import image_bytes, plan_budget
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
         if out is not None:
-            require_possible(out, reader)
+            require_possible(out, reader, overwrite=overwrite)
         image_size = None if images is None else image_bytes(images, reader.images)
-        limit = int(budget[0] * (image_size or 0) if budget[1] == "images" else budget[0])
         with progress_bar("trying codecs") as progress:
             plan = plan_budget(
                 reader,
-                limit,
+                budget.bytes(pool=pool_bytes(reader.manifest), images=image_size or 0),
                 codecs=options["codecs"],
                 minimum=options["min_fidelity"],
                 temperature=options["temperature"],
                 seed=options["seed"],
                 views=options["views"],
-                force=options["force"],
+                from_lossy=options["from_lossy"],
                 progress=progress,
             )
         facts = _facts(reader, plan, image_size)
         if not as_json:
             _show(facts, plan)
         if out is not None:
-            facts["applied"] = _apply(
-                reader, out, plan, views=options["views"], jobs=options["jobs"], force=options["force"]
-            )
-            if not as_json:
-                _show_applied(facts["applied"])
+            how = {name: options[name] for name in ("views", "jobs", "from_lossy")}
+            facts["applied"] = _apply(reader, out, plan, overwrite=overwrite, **how)
+            if not as_json and not quiet():
+                _say_applied(facts["applied"])
     if as_json:
         print_json(facts)
 
@@ -147,52 +149,58 @@ def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict
 
 
 def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
-    from rich.table import Table
-
+    console = stdout_console()
     weight = f"{human_bytes(facts['bytes']['pool'])}, {facts['views_per_image']:g} views per image"
-    table = Table(
-        title=f"{facts['pool']} ({weight}) within {human_bytes(facts['budget'])}", title_justify="left"
-    )
-    temperatures = list(plan.rows[0].fidelity.kept)
-    table.add_column("")
-    table.add_column("codec")
-    for name in (
-        "prune",
-        "bytes",
-        "per row",
-        "views/image",
-        *(f"kept T={t:g}" for t in temperatures),
-        "top-1",
-    ):
-        table.add_column(name, justify="right")
-    for row in plan.rows:
-        table.add_row(
-            "->" if row.recommended else "",
-            row.codec,
-            "none" if row.whole else f"{row.ratio:.4g}x",
-            human_bytes(row.bytes),
-            f"{row.bytes / row.rows:.0f}",
-            f"{row.views_per_image:.3g}",
-            *(f"{row.fidelity.kept[t]:.4f}" for t in temperatures),
-            f"{row.fidelity.top1:.3f}",
-            style="bold" if row.recommended else None,
-        )
-    console = output()
-    console.print(table)
+    title = f"{facts['pool']} ({weight}) within {human_bytes(facts['budget'])}"
+    recommended = plan.rows.index(plan.recommended)
+    # The caption's place is the console's own line: a table's title is folded at the table's width.
+    console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
+    console.print(fitted_table(console, _columns(plan), bold_row=recommended))
     chosen = plan.recommended
     ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
-    console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}")
+    console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}", highlight=False)
     if chosen.keep_partial and not chosen.whole:
         console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")
 
 
+def _columns(plan: BudgetPlan) -> list[Column]:
+    """Return the table, column by column; those that decide never go."""
+    rows = plan.rows
+    kept = [
+        Column(
+            heading=f"kept\nT={temperature:g}",
+            cells=[f"{row.fidelity.kept[temperature]:.4f}" for row in rows],
+            may_go=0 if temperature == plan.temperature else 1,
+        )
+        for temperature in rows[0].fidelity.kept
+    ]
+    return [
+        Column(heading="", cells=["->" if row.recommended else "" for row in rows]),
+        Column(heading="codec", cells=[row.codec for row in rows], justify_right=False),
+        Column(heading="prune", cells=["none" if row.whole else f"{row.ratio:.4g}x" for row in rows]),
+        Column(heading="bytes", cells=[human_bytes(row.bytes) for row in rows]),
+        Column(heading="bytes\n/row", cells=[f"{row.bytes / row.rows:.0f}" for row in rows], may_go=3),
+        Column(heading="views\n/image", cells=[f"{row.views_per_image:.3g}" for row in rows]),
+        *kept,
+        Column(heading="top-1\nkept", cells=[f"{row.fidelity.top1:.3f}" for row in rows], may_go=2),
+    ]
+
+
 def _apply(
-    reader: PoolReader, out: str, plan: BudgetPlan, *, views: Views | None, jobs: int, force: bool
+    reader: PoolReader,
+    out: str,
+    plan: BudgetPlan,
+    *,
+    views: Views | None,
+    jobs: int,
+    from_lossy: bool,
+    overwrite: bool,
 ) -> dict[str, Any]:
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.plan_apply import apply_row
 
-    with progress_bar("encoding batches") as progress:
+    with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
         applied = apply_row(
             reader,
             out,
@@ -200,7 +208,8 @@ def _apply(
             budget=plan.budget,
             views=views,
             jobs=jobs,
-            force=force,
+            from_lossy=from_lossy,
+            overwrite=overwrite,
             progress=progress,
         )
     return {
@@ -212,8 +221,9 @@ def _apply(
     }
 
 
-def _show_applied(facts: dict[str, Any]) -> None:
+def _say_applied(facts: dict[str, Any]) -> None:
     kept = ", ".join(f"{value:.4f} at T = {t}" for t, value in facts["fidelity"]["kept"].items())
-    talk().print(
-        f"written {facts['out']}: {facts['batches']} batches, {human_bytes(facts['bytes'])}, kept {kept}"
+    click.echo(
+        f"written {facts['out']}: {facts['batches']} batches, {human_bytes(facts['bytes'])}, kept {kept}",
+        err=True,
     )

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from .console import quiet, talk
+from .common_options import quiet
+from .console import stderr_console
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
 
 SECONDS_BETWEEN_LINES = 30.0
+SECONDS_WITHOUT_TOTAL = 1.0
+"""Work of unknown length is shown once it takes longer than this."""
 
 
 class Progress(Protocol):
     """What work reports to."""
 
     def __call__(self, done: int, total: int) -> None:
-        """Some work is finished."""
+        """Some work is finished. The total may change on the way; 0 says that it is unknown."""
 
     def note(self, text: str) -> None:
         """Something to read beside the numbers, e.g. the last loss."""
@@ -29,31 +33,21 @@ class Progress(Protocol):
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
-    """Show how far some work has come, and how long the rest will take.
-
-    The total may change on the way, and nothing is shown before the first call with one above 0.
-    """
-    console = talk()
+    """Show how far some work has come, and how long the rest will take. May be nested."""
+    console = stderr_console()
     if quiet():
         yield _Silence()
-        return
-    if not console.is_terminal:
+    elif console.is_terminal:
+        with _bars(console) as bars:
+            bar = _Bar(bars, what)
+            try:
+                yield bar
+            finally:
+                bar.finish()
+    else:
         lines = ProgressLines(what)
         yield lines
         lines.finish()
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Bars(*columns, console=console) as bars:
-        yield _Bar(bars, what)
 
 
 class _Silence:
@@ -64,16 +58,59 @@ class _Silence:
         pass
 
 
+_running: list[Bars] = []
+
+
+@contextlib.contextmanager
+def _bars(console: Console) -> Iterator[Bars]:
+    """Give the display that is on the screen, for there can be only one, or start it."""
+    if _running:
+        yield _running[-1]
+        return
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    class OnlyWhatTellsSomething(Bars):
+        """Leaves out work that is over before its length is known."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
+            if tasks:
+                yield self.make_tasks_table(tasks)
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[counted]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
+    )
+    with OnlyWhatTellsSomething(*columns, console=console) as bars:
+        _running.append(bars)
+        try:
+            yield bars
+        finally:
+            _running.pop()
+
+
 class _Bar:
     def __init__(self, bars: Bars, what: str) -> None:
         self._bars = bars
-        self._task = bars.add_task(what, total=None, visible=False, note="")
+        self._task = bars.add_task(what, total=None, counted="", note="")
+        self._known = False
 
     def __call__(self, done: int, total: int) -> None:
-        self._bars.update(self._task, completed=done, total=total, visible=total > 0)
+        if total > 0:
+            self._known = True
+            self._bars.update(self._task, completed=done, total=total, counted=f"{done}/{total}")
 
     def note(self, text: str) -> None:
         self._bars.update(self._task, note=text)
+
+    def finish(self) -> None:
+        """Take a bar that never learnt its length off the screen."""
+        if not self._known:
+            self._bars.remove_task(self._task)
 
 
 class ProgressLines:

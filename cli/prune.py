@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json
-from .parameters import ByteSize, Share
+from .common_options import json_option, out_argument, overwrite_option, pool_argument
+from .console import human_bytes, print_json, stdout_console
+from .outputs import says_if_finished
+from .parameters import Amount, Budget, Share
 from .progress import progress_bar
+from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
@@ -19,8 +23,8 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 
 
 @click.command("prune")
-@click.argument("pool")
-@click.argument("out", type=click.Path())
+@pool_argument
+@out_argument
 @click.option("--ratio", type=float, help="Keep floor(n / RATIO) of the n complete batches.")
 @click.option(
     "--count",
@@ -29,7 +33,9 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
     show_default=True,
     help="With --ratio: as said, or as LPLD's programs reckon; with --level epoch, whole epochs only.",
 )
-@click.option("--budget", type=ByteSize(), help="Keep as many batches as fit, e.g. 300MB (to within 0.1 %).")
+@click.option(
+    "--budget", type=Budget(), help="Keep as many batches as fit, e.g. 300MB or 10% (to within 0.1 %)."
+)
 @click.option(
     "--level",
     type=click.Choice(["batch", "epoch"]),
@@ -61,8 +67,17 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the random order.  [default: the pool's]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -> None:
+@overwrite_option
+@json_option()
+def command(
+    pool: str,
+    out: str,
+    budget: Amount | None,
+    dry_run: bool,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Write a smaller pool OUT that keeps some batches of POOL, bit for bit.
 
     Incomplete batches are left out first. The random order depends on nothing but the seed and the
@@ -83,11 +98,12 @@ def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
       lpld-labels prune pool calibrated --ratio 20 --drop-easy 10% --drop-hard 30%
     """
-    if (options["ratio"] is None) == (options["budget"] is None):
+    if (options["ratio"] is None) == (budget is None):
         raise click.UsageError("give either --ratio or --budget")
     if (options["by"] == "random") != (options["prefer"] is None):
         raise click.UsageError("--prefer goes with --by METRIC, and --by METRIC needs --prefer")
 
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.engine import require_possible
@@ -96,20 +112,20 @@ def command(pool: str, out: str, dry_run: bool, as_json: bool, **options: Any) -
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
-        require_possible(out, reader)
-        with progress_bar("scoring batches") as progress:
-            plan = plan_prune(reader, PruneSettings(**options), progress=progress)
+        require_possible(out, reader, overwrite=overwrite)
         before = pool_bytes(reader.manifest)
+        limit = None if budget is None else budget.bytes(pool=before)
+        with progress_bar("scoring batches") as progress:
+            plan = plan_prune(reader, PruneSettings(budget=limit, **options), progress=progress)
         if dry_run:
-            coverage = Coverage.of(reader, plan)
-            _show(
-                _facts(reader, plan, before, plan.estimated_bytes) | {"coverage": asdict(coverage)}, as_json
-            )
+            facts = _facts(reader, plan, before, plan.estimated_bytes)
+            _show(facts | {"coverage": asdict(Coverage.of(reader, plan))}, as_json)
             return
-        with progress_bar("copying batches") as progress:
-            manifest = write_pruned(reader, out, plan, progress=progress)
-        plan = plan.resized(manifest.counts.batches)
-        facts = _facts(reader, plan, before, pool_bytes(manifest))
+        with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
+            manifest = write_pruned(reader, out, plan, overwrite=overwrite, progress=progress)
+        facts = _facts(reader, plan.resized(manifest.counts.batches), before, pool_bytes(manifest))
+        with PoolReader(out) as child:
+            facts["coverage"] = asdict(Coverage.of_pool(child))
         _show(facts | {"out": out, "content_digest": manifest.content_digest}, as_json)
 
 
@@ -127,25 +143,16 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    from rich.table import Table
-
-    batches, sizes, parameters = facts["batches"], facts["bytes"], facts["parameters"]
-    table = Table(title=f"Prune {facts['pool']}", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row(
-        "keep", f"{batches['kept']} of {batches['candidates']} batches (the pool has {batches['pool']})"
-    )
-    table.add_row(
-        "bytes", f"{human_bytes(sizes['pool'])} -> {human_bytes(sizes['kept'])}, {sizes['smaller']:.3g}x"
-    )
-    table.add_row("chosen", _choice(parameters))
-    if "coverage" in facts:
-        table.add_row("coverage", _coverage(facts["coverage"]))
+    batches, sizes = facts["batches"], facts["bytes"]
+    rows = {
+        "keep": f"{batches['kept']} of {batches['candidates']} batches (the pool has {batches['pool']})",
+        "bytes": f"{human_bytes(sizes['pool'])} -> {human_bytes(sizes['kept'])}, {sizes['smaller']:.3g}x",
+        "chosen": _choice(facts["parameters"]),
+        "coverage": _coverage(facts["coverage"]),
+    }
     if "out" in facts:
-        table.add_row("written", facts["out"])
-        table.add_row("content", facts["content_digest"])
-    output().print(table)
+        rows |= {"written": facts["out"], "content": facts["content_digest"]}
+    stdout_console().print(facts_table(f"Prune {facts['pool']}", rows.items()))
 
 
 def _choice(parameters: dict[str, Any]) -> str:
@@ -164,8 +171,11 @@ def _choice(parameters: dict[str, Any]) -> str:
 
 
 def _coverage(coverage: dict[str, Any]) -> str:
+    bare = [
+        f"{coverage[f'all_{what}'] - coverage[what]} of {coverage[f'all_{what}']} {what}"
+        for what in ("images", "classes")
+    ]
     return (
-        f"{coverage['classes']} of {coverage['all_classes']} classes, "
-        f"{coverage['images']} of {coverage['all_images']} images, {coverage['epochs']} epochs; "
+        f"{' and '.join(bare)} keep no label; {coverage['epochs']} epochs; "
         f"views per class: fewest {coverage['fewest_views']}, median {coverage['median_views']:g}"
     )

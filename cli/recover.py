@@ -22,6 +22,7 @@ from lpld_core.recover.settings import (
     method_settings,
 )
 
+from .common_options import json_option, overwrite_option
 from .console import print_json
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
@@ -49,13 +50,14 @@ class Options(NetworkOptions):
     preset: PresetName | None
     part: Part | None
     html: Path | None
+    overwrite: bool
     as_json: bool
     settings: dict[str, Any]
 
 
 @click.command("recover")
 @click.argument("out", type=click.Path(path_type=Path))
-@network_options("teacher")
+@network_options
 @click.option("--ipc", type=click.IntRange(1), required=True, help="Images per class.")
 @click.option("--method", type=click.Choice(get_args(Method)), default="lpld", show_default=True)
 @click.option(
@@ -108,6 +110,7 @@ class Options(NetworkOptions):
     "[default: about 100 images].",
 )
 @click.option(
+    "-b",
     "--batch-size",
     type=click.IntRange(1),
     help=f"Classes in a sre2l or cda batch [default: {RecoverSettings.batch_size}].",
@@ -153,7 +156,8 @@ class Options(NetworkOptions):
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also show the images as a page, beside those of --real where given.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@overwrite_option
+@json_option("text")
 def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     """Make images from what a teacher remembers and save them as the image folder OUT.
 
@@ -228,6 +232,12 @@ def _check(options: Options) -> None:
         )
     if options.method != "lpld" and kind == "class":
         raise click.UsageError(f"--method {options.method} has no class statistics to match")
+    from lpld_labels.rewriting.outputs import require_apart
+
+    inputs = [path for path in (options.real, options.statistics) if path is not None]
+    require_apart(options.out, *inputs)
+    if options.overwrite and options.part is not None:
+        raise click.UsageError("--overwrite is for a whole run: it does not go with --part")
 
 
 def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
@@ -250,6 +260,7 @@ def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSu
             settings=settings,
             real=RealFolder.open(options.real or ""),
             part=options.part,
+            overwrite=options.overwrite,
             progress=progress,
         )
     return recover_images(
@@ -259,6 +270,7 @@ def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSu
         statistics=None if options.statistics is None else ClassStatistics.load(options.statistics),
         class_names=None if options.real is None else class_names(options.real),
         part=options.part,
+        overwrite=options.overwrite,
         progress=progress,
     )
 

@@ -9,21 +9,25 @@ from typing import Any
 
 import click
 
-from .console import human_bytes, print_json, quiet
+from .common_options import FILE, FOLDER, json_option, pool_argument, quiet
+from .console import human_bytes, print_json
 from .page_options import GreedyCommand, read_class_names, runs_option
 from .progress import progress_bar
 
 
 @click.command("report", cls=GreedyCommand)
-@click.argument("pool")
+@pool_argument
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
-@click.option("--images", type=click.Path(path_type=Path), help="The labelled image folder, for pictures.")
-@click.option("--against", metavar="POOL", help="The pool it was encoded from: shows what was lost.")
+@click.option("--images", type=FOLDER, help="The labelled image folder, for pictures.")
 @click.option(
-    "--class-names", type=click.Path(path_type=Path), help="Names of the classes, one a line, in class order."
+    "--against",
+    type=click.Path(file_okay=False),
+    metavar="POOL",
+    help="The pool it was encoded from: shows what was lost.",
 )
+@click.option("--class-names", type=FILE, help="Names of the classes, one a line, in class order.")
 @runs_option
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON instead of text.")
+@json_option("text")
 def command(
     pool: str,
     out: Path,

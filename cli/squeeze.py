@@ -11,6 +11,7 @@ import click
 
 from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
 
+from .common_options import FOLDER, json_option, overwrite_option
 from .console import human_bytes, print_json
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options, val_by_order_option
@@ -37,13 +38,14 @@ class Options(NetworkOptions):
     epochs: int | None
     val: Path | None
     val_by_order: bool
+    overwrite: bool
     as_json: bool
 
 
 @click.command("squeeze")
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("data", type=FOLDER)
 @click.argument("out", type=click.Path(path_type=Path))
-@network_options("teacher")
+@network_options
 @click.option(
     "--views",
     type=click.Choice(get_args(Views)),
@@ -72,7 +74,9 @@ class Options(NetworkOptions):
     show_default=True,
     help="Of the moving average.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True)
+@click.option(
+    "-b", "--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True
+)
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Order and views of the images."
 )
@@ -82,9 +86,10 @@ class Options(NetworkOptions):
     help="First train the teacher on DATA from scratch and save it as --teacher-weights.",
 )
 @click.option("--epochs", type=click.IntRange(1), help="Of --train-teacher [default: 30].")
-@click.option("--val", type=click.Path(path_type=Path), help="Image folder to measure a trained teacher on.")
+@click.option("--val", type=FOLDER, help="Image folder to measure a trained teacher on.")
 @val_by_order_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@overwrite_option
+@json_option("text")
 def command(**given: Any) -> None:
     """Take class-wise BatchNorm statistics of a teacher on DATA and save them as OUT.
 
@@ -124,12 +129,14 @@ def _squeeze(options: Options) -> None:
     teacher = None if training is not None else options.load(classes=folder.classes)
     if teacher is not None:
         batchnorm_layers(teacher.model, name=f"teacher {options.network}")
+    _require_free(options, teacher, folder)
     # Nothing is written before this line.
     with workplace(unfinished_beside(options.out)) as place:
         accuracy = None if training is None else training()
         teacher = teacher or options.load(classes=folder.classes)
         statistics = finished_squeeze(options.out, teacher, folder, options.settings)
         if statistics is None:
+            _require_replaceable(options)
             with progress_bar("squeezing images") as progress:
                 statistics = squeeze_folder(
                     teacher, folder, options.settings, unfinished=place / MOMENTS, progress=progress
@@ -140,8 +147,34 @@ def _squeeze(options: Options) -> None:
     _show(options, teacher, statistics, bound, accuracy)
 
 
+def _require_free(options: Options, teacher: LoadedTeacher | None, folder: RealFolder) -> None:
+    """Refuse an OUT that is not what this squeeze makes, as far as one can tell yet."""
+    from lpld_core.class_statistics.squeeze import finished_squeeze
+
+    if teacher is not None and finished_squeeze(options.out, teacher, folder, options.settings) is not None:
+        return
+    if teacher is not None or not Path(options.weights).exists():
+        _require_replaceable(options)
+
+
+def _require_replaceable(options: Options) -> None:
+    """Refuse an OUT that is there, unless it is to be replaced and holds statistics."""
+    from lpld_core.class_statistics.statistics import ClassStatistics
+    from lpld_labels.errors import PoolConflictError
+    from lpld_labels.rewriting.outputs import OVERWRITE_HINT
+
+    if not options.out.exists():
+        return
+    if not options.overwrite:
+        raise PoolConflictError("something else is already here", where=options.out, hint=OVERWRITE_HINT)
+    ClassStatistics.load(options.out)
+
+
 def _check(options: Options) -> None:
     """Refuse options that contradict each other, before anything is read."""
+    from lpld_labels.rewriting.outputs import require_apart
+
+    require_apart(options.out, options.data, *([] if options.val is None else [options.val]))
     if options.val_by_order and options.val is None:
         raise click.UsageError("--val-by-order goes with --val")
     if not options.train_teacher:

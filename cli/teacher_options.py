@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from .common_options import FOLDER, Decorator, together
 
 if TYPE_CHECKING:
     from lpld_core.teachers.ensemble import TeacherChoice
 
-F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_WEIGHTS = "DEFAULT"
+NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory"
 
 
 def channels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
@@ -29,59 +30,57 @@ def channels(ctx: click.Context, param: click.Parameter, value: str | None) -> t
     return numbers
 
 
-def teacher_options(command: F) -> F:
-    """Add --teacher, --teacher-weights, --size, --mean and --std."""
-    for option in (
-        click.option(
-            "--std", callback=channels, metavar="R,G,B", help="Normalisation, where the weights do not say."
-        ),
-        click.option(
-            "--mean", callback=channels, metavar="R,G,B", help="Normalisation, where the weights do not say."
-        ),
-        click.option(
-            "--size", type=click.IntRange(1), help="Side of a view in pixels [default: the teacher's]."
-        ),
-        click.option(
-            "--teacher-weights",
-            "weights",
-            multiple=True,
-            metavar="DEFAULT|random|FILE",
-            help="A safetensors or torch file, one per --teacher [default: those its makers publish].",
-        ),
-        click.option(
-            "--teacher",
-            "teachers",
-            multiple=True,
-            metavar="NAME",
-            help="resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory. "
-            "Give several for an ensemble.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def image_cache_option(command: F) -> F:
-    """Add --image-cache."""
-    option = click.option(
-        "--image-cache",
-        type=click.Path(path_type=Path),
-        help="Keep decoded images in this directory, shared by processes and runs [default: in memory].",
+def normalisation_options(when: str = "where the weights do not say") -> Decorator[Any]:
+    """Add --mean and --std."""
+    return together(
+        *(
+            click.option(name, callback=channels, metavar="R,G,B", help=f"Normalisation, {when}.")
+            for name in ("--mean", "--std")
+        )
     )
-    return option(command)
 
 
-def machine_options(command: F) -> F:
-    """Add --device, --amp and --threads."""
-    for option in (
-        click.option(
-            "--threads", type=click.IntRange(1), help="CPU threads per process [default: all, shared out]."
-        ),
-        click.option("--amp", is_flag=True, help="Mixed precision: faster on GPUs, no longer bit-identical."),
-        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps ..."),
-    ):
-        command = option(command)
-    return command
+def size_option(of: str) -> Decorator[Any]:
+    """Add --size."""
+    return click.option(
+        "--size", type=click.IntRange(1), help=f"Side of {of} in pixels [default: the teacher's]."
+    )
+
+
+image_cache_option = click.option(
+    "--image-cache",
+    type=FOLDER,
+    help="Keep decoded images in this directory, shared by processes and runs [default: in memory].",
+)
+device_options = together(
+    click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps ..."),
+    click.option(
+        "--threads", type=click.IntRange(1), help="CPU threads per process [default: all, shared out]."
+    ),
+)
+machine_options = together(
+    device_options,
+    click.option("--amp", is_flag=True, help="Mixed precision: faster on GPUs, no longer bit-identical."),
+)
+teacher_options = together(
+    click.option(
+        "--teacher",
+        "teachers",
+        multiple=True,
+        metavar="NAME",
+        help=f"{NETWORKS}. Give several for an ensemble.",
+    ),
+    click.option(
+        "--teacher-weights",
+        "weights",
+        type=click.Path(),
+        multiple=True,
+        metavar="DEFAULT|random|FILE",
+        help="A safetensors or torch file, one per --teacher [default: those its makers publish].",
+    ),
+    size_option("a view"),
+    normalisation_options(),
+)
 
 
 def teacher_choices(

@@ -11,7 +11,8 @@ import click
 
 from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS, preset_named
 
-from .console import output, print_json
+from .common_options import FILE, FOLDER, json_option, overwrite_option, pool_argument, quiet
+from .console import print_json, stdout_console
 from .image_notes import look_over
 from .method_options import val_by_order_option
 from .progress import progress_bar
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
 
 
 @click.command("train")
-@click.argument("pool")
-@click.option("--images", type=click.Path(path_type=Path), required=True, help="The labelled image folder.")
-@click.option("--val", type=click.Path(path_type=Path), help="Image folder to measure accuracy on.")
+@pool_argument
+@click.option("--images", type=FOLDER, required=True, help="The labelled image folder.")
+@click.option("--val", type=FOLDER, help="Image folder to measure accuracy on.")
 @val_by_order_option
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Directory of the run [default: POOL's name + -student]."
-)
+@click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
 @click.option(
     "--preset",
     type=click.Choice(list(EXPERIMENT_PRESETS)),
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
     help="Settings of a published experiment; the options below replace parts of it.",
 )
 @settings_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@overwrite_option
+@json_option("text")
 def command(
     pool: str,
     images: Path,
@@ -48,6 +48,7 @@ def command(
     out: Path | None,
     preset: str,
     threads: int | None,
+    overwrite: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -66,18 +67,23 @@ def command(
       lpld-labels train pools/tiny --images syn/tiny --val tiny/val --preset tiny
       lpld-labels train pools/plus --images syn/in1k --preset imagenet1k-plus --student mobilenet_v2
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
-      lpld-labels train pools/in1k --images syn/in1k_ipc10 --sampling epoch-by-epoch
+      lpld-labels train pools/in1k --images syn/in1k_ipc10 --policy epoch-by-epoch
     """
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
+    from lpld_labels.rewriting.outputs import require_apart
+
     check_device(given["device"])
     settings = _settings(preset, given)
     out = out or Path(f"{Path(pool.rstrip('/')).name}-student")
+    require_apart(out, pool, images, *([] if val is None else [val]))
     try:
-        result = _train(pool, images, (val, val_by_order), out, settings, threads)
+        result = _train(pool, images, (val, val_by_order), out, settings, threads, overwrite=overwrite)
     except KeyboardInterrupt:
         click.echo(f"stopped: what is done is safe in {out}; run the same command again", err=True)
         raise
+    if result.resumed_from == settings.epochs and not quiet():
+        click.echo(f"{out}: finished before, nothing was left to do", err=True)
     _show(result, as_json)
 
 
@@ -96,6 +102,8 @@ def _train(
     out: Path,
     settings: TrainSettings,
     threads: int | None,
+    *,
+    overwrite: bool,
 ) -> TrainResult:
     """Train; validation_folder: where it is, and whether its classes are told by their order."""
     import torch
@@ -127,6 +135,7 @@ def _train(
                 progress=progress,
                 watch=watch,
                 check_progress=checked,
+                overwrite=overwrite,
             )
 
 
@@ -150,4 +159,4 @@ def _show(result: TrainResult, as_json: bool) -> None:
         )
         return
     score = "" if accuracy is None else f"top-1 {accuracy.top1:.2%}, top-5 {accuracy.top5:.2%}; "
-    output().print(f"{score}{result.steps} steps, student in {result.weights}", highlight=False)
+    stdout_console().print(f"{score}{result.steps} steps, student in {result.weights}", highlight=False)

@@ -5,16 +5,14 @@ An option that is not given leaves what the preset says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 
 from lpld_core.training import settings as choices
 
-from .teacher_options import channels, image_cache_option, machine_options
-
-F = TypeVar("F", bound=Callable[..., Any])
+from .common_options import together
+from .teacher_options import image_cache_option, machine_options, normalisation_options
 
 
 def student_temperature(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
@@ -38,7 +36,7 @@ STUDENT_OPTIONS = (
     click.option("--seed", type=click.IntRange(0), help="[default: 0]"),
     click.option("--epochs", type=click.IntRange(1), help="Step budget, in passes over the images."),
     click.option(
-        "--sampling",
+        "--policy",
         type=_choice(choices.SamplingPolicy),
         help="How label batches are drawn: the paper's is 'batches', with replacement.",
     ),
@@ -47,8 +45,13 @@ STUDENT_OPTIONS = (
         type=_choice(choices.EpochSteps),
         help="images / batch size, rounded up, or as stored: down where all batches are complete.",
     ),
-    click.option("--mean", callback=channels, metavar="R,G,B", help="Of pixels, if the pool does not know."),
-    click.option("--std", callback=channels, metavar="R,G,B", help="Of pixels, if the pool does not know."),
+    click.option(
+        "-b",
+        "--batch-size",
+        type=click.IntRange(1),
+        help="Rows of a step [default: the pool's label batches].",
+    ),
+    normalisation_options("where the pool does not know it"),
 )
 LOSS_OPTIONS = (
     click.option("--loss", type=_choice(choices.Loss), help="kl, or squared error of logits + ground truth."),
@@ -92,8 +95,8 @@ OPTIMIZER_OPTIONS = (
     click.option("--momentum", type=float, help="Of SGD."),
     click.option("--schedule", type=_choice(choices.Schedule), help="How the learning rate falls."),
     click.option("--rate-steps", type=_choice(choices.RateSteps), help="Once an epoch or with every step."),
-    click.option("--warm-up-epochs", type=float, help="Epochs in which it rises linearly."),
-    click.option("--warm-up-from", type=float, help="Share of the rate to begin with."),
+    click.option("--warmup-epochs", type=float, help="Epochs in which it rises linearly."),
+    click.option("--warmup-from", type=float, help="Share of the rate to begin with."),
     click.option("--ema", type=float, metavar="DECAY", help="Average the weights, e.g. 0.99."),
 )
 RUN_OPTIONS = (
@@ -102,6 +105,7 @@ RUN_OPTIONS = (
     machine_options,
     image_cache_option,
     click.option(
+        "-j",
         "--workers",
         type=click.IntRange(0),
         help="Processes that prepare batches ahead [default: 0 on a CPU, which training keeps busy itself].",
@@ -109,8 +113,5 @@ RUN_OPTIONS = (
 )
 
 
-def settings_options(command: F) -> F:
-    """Add an option for every field of `TrainSettings`, and --threads."""
-    for option in reversed((*STUDENT_OPTIONS, *LOSS_OPTIONS, *OPTIMIZER_OPTIONS, *RUN_OPTIONS)):
-        command = option(command)
-    return command
+settings_options = together(*STUDENT_OPTIONS, *LOSS_OPTIONS, *OPTIMIZER_OPTIONS, *RUN_OPTIONS)
+"""An option for every field of `TrainSettings`, and --threads."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import human_bytes, output, print_json
+from .common_options import FOLDER, json_option, pool_argument
+from .console import human_bytes, print_json, stdout_console
 from .progress import progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@click.argument("pool")
+@pool_argument
 @click.option(
     "--images",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     help="The labelled image folder; with --teacher, label some batches again and compare.",
 )
 @teacher_options
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Which batches are sampled.")
 @machine_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option("text")
 def command(pool: str, as_json: bool, **options: Any) -> None:
     """Check that a pool is whole and, given its images and teacher, that its labels are true.
 
@@ -126,7 +126,7 @@ def _require_size(reader: PoolReader, side: int | None) -> None:
 
 
 def _show_report(report: CheckReport) -> None:
-    console = output()
+    console = stdout_console()
     for problem in report.problems:
         console.print(f"[red]damaged[/] {problem.file}: {problem.message}", highlight=False, soft_wrap=True)
     verdict = "[green]whole[/]" if report.whole else f"[red]{len(report.problems)} problems[/]"
@@ -138,7 +138,7 @@ def _show_report(report: CheckReport) -> None:
 
 
 def _show_teacher(check: TeacherCheck) -> None:
-    console = output()
+    console = stdout_console()
     for problem in check.wrong_teachers:
         console.print(f"[red]wrong teacher[/] {problem}", highlight=False, soft_wrap=True)
     first = check.first_difference

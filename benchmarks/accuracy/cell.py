@@ -146,7 +146,7 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         student=cell.student or scale.network,
         seed=cell.seed,
         epochs=epochs,
-        sampling=_sampling(cell),
+        policy=_policy(cell),
         loss="mse+gt" if cell.loss == "mse+gt" else "kl",
         learning_rate=scale.student_rate,
         evaluate_every=epochs,
@@ -178,7 +178,7 @@ class Stopwatch:
         return self._before + time.perf_counter() - self._start
 
 
-def _sampling(cell: Cell) -> SamplingPolicy:
+def _policy(cell: Cell) -> SamplingPolicy:
     """Without ILP, stored epochs are replayed: all of them in turn at 1x, random ones of those left after."""
     if cell.policy is not None:
         return cell.policy

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 _GAP = 2
 _BACKGROUND = (255, 255, 255)
+_SCREEN = (1600, 1000)
+_LARGEST = 130
+"""Pixels of a screen, and of an image with its gap at most."""
+_LETTERS = 14
+_TITLE = 24
+"""Pixels of a letter, and letters of a class name at most."""
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -23,25 +30,40 @@ def contact_sheet(
     *,
     classes: Sequence[int],
     images: Sequence[int],
-    largest_side: int = 96,
+    names: Sequence[str],
 ) -> Image.Image:
-    """Return the sheet: row r shows class classes[r], column k its image images[k].
+    """Return the sheet: row r shows class classes[r] under its name, column k its image images[k].
 
-    image_path: path of (class, number). largest_side: images above it are scaled down to it.
+    image_path: path of (class, number). names: of all classes. Images are enlarged or scaled down to what a
+    screen has room for.
     """
-    sheet = None
+    font = ImageFont.load_default(_LETTERS)
+    titles = [textwrap.shorten(names[label], _TITLE, placeholder="...") for label in classes]
+    margin = int(max(font.getlength(title) for title in titles)) + 2 * _GAP
+    cell = min(
+        _LARGEST,
+        (_SCREEN[0] - margin - _GAP) // len(images),
+        (_SCREEN[1] - _GAP) // len(classes),
+    )
+    sheet = Image.new("RGB", (margin + cell * len(images) + _GAP, cell * len(classes) + _GAP), _BACKGROUND)
+    pen = ImageDraw.Draw(sheet)
     for row, label in enumerate(classes):
+        pen.text((_GAP, row * cell + cell // 2), titles[row], fill="black", font=font, anchor="lm")
         for column, number in enumerate(images):
             with Image.open(image_path(label, number)) as opened:
-                tile = opened.convert("RGB")
-            tile.thumbnail((largest_side, largest_side))
-            if sheet is None:
-                cell = (tile.width + _GAP, tile.height + _GAP)
-                sheet = Image.new(
-                    "RGB", (cell[0] * len(images) + _GAP, cell[1] * len(classes) + _GAP), _BACKGROUND
-                )
-            sheet.paste(tile, (column * cell[0] + _GAP, row * cell[1] + _GAP))
-    return sheet or Image.new("RGB", (1, 1), _BACKGROUND)
+                tile = _scaled(opened.convert("RGB"), cell - _GAP)
+            sheet.paste(tile, (margin + column * cell, row * cell + _GAP))
+    return sheet
+
+
+def _scaled(image: Image.Image, side: int) -> Image.Image:
+    """Return an image whose longer side is about `side`; small ones grow by whole pixels and stay sharp."""
+    longest = max(image.size)
+    if longest <= side:
+        times = side // longest
+        return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    image.thumbnail((side, side))
+    return image
 
 
 def png_bytes(sheet: Image.Image) -> bytes:

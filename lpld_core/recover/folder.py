@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,21 +83,48 @@ class RecoveredFolder:
                 self._unfinished.rmdir()
         return path
 
-    def prepare(self, record: dict[str, Any]) -> None:
-        """Leave the record in the folder; refuse a folder that a different run has begun to fill."""
-        with write_errors(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+    def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
+        """Leave the record in the folder; refuse a folder that holds anything but this run's images.
+
+        overwrite: delete the images of another run that are there.
+        """
         path = self.root / RECORD_FILE
         if path.exists():
-            _require_same_run(from_json(path.read_bytes(), where=str(path)), record, path)
-        elif any(entry.is_dir() and entry.name != SUFFIX for entry in self.root.iterdir()):
+            try:
+                _require_same_run(from_json(path.read_bytes(), where=str(path)), record, path)
+            except PoolConflictError:
+                if not overwrite:
+                    raise
+                self._clear()
+        elif self.root.exists() and any(entry.name != SUFFIX for entry in sorted(self.root.iterdir())):
             raise PoolConflictError(
-                f"the folder holds other directories and no {RECORD_FILE}",
+                f"something is already here, and no {RECORD_FILE}",
                 where=self.root,
-                hint="choose an empty folder: every directory here counts as a class",
+                hint="choose a new or empty folder: every directory here counts as a class",
             )
+        with write_errors(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
         with workplace(self._unfinished / "record", wait=True) as place:
             write_atomically(path, to_json(record), within=place)
+
+    def _clear(self) -> None:
+        """Delete what a run has left, its record last; refuse if anything else is there."""
+        ours = {RECORD_FILE, CONTACT_SHEET_FILE, SUFFIX}
+        folders = [entry for entry in sorted(self.root.iterdir()) if entry.name not in ours]
+        for entry in (
+            file for folder in folders for file in (folder.iterdir() if folder.is_dir() else [folder])
+        ):
+            if not re.fullmatch(rf"{re.escape(entry.parent.name)}_\d{{5}}\.(jpg|png)", entry.name):
+                raise PoolConflictError(
+                    "this is no image of a recovery run, so the folder is not replaced",
+                    where=entry,
+                    hint="choose another path, or move it away",
+                )
+        with write_errors(self.root):
+            for folder in [*folders, self.root / SUFFIX]:
+                shutil.rmtree(folder, ignore_errors=folder.name == SUFFIX)
+            (self.root / CONTACT_SHEET_FILE).unlink(missing_ok=True)
+            (self.root / RECORD_FILE).unlink()
 
 
 def _encoded(pixels: Tensor, files: ImageFiles) -> bytes:
@@ -119,7 +147,8 @@ def _require_same_run(found: Any, wanted: dict[str, Any], path: Path) -> None:
                 where=path,
                 expected=brief(repr(found.get(name))),
                 got=brief(repr(wanted.get(name))),
-                hint="choose another folder, or repeat the settings of that run to resume it",
+                hint="repeat the settings of that run to resume it, choose another folder, or replace it "
+                "(--overwrite)",
             )
 
 

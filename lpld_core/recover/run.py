@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 GroupSteps = Callable[[int], None]
 """Called with the steps of the present group that are done."""
 UNFINISHED_GROUP = "group.safetensors"
-_SHEET_CLASSES = 20
+_SHEET_CLASSES = 10
 _SHEET_IMAGES = 10
 _UNSAID = {"roll_direction": "both", "scoring": "whole"}
 """Settings that came later, and what older versions did: a record says them only where they differ."""
@@ -64,12 +64,14 @@ def recover_images(
     statistics: ClassStatistics | None = None,
     class_names: Sequence[str] | None = None,
     part: Part | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Optimise images from noise (lpld, sre2l, cda) and save them as an image folder.
 
     statistics: needed where settings ask for class statistics. class_names: directory names; those of
     the statistics or, without any, class numbers. Groups whose images are there already are passed over.
+    overwrite: delete the images of another run that are there.
     """
     if statistics is not None:
         statistics.check_teacher(teacher)
@@ -77,7 +79,7 @@ def recover_images(
     names = class_names or (statistics.class_names if statistics else default_names(teacher.classes))
     folder = _folder(out, names, settings, teacher)
     used = statistics if settings.statistics_kind == "class" else None
-    folder.prepare(_record(settings, teacher, folder, used))
+    folder.prepare(_record(settings, teacher, folder, used), overwrite=overwrite)
     losses: list[tuple[float, float]] = []
 
     def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
@@ -99,13 +101,14 @@ def stitch_images(
     settings: RdedSettings,
     real: RealFolder,
     part: Part | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Stitch images from crops of real ones (rded) and save them as an image folder."""
     folder = _folder(out, real.class_names, settings, teacher)
     for label in range(real.classes):
         candidates(real, label, settings)  # refuses a class with too few
-    folder.prepare(_record(settings, teacher, folder, None))
+    folder.prepare(_record(settings, teacher, folder, None), overwrite=overwrite)
 
     def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
         del place
@@ -179,6 +182,7 @@ def _finish(folder: RecoveredFolder, ipc: int) -> Path:
         folder.path,
         classes=evenly(len(folder.class_names), _SHEET_CLASSES),
         images=evenly(ipc, _SHEET_IMAGES),
+        names=folder.class_names,
     )
     return folder.finish(png_bytes(sheet))
 

@@ -76,7 +76,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
             optimizer="sgd",
             learning_rate=0.2,
             weight_decay=1e-4,
-            warm_up_epochs=5,
+            warmup_epochs=5,
         ),
     ),
     "imagenet21k": ExperimentPreset(
@@ -95,7 +95,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
     "lpqld": ExperimentPreset(
         label=LabelRecipe(mix="cutmix"),
         train=TrainSettings(
-            sampling="shuffled", temperature_schedule="step", student_temperature="calibrated", tail="none"
+            policy="shuffled", temperature_schedule="step", student_temperature="calibrated", tail="none"
         ),
     ),
 }

@@ -17,8 +17,9 @@ from typing import Any
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_core.training.trainer import EpochSoFar
 from lpld_core.unfinished import SUFFIX, Pace, require_same_job, sweep, workplace
+from lpld_labels.errors import PoolConflictError
 from lpld_labels.format.strict_json import from_json
-from lpld_labels.pool.storage import write_atomically, write_errors
+from lpld_labels.pool.storage import TEMPORARY, write_atomically, write_errors
 
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
@@ -35,10 +36,14 @@ class Checkpoint:
 
 
 class TrainingRun:
-    """Keeps a run's files. settings: what decides its outcome, as JSON values."""
+    """Keeps a run's files.
 
-    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
+    settings: what decides its outcome, as JSON values. overwrite: let a run of other settings go.
+    """
+
+    def __init__(self, directory: Path, settings: dict[str, Any], *, overwrite: bool = False) -> None:
         self.directory = directory
+        self._overwrite = overwrite
         # Through JSON and back, so that tuples compare equal to the lists they become.
         self._settings: dict[str, Any] = json.loads(json.dumps(settings))
         self._pace = Pace()
@@ -63,9 +68,17 @@ class TrainingRun:
         if not path.exists():
             return None
         file = read_weights(path)
-        require_same_job(
-            file.about.get("settings", {}), self._settings, what="another training run", where=path
-        )
+        try:
+            require_same_job(
+                file.about.get("settings", {}), self._settings, what="another training run", where=path
+            )
+        except PoolConflictError:
+            if not self._overwrite:
+                raise
+            with write_errors(path):
+                self.result.unlink(missing_ok=True)
+                path.unlink()
+            return None
         within = file.about.get("within")
         return Checkpoint(
             epochs_done=int(file.about["epochs_done"]),
@@ -109,3 +122,14 @@ class TrainingRun:
         path = self.directory / LOG
         with write_errors(path), path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
+
+
+def require_run_directory(directory: Path) -> None:
+    """Refuse a directory with anything but what training runs leave."""
+    for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
+        if entry.name not in (LOG, CHECKPOINT, RESULT, SUFFIX) and not entry.name.startswith(TEMPORARY):
+            raise PoolConflictError(
+                "something is already here that is of no training run",
+                where=entry,
+                hint="choose a new or empty directory (--out)",
+            )

@@ -17,9 +17,9 @@ def rate_factor(settings: TrainSettings, epoch: float) -> float:
     """
     if settings.rate_steps == "epoch":
         epoch = math.floor(epoch)
-    warm_up = settings.warm_up_epochs
+    warm_up = settings.warmup_epochs
     if epoch < warm_up:
-        return settings.warm_up_from + (1 - settings.warm_up_from) * epoch / warm_up
+        return settings.warmup_from + (1 - settings.warmup_from) * epoch / warm_up
     if settings.schedule == "constant":
         return 1.0
     progress = (epoch - warm_up) / max(settings.epochs - warm_up, 1e-9)

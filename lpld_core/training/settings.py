@@ -37,10 +37,11 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "temperature_schedule": get_args(TemperatureSchedule),
     "tail": get_args(Tail),
     "epoch_steps": get_args(EpochSteps),
-    "sampling": get_args(SamplingPolicy),
+    "policy": get_args(SamplingPolicy),
 }
 _ABOVE_0 = (
     "epochs",
+    "batch_size",
     "temperature",
     "temperature_step_epochs",
     "temperature_factor",
@@ -49,13 +50,13 @@ _ABOVE_0 = (
     "evaluate_every",
     "save_every",
 )
-_FROM_0 = ("seed", "gamma", "weight_decay", "warm_up_epochs", "workers")
+_FROM_0 = ("seed", "gamma", "weight_decay", "warmup_epochs", "workers")
 _BELOW_1 = ("label_smoothing", "momentum", "ema")
 _RANGES: tuple[tuple[tuple[str, ...], str, Callable[[float], bool]], ...] = (
     (_ABOVE_0, "a number > 0", lambda x: 0 < x < math.inf),
     (_FROM_0, "a number >= 0", lambda x: 0 <= x < math.inf),
     (_BELOW_1, "a number from 0, below 1", lambda x: 0 <= x < 1),
-    (("warm_up_from",), "a number from 0 to 1", lambda x: 0 <= x <= 1),
+    (("warmup_from",), "a number from 0 to 1", lambda x: 0 <= x <= 1),
 )
 _DECIDES_NOTHING = ("evaluate_every", "save_every", "device", "workers", "image_cache")
 
@@ -65,8 +66,9 @@ class TrainSettings:
     """How a student is trained from a pool. The defaults are the paper's for ImageNet-1K.
 
     student: a network name; None chooses ResNet-18, in its small-image form for views below 128 px.
-    epochs: step budget, in passes over the images. batch_size is the pool's own.
-    sampling: a policy of lpld_labels.loader.sampling.
+    epochs: step budget, in passes over the images.
+    batch_size: rows of a step; None for the pool's own. Label batches are cut and joined to it.
+    policy: of drawing label batches, see lpld_labels.loader.sampling.
     epoch_steps: steps of an epoch. "stored" rounds images / batch size down where the pool holds complete
         batches only, as pruned pools do, and up where it holds others; "ceil" always rounds up.
     mean, std: of the pixels; None takes the teachers' where the pool knows them and they agree.
@@ -85,7 +87,7 @@ class TrainSettings:
 
     learning_rate, weight_decay, momentum (SGD): as PyTorch defines them.
     decay_on: weights only, sparing biases and normalisation (tensors of one dimension), or all.
-    warm_up_epochs, warm_up_from: the rate rises linearly from warm_up_from x learning_rate.
+    warmup_epochs, warmup_from: the rate rises linearly from warmup_from x learning_rate.
     rate_steps: whether the rate changes once an epoch or with every step.
     ema: decay of a moving average of the weights, which is then what is evaluated and saved; None for none.
 
@@ -97,7 +99,8 @@ class TrainSettings:
     student: str | None = None
     seed: int = 0
     epochs: int = 300
-    sampling: SamplingPolicy = "batches"
+    batch_size: int | None = None
+    policy: SamplingPolicy = "batches"
     epoch_steps: EpochSteps = "stored"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -123,8 +126,8 @@ class TrainSettings:
     momentum: float = 0.9
     schedule: Schedule = "cosine"
     rate_steps: RateSteps = "epoch"
-    warm_up_epochs: float = 0.0
-    warm_up_from: float = 0.01
+    warmup_epochs: float = 0.0
+    warmup_from: float = 0.01
     ema: float | None = None
 
     evaluate_every: int = 10

@@ -13,7 +13,7 @@ import torch
 from lpld_core.networks.models import network_source, seeded
 from lpld_core.training.evaluate import Accuracy, ValidationSet
 from lpld_core.training.losses import LossOf, StudentLoss, TrueClasses
-from lpld_core.training.run_directory import TrainingRun
+from lpld_core.training.run_directory import TrainingRun, require_run_directory
 from lpld_core.training.settings import TrainSettings
 from lpld_core.training.trainer import EpochFacts, EpochSoFar, Trainer
 from lpld_labels.codecs.label_meaning import find_normalisation
@@ -59,11 +59,12 @@ def train_student(
     progress: Progress | None = None,
     watch: Watch | None = None,
     check_progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> TrainResult:
     """Train until the budget is used: epochs x steps of an epoch, whatever the pool holds.
 
     out: the run's directory (see run_directory.py). watch: called with how it is doing after each step,
-    before `progress`.
+    before `progress`. overwrite: let an earlier run of other settings go.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
     _check(pool, settings, validation)
@@ -74,11 +75,14 @@ def train_student(
     with seeded(settings.seed):
         model = network_source(settings.student or default_student(pool)).build(pool.classes).module
     check_images(images_dir, pool.images, progress=check_progress)
-    run = TrainingRun(Path(out), {**settings.deciding(), "pool": pool.manifest.content_digest})
+    require_run_directory(Path(out))
+    about = {**settings.deciding(), "pool": pool.manifest.content_digest}
+    run = TrainingRun(Path(out), about, overwrite=overwrite)
     loader = pool_loader(
         pool,
         images_dir,
-        policy=settings.sampling,
+        batch_size=settings.batch_size,
+        policy=settings.policy,
         seed=settings.seed,
         batches_per_epoch=epoch_steps(settings, pool),
         normalised=False,

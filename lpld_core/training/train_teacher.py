@@ -41,7 +41,7 @@ TEACHER_RECIPE = TrainSettings(
     learning_rate=0.002,
     weight_decay=0.05,
     decay_on="all",
-    warm_up_epochs=1,
+    warmup_epochs=1,
     rate_steps="step",
     label_smoothing=0.1,
 )

@@ -42,7 +42,7 @@ def codec_kind(spelling: str) -> type[Codec]:
     """Return the class of a codec by its name or one of its spellings."""
     kind = CODECS.get(spelling.split(":", maxsplit=1)[0])
     if kind is None:
-        raise _unknown(spelling)
+        raise _unknown(spelling, fitted=True)
     return kind
 
 
@@ -50,7 +50,7 @@ def codec_named(spelling: str, *, label_kind: str = "logits") -> Codec:
     """Return the codec a person asked for, e.g. ``f16``, ``f16:plain``, ``topk:50`` or ``topk:50:8``."""
     codec = codec_kind(spelling).spelled(spelling.split(":")[1:], label_kind=label_kind)
     if codec is None:
-        raise _unknown(spelling)
+        raise _unknown(spelling, fitted=False)
     return codec
 
 
@@ -59,9 +59,21 @@ def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
     return tuple(name for name, kind in CODECS.items() if kind.planned and bool(kind.demands) == fitted)
 
 
-def _unknown(spelling: str) -> InvalidArgumentError:
-    known = {name for kind in CODECS.values() if not kind.demands for name in kind.spellings or (kind.name,)}
-    return InvalidArgumentError("unknown codec", expected=f"one of {', '.join(sorted(known))}", got=spelling)
+def _unknown(spelling: str, *, fitted: bool) -> InvalidArgumentError:
+    """fitted: whether codecs that are fitted to labels would do."""
+    known = {
+        name
+        for kind in CODECS.values()
+        if fitted or not kind.demands
+        for name in kind.spellings or (kind.name,)
+    }
+    near = [name for name in sorted(known) if name.lower() == spelling.lower()]
+    return InvalidArgumentError(
+        "unknown codec",
+        expected=f"one of {', '.join(sorted(known))}",
+        got=spelling,
+        hint=f"did you mean {near[0]}?" if near else "",
+    )
 
 
 def restore_codec(

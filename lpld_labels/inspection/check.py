@@ -24,6 +24,7 @@ from lpld_labels.pool.parquet_files import VIEW_OWNERS, label_owners, weighed
 from lpld_labels.pool.pool_files import read_manifest
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import label_schema
+from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.storage import resolve
 
 Progress = Callable[[int, int], None]
@@ -57,11 +58,12 @@ def check_pool(location: str | os.PathLike[str], *, progress: Progress | None = 
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    progress: called with (bytes done, bytes in all); every file is read twice.
+    progress: called with (bytes done, bytes in all); shards are read twice.
     """
     system, path = resolve(location)
     manifest = read_manifest(system, path, os.fspath(location))
-    ticker = _Ticker(2 * sum(entry.bytes for entry in manifest.files), progress)
+    shards = manifest.files_of("views") + manifest.files_of("labels")
+    ticker = _Ticker(sum(entry.bytes for entry in (*manifest.files, *shards)), progress)
     problems = []
     for entry in manifest.files:
         problem = _check_bytes(system, f"{path}/{entry.path}", entry)
@@ -83,9 +85,10 @@ def check_pool(location: str | os.PathLike[str], *, progress: Progress | None = 
                 problems += found
         except LabelPoolError as error:
             problems.append(Problem(file=blamed, message=str(error)))
+    ticker.finish()
     return CheckReport(
         files=len(manifest.files) + 1,
-        bytes=sum(entry.bytes for entry in manifest.files),
+        bytes=pool_bytes(manifest),
         batches=batches,
         rows=rows,
         problems=tuple(problems),
@@ -102,6 +105,10 @@ class _Ticker:
         self._done += count
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
+
+    def finish(self) -> None:
+        """Say that nothing is left, also of what damage made pointless."""
+        self.add(self._total - self._done)
 
 
 def _check_bytes(system: fs.FileSystem, path: str, entry: FileEntry) -> str | None:

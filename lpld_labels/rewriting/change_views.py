@@ -10,6 +10,7 @@ from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.views_source import require_drawn
 from lpld_labels.rewriting.engine import Progress, published, require_possible, same_lineage, stage
+from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.rewriting.sources import Selection
 
 
@@ -19,13 +20,14 @@ def change_views(
     views: Views,
     *,
     jobs: int = 1,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the pool to `out` with views stored or drawn; no label is decoded. Returns its manifest.
 
-    progress: called with (done, total) batches.
+    overwrite: replace another pool that is there. progress: called with (done, total) batches.
     """
-    require_possible(out, pool)
+    require_possible(out, pool, overwrite=overwrite)
     require_drawable(pool, views)
     digest = pool.manifest.content_digest
     step = LineageStep(operation="encode", parent_digest=digest, parameters={"views": views})
@@ -34,12 +36,13 @@ def change_views(
     def is_ours(manifest: Manifest) -> bool:
         return manifest.content_digest == digest and same_lineage(manifest.header.lineage, lineage)
 
-    found = published(out, is_ours)
-    if found is not None:
-        return found
     purpose = {"encode": digest, "views": views}
-    draft = Selection(pool=pool, keys=pool.keys).draft(Path(out).absolute(), purpose, views=views)
-    return stage(draft, jobs=jobs, progress=progress).commit(lineage=lineage)
+    with sole_writer(out):
+        found = published(out, is_ours, purpose=purpose, overwrite=overwrite)
+        if found is not None:
+            return found
+        draft = Selection(pool=pool, keys=pool.keys).draft(Path(out).absolute(), purpose, views=views)
+        return stage(draft, jobs=jobs, progress=progress).commit(lineage=lineage)
 
 
 def require_drawable(pool: PoolReader, views: Views | None) -> None:

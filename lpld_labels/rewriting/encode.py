@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,7 @@ from lpld_labels.rewriting.engine import (
     stage,
 )
 from lpld_labels.rewriting.label_sample import LabelSample
+from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.rewriting.sources import Selection
 
 BUDGET_ROUNDS = 6
@@ -69,36 +70,41 @@ def encode_pool(
     keys: Sequence[BatchKey] | None = None,
     views: Views | None = None,
     jobs: int = 1,
-    force: bool = False,
+    from_lossy: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:
     """Write the pool, or the batches `keys` of it, to `out` with the codec that is asked for.
 
     views: whether the new pool keeps its views or leaves them to be drawn; None to do as this one does.
-    jobs: processes. force: accept a pool whose labels a lossy codec has already changed.
+    jobs: processes. from_lossy: accept a pool whose labels a lossy codec has already changed.
+    overwrite: replace another pool that is there.
     progress: called with (done, total) batches.
     """
-    refuse_lossy(pool, force=force)
-    require_possible(out, pool)
+    refuse_lossy(pool, accept=from_lossy)
+    require_possible(out, pool, overwrite=overwrite)
     require_drawable(pool, views)
     selection = Selection(pool=pool, keys=sorted(pool.keys if keys is None else keys))
     sample = LabelSample(pool, seed=request.seed)
     encoding = Encoding(request, Path(out).absolute(), sample, batches=len(selection.keys), views=views)
-    found = published(out, lambda manifest: encoding.made(manifest, selection))
-    if found is not None:
-        return encoding.found(found)
-    rounds = (_OneRound if request.budget is None else _BudgetRounds)(encoding, selection)
-    return encoding.write(rounds, jobs=jobs, progress=progress)
+
+    def rounds() -> Rounds:
+        return (_OneRound if request.budget is None else _BudgetRounds)(encoding, selection)
+
+    def is_ours(manifest: Manifest) -> bool:
+        return encoding.made(manifest, selection)
+
+    return encoding.written(is_ours, rounds, jobs=jobs, overwrite=overwrite, progress=progress)
 
 
-def refuse_lossy(pool: PoolReader, *, force: bool) -> None:
+def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
     """Refuse labels that have been through a lossy codec: what it lost would be lost without a trace."""
-    if not pool.codec.lossless and not force:
+    if not pool.codec.lossless and not accept:
         raise InvalidArgumentError(
             f"labels of this pool have already lost information to codec '{pool.codec.name}'",
             where=pool.location,
             expected="a pool in codec f16 or f32",
-            hint="encode the original pool, or insist (--force): fidelity is then relative to these labels",
+            hint="encode the original pool, or insist (--from-lossy): fidelity is then that to these labels",
         )
 
 
@@ -235,6 +241,27 @@ class Encoding:
             if found is not None:
                 return found
         return self.fitted.codec(self.request, rows=selection.rows)
+
+    def written(
+        self,
+        is_ours: Callable[[Manifest], bool],
+        rounds: Callable[[], Rounds],
+        *,
+        jobs: int,
+        overwrite: bool,
+        progress: Progress | None,
+    ) -> EncodeResult:
+        """Return the pool that is there already, or write it; `rounds` may refuse before anything is."""
+        with sole_writer(self.out):
+            first = None
+            if overwrite:
+                # What cannot be made must not cost the pool that it was to replace.
+                first = rounds()
+                self._judged(first.codec)
+            found = published(self.out, is_ours, purpose=self.purpose, overwrite=overwrite)
+            if found is not None:
+                return self.found(found)
+            return self.write(first or rounds(), jobs=jobs, progress=progress)
 
     def write(self, rounds: Rounds, *, jobs: int, progress: Progress | None) -> EncodeResult:
         """Encode and publish; the search for a simpler codec comes first, nothing after the commit."""

@@ -18,20 +18,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lpld_labels.codecs import Codec
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError, StagingMismatchError
+from lpld_labels.errors import (
+    InvalidArgumentError,
+    PoolConflictError,
+    PoolFormatError,
+    PoolWriteError,
+    StagingMismatchError,
+)
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey
-from lpld_labels.format.schema import (
-    CODEC_DIRECTORY,
-    IMAGES_FILE,
-    LABELS_DIRECTORY,
-    MANIFEST_FILE,
-    SHARD_LABEL_BYTES,
-    STAGING_DIRECTORY,
-    VIEWS_DIRECTORY,
-    Views,
-)
+from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, STAGING_DIRECTORY, Views
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.commit import finish_commit
 from lpld_labels.pool.reader import PoolReader
@@ -39,12 +36,17 @@ from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.processes import Send, work_in_processes
+from lpld_labels.rewriting.outputs import (
+    OVERWRITE_HINT,
+    delete_pool,
+    is_part_of_pool,
+    require_apart,
+    require_replaceable,
+)
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Called with (batches that are safe, batches in all)."""
-
-_OURS = {STAGING_DIRECTORY, VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, IMAGES_FILE}
 
 
 class Piece(Protocol):
@@ -170,14 +172,30 @@ def fill(writer: PoolWriter, source: Source, pieces: Iterable[Piece], tick: Call
             return
 
 
-def published(out: str | os.PathLike[str], is_ours: Callable[[Manifest], bool]) -> Manifest | None:
+def published(
+    out: str | os.PathLike[str],
+    is_ours: Callable[[Manifest], bool],
+    *,
+    purpose: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Manifest | None:
     """Return the pool's manifest if this very command has already written it, or None if it may write.
 
-    What an interruption has left of it is cleared away. Anything else that lies there is refused.
+    What an interruption has left of it is cleared away. Anything else that lies there is refused, or
+    deleted to `overwrite` it: a pool, and unfinished work that is not for this purpose.
     """
-    manifest = _ours_if_any(Path(out).absolute(), is_ours)
+    path = Path(out).absolute()
+    try:
+        manifest = _ours_if_any(path, is_ours)
+    except (PoolConflictError, PoolFormatError):
+        if not overwrite:
+            raise
+        delete_pool(path)
+        return None
     if manifest is not None:
-        finish_commit(Path(out).absolute(), manifest)
+        finish_commit(path, manifest)
+    elif overwrite and StagingArea(path).purpose() != as_json(purpose):
+        delete_pool(path)
     return manifest
 
 
@@ -187,20 +205,33 @@ def _ours_if_any(path: Path, is_ours: Callable[[Manifest], bool]) -> Manifest | 
         manifest = Manifest.parse(file.read_bytes(), where=str(file))
         if is_ours(manifest):
             return manifest
-        raise PoolConflictError("a pool is already here", where=path, hint="choose another path")
+        raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
     if path.exists() and not (path.is_dir() and all(_may_be_ours(entry) for entry in path.iterdir())):
-        raise PoolConflictError("something is already here", where=path, hint="choose another path")
+        raise PoolConflictError("something is already here", where=path, hint=OVERWRITE_HINT)
     return None
 
 
-def require_possible(out: str | os.PathLike[str], pool: PoolReader) -> None:
-    """Refuse, before any work is done, a path where no command on this pool can have left something."""
+def require_possible(
+    out: str | os.PathLike[str], pool: PoolReader, *others: PoolReader, overwrite: bool = False
+) -> None:
+    """Refuse, before any work is done, a path where no command on these pools may write."""
+    require_apart(out, *(reader.location for reader in (pool, *others)))
     parent = pool.manifest.content_digest
 
     def may_be(found: Manifest) -> bool:
         return any(step.parent_digest == parent for step in found.header.lineage)
 
-    _ours_if_any(Path(out).absolute(), may_be)
+    require_free(out, may_be, overwrite=overwrite)
+
+
+def require_free(
+    out: str | os.PathLike[str], may_be_ours: Callable[[Manifest], bool], *, overwrite: bool
+) -> None:
+    """Refuse a path with anything but what a command may have left there, or, to overwrite it, a pool."""
+    if overwrite:
+        require_replaceable(Path(out).absolute())
+    else:
+        _ours_if_any(Path(out).absolute(), may_be_ours)
 
 
 def same_lineage(found: Sequence[LineageStep], wanted: Sequence[LineageStep]) -> bool:
@@ -215,8 +246,7 @@ def as_json(document: Any) -> Any:
 
 def _may_be_ours(entry: Path) -> bool:
     """Whether unfinished work may have put this beside it; without a staging area there is none."""
-    staged = (entry.parent / STAGING_DIRECTORY).is_dir()
-    return staged and (entry.name in _OURS or entry.match("batches-*.parquet"))
+    return (entry.parent / STAGING_DIRECTORY).is_dir() and is_part_of_pool(entry)
 
 
 def _joined(draft: Draft) -> PoolWriter:
@@ -232,7 +262,7 @@ def _joined(draft: Draft) -> PoolWriter:
             f"unfinished work of another selection is here: it holds {strangers[0]}",
             where=draft.out,
             expected="batches of this selection only",
-            hint=f"finish it with its own settings, choose another path, or delete {draft.out}",
+            hint=f"finish it with its own settings, or {OVERWRITE_HINT}",
         )
     except StagingMismatchError as error:
         problem = error

@@ -22,20 +22,25 @@ from lpld_labels.rewriting.engine import (
     same_lineage,
     stage,
 )
+from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.rewriting.sources import Copied
 
 
 def merge_pools(
-    pools: Sequence[PoolReader], out: str | os.PathLike[str], *, progress: Progress | None = None
+    pools: Sequence[PoolReader],
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> Manifest:
     """Write a pool of all batches of some pools to `out`; return its manifest.
 
     The pools are of the same images, teachers, settings and codec, and no two hold the same batch.
-    progress: called with (done, total) batches.
+    overwrite: replace another pool that is there. progress: called with (done, total) batches.
     """
     if len(pools) < 2:
         raise InvalidArgumentError("nothing to merge", expected="two pools or more", got=len(pools))
-    require_possible(out, pools[0])
+    require_possible(out, *pools, overwrite=overwrite)
     for other in pools[1:]:
         _require_alike(pools[0], other)
     owners = _owners(pools)
@@ -46,9 +51,6 @@ def merge_pools(
     def is_ours(manifest: Manifest) -> bool:
         return manifest.content_digest == digest and same_lineage(manifest.header.lineage, lineage)
 
-    found = published(out, is_ours)
-    if found is not None:
-        return found
     draft = Draft(
         out=Path(out).absolute(),
         header=pools[0].header,
@@ -65,7 +67,9 @@ def merge_pools(
         keys=frozenset(owners),
         purpose={"merge": [pool.manifest.content_digest for pool in pools]},
     )
-    return stage(draft, progress=progress).commit(lineage=lineage)
+    with sole_writer(out):
+        found = published(out, is_ours, purpose=draft.purpose, overwrite=overwrite)
+        return found or stage(draft, progress=progress).commit(lineage=lineage)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def plan_budget(
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
     views: Views | None = None,
-    force: bool = False,
+    from_lossy: bool = False,
     progress: Progress | None = None,
 ) -> BudgetPlan:
     """Find the smallest prune ratio at which each codec setting fits the budget in bytes.
@@ -124,7 +124,7 @@ def plan_budget(
     views: whether pools keep their views or leave them to be drawn; None to do as this one does.
     progress: called with (done, total) settings.
     """
-    refuse_lossy(pool, force=force)
+    refuse_lossy(pool, accept=from_lossy)
     require_drawable(pool, views)
     if not 0 < minimum < 1:
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)

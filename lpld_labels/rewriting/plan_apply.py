@@ -14,7 +14,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.encode import Encoding, Rounds, refuse_lossy
-from lpld_labels.rewriting.engine import Progress, published, require_possible
+from lpld_labels.rewriting.engine import Progress, require_possible
 from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.plan import PlanRow
 from lpld_labels.rewriting.prune import PrunePlan, PruneSettings, plan_prune, pruned
@@ -39,7 +39,8 @@ def apply_row(
     seed: int | None = None,
     views: Views | None = None,
     jobs: int = 1,
-    force: bool = False,
+    from_lossy: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Applied:
     """Write the pool that a row describes; if it turns out larger than the budget, with fewer batches.
@@ -47,16 +48,15 @@ def apply_row(
     views: whether it keeps its views; None to do as the pool does.
     seed: of the random order in which batches are kept; the pool's own if not given.
     """
-    refuse_lossy(pool, force=force)
-    require_possible(out, pool)
+    refuse_lossy(pool, accept=from_lossy)
+    require_possible(out, pool, overwrite=overwrite)
     require_drawable(pool, views)
     sample = LabelSample(pool, seed=row.request.seed)
     encoding = Encoding(row.request, Path(out).absolute(), sample, limit=budget, views=views)
     settings = PruneSettings(ratio=1, seed=seed, keep_partial=row.keep_partial)
     plan = None if row.whole else plan_prune(pool, replace(settings, ratio=row.ratio))
     rounds = _FewerBatches(encoding, plan, budget, settings)
-    found = published(out, rounds.made)
-    result = encoding.write(rounds, jobs=jobs, progress=progress) if found is None else encoding.found(found)
+    result = encoding.written(rounds.made, lambda: rounds, jobs=jobs, overwrite=overwrite, progress=progress)
     return Applied(manifest=result.manifest, fidelity=result.fidelity, batches=result.manifest.counts.batches)
 
 

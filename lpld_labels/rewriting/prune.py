@@ -24,6 +24,7 @@ from lpld_labels.rewriting.engine import (
     same_lineage,
     stage,
 )
+from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.rewriting.prune_plan import PrunePlan, PruneSettings, plan_prune, too_small
 from lpld_labels.rewriting.sources import Selection
 
@@ -38,11 +39,16 @@ def prune_pool(
     out: str | os.PathLike[str],
     settings: PruneSettings,
     *,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the pruned pool to `out`, which must not hold anything else, and return its manifest."""
-    require_possible(out, pool)
-    return write_pruned(pool, out, plan_prune(pool, settings, progress=progress), progress=progress)
+    """Write the pruned pool to `out` and return its manifest.
+
+    overwrite: replace another pool that is there; otherwise it is refused.
+    """
+    require_possible(out, pool, overwrite=overwrite)
+    plan = plan_prune(pool, settings, progress=progress)
+    return write_pruned(pool, out, plan, overwrite=overwrite, progress=progress)
 
 
 def pruned(pool: PoolReader, plan: PrunePlan) -> Selection:
@@ -54,7 +60,12 @@ def pruned(pool: PoolReader, plan: PrunePlan) -> Selection:
 
 
 def write_pruned(
-    pool: PoolReader, out: str | os.PathLike[str], plan: PrunePlan, *, progress: Progress | None = None
+    pool: PoolReader,
+    out: str | os.PathLike[str],
+    plan: PrunePlan,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> Manifest:
     """Carry out a plan.
 
@@ -64,14 +75,21 @@ def write_pruned(
     progress: called with (done, total) batches.
     """
     path = Path(out).absolute()
-    found = published(path, lambda manifest: _made_by(plan, pool, manifest))
-    if found is not None:
-        return found
     budget = plan.settings.budget
     judge = None if budget is None else _BudgetJudge(pool, plan, path, budget)
-    writer = stage(_draft(pool, plan, path), judge=judge, progress=progress)
-    kept = plan if judge is None else judge.plan
-    return writer.commit(lineage=pruned(pool, kept).lineage)
+    draft = _draft(pool, plan, path)
+    with sole_writer(path):
+        found = published(
+            path,
+            lambda manifest: _made_by(plan, pool, manifest),
+            purpose=draft.purpose,
+            overwrite=overwrite,
+        )
+        if found is not None:
+            return found
+        writer = stage(draft, judge=judge, progress=progress)
+        kept = plan if judge is None else judge.plan
+        return writer.commit(lineage=pruned(pool, kept).lineage)
 
 
 def _draft(pool: PoolReader, plan: PrunePlan, out: Path) -> Draft:

@@ -252,10 +252,20 @@ class Coverage:
         """Count images and classes of the kept views; reads one small view column."""
         index = pool.index
         seen = pool.views_per_image(plan.kept)
+        return Coverage._counted(pool, seen, epochs=len(np.unique(index.epochs[plan.kept])))
+
+    @staticmethod
+    def of_pool(pool: PoolReader) -> Coverage:
+        """Count images and classes of all views of a pool; reads one small view column."""
+        return Coverage._counted(pool, pool.views_per_image(), epochs=pool.manifest.counts.epochs)
+
+    @staticmethod
+    def _counted(pool: PoolReader, seen: np.ndarray[Any, Any], *, epochs: int) -> Coverage:
+        """seen: int64 [images], views of each."""
         present = np.unique(pool.images.classes)
         per_class = np.bincount(pool.images.classes, weights=seen)[present]
         return Coverage(
-            epochs=len(np.unique(index.epochs[plan.kept])),
+            epochs=epochs,
             images=int((seen > 0).sum()),
             all_images=len(seen),
             classes=int((per_class > 0).sum()),

@@ -12,7 +12,7 @@ from tests.lpld_core.networks import noisy_folder
 from tests.lpld_labels.inspection.pages import read_page
 
 Cli = Callable[..., Result]
-MODEL = ("--model", "tests.lpld_core.networks:tiny_net", "--model-weights", "random", "--size", "8")
+MODEL = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
 
 
 @pytest.fixture(scope="module")

@@ -100,5 +100,7 @@ def test_no_pool_and_lossy_pool(cli: Cli, pool: Path, tmp_path: Path) -> None:
     assert cli("encode", pool, tmp_path / "int8", "--codec", "int8").exit_code == 0
     result = cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4")
     assert result.exit_code == 1
-    assert "--force" in result.stderr
-    assert cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4", "--force").exit_code == 0
+    assert "--from-lossy" in result.stderr
+    assert (
+        cli("encode", tmp_path / "int8", tmp_path / "out", "--codec", "int4", "--from-lossy").exit_code == 0
+    )

@@ -49,7 +49,7 @@ def test_top_k(cli: Cli, pool: Path, tmp_path: Path) -> None:
 
 
 def test_refusals_are_one_line(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").mkdir(parents=True)
     for words, message in (
         (("export", pool, tmp_path / "out", "--format", "lpld"), "already here"),
         (("export", tmp_path / "nothing", tmp_path / "x", "--format", "lpld"), "not a label pool"),

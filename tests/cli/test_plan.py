@@ -77,7 +77,7 @@ def test_a_budget_in_images(cli: Cli, pool: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--budget", "1x-images"), "needs --images"),
-        (("--budget", "0x-images"), "no bytes"),
+        (("--budget", "0x-images"), "is not a size; write 300MB, 30K, 1 GiB"),
         (("--budget", "plenty"), "is not a size"),
         (("--budget", "1MB", "--min-fidelity", "1"), "between 0 and 1"),
         (("--budget", "1MB", "--temperature", "0"), "> 0"),

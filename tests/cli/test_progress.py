@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
+import time
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 from lpld_cli.main import group
-from lpld_cli.progress import SECONDS_BETWEEN_LINES, ProgressLines, human_seconds
+from lpld_cli.progress import SECONDS_BETWEEN_LINES, ProgressLines, human_seconds, progress_bar
+from rich.console import Console
+
+from lpld_labels.inspection.check import check_pool
+from tests.factories import make_batches, make_images, write_pool
 
 
 class Clock:
@@ -65,3 +74,70 @@ def test_a_command_that_is_nearly_one_is_answered_with_it(wrong: str, meant: str
     result = CliRunner().invoke(group, [wrong, "pool"])
     assert result.exit_code == 2
     assert f"Did you mean {meant}?" in result.output
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what it is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    stream = Terminal()
+    console = Console(file=stream, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr("lpld_cli.progress.stderr_console", lambda: console)
+    return stream
+
+
+def test_work_of_no_length_shows_no_bar(terminal: Terminal) -> None:
+    with progress_bar("scoring batches"):
+        pass
+    with progress_bar("scoring batches") as progress:
+        progress(0, 0)
+    assert "/?" not in terminal.getvalue()
+    assert "scoring" not in terminal.getvalue()
+
+
+def test_long_work_of_unknown_length_shows_that_it_goes_on(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lpld_cli.progress.SECONDS_WITHOUT_TOTAL", 0.0)
+    with progress_bar("encoding batches"):
+        time.sleep(0.3)
+    assert "encoding batches" in terminal.getvalue()
+    assert "/?" not in terminal.getvalue()
+
+
+def test_bars_may_be_nested_and_say_what_is_noted(terminal: Terminal) -> None:
+    with progress_bar("checking images") as checking, progress_bar("training steps") as training:
+        checking(5, 5)
+        training(30, 40)
+        training.note("loss 1.25")
+        training(40, 40)
+    lines = terminal.getvalue().splitlines()
+    assert "5/5" in [line for line in lines if "checking images" in line][-1]
+    assert re.search(r"40/40 .* loss 1\.25", [line for line in lines if "training steps" in line][-1])
+
+
+def test_the_bar_of_verify_ends_at_the_end(tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", make_batches(2, 3), images=make_images(500)).close()
+    calls: list[tuple[int, int]] = []
+    assert check_pool(tmp_path / "pool", progress=lambda done, total: calls.append((done, total))).whole
+    assert calls[-1][0] == calls[-1][1]
+    assert calls[-2][0] == calls[-2][1], "not only because the end says so"
+    (tmp_path / "pool" / "images.parquet").write_bytes(b"damaged")
+    check_pool(tmp_path / "pool", progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1][0] == calls[-1][1]
+
+
+@pytest.mark.parametrize("words", [("-q", "prune"), ("prune", "-q")])
+def test_quiet_may_stand_before_or_after_the_command(tmp_path: Path, words: tuple[str, ...]) -> None:
+    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
+    paths = [str(tmp_path / "pool"), str(tmp_path / "out")]
+    for _ in range(2):
+        result = CliRunner().invoke(group, [*words, *paths, "--ratio", "2"])
+        assert result.exit_code == 0
+        assert result.stderr == ""
+    assert "finished before" in CliRunner().invoke(group, ["prune", *paths, "--ratio", "2"]).stderr

@@ -95,7 +95,7 @@ def test_bad_options_end_in_one_line(
 def test_existing_out_and_missing_pool(cli: Cli, pool: Path, tmp_path: Path) -> None:
     result = cli("prune", pool, pool, "--ratio", 2)
     assert result.exit_code == 1
-    assert "a pool is already here" in result.stderr
+    assert "the output is the same as an input" in result.stderr
     result = cli("prune", tmp_path / "nothing", tmp_path / "out", "--ratio", 2)
     assert result.exit_code == 1
     assert "not a label pool" in result.stderr

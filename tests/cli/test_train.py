@@ -62,7 +62,7 @@ def test_lines_say_how_it_is_doing(
 def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "run"
     options = ("--epochs", 1, "--loss", "mse+gt", "--gamma", 0.3, "--optimizer", "sgd", "--lr", 0.01)
-    more = ("--schedule", "smoothed-cosine", "--warm-up-epochs", 0.5, "--label-smoothing", 0.1)
+    more = ("--schedule", "smoothed-cosine", "--warmup-epochs", 0.5, "--label-smoothing", 0.1)
     result = cli("train", pool, "--images", images, "--out", out, *STUDENT, *options, *more)
     assert result.exit_code == 0, result.output
     assert "3 steps" in result.stdout
@@ -83,7 +83,7 @@ def test_lpqld_lets_temperatures_follow_the_epochs(
     assert log[0]["student_temperature"] == 1
     assert 0.01 <= log[1]["student_temperature"] <= 1
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
-    assert (settings["student_temperature"], settings["sampling"]) == ("calibrated", "shuffled")
+    assert (settings["student_temperature"], settings["policy"]) == ("calibrated", "shuffled")
 
 
 def test_a_normalisation_can_be_given(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -50,9 +50,17 @@ def blocks(text: str) -> list[Block]:
 
 
 def commands(code: str) -> list[list[str]]:
-    """Return the words of every command of a shell block, without comments."""
-    lines = code.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    """Return the words of every command of a shell block, without comments, its own variables filled in."""
+    found = []
+    variables: dict[str, str] = {}
+    for line in code.replace("\\\n", " ").splitlines():
+        filled = re.sub(r"\$([A-Z_]+)", lambda name: variables.get(name[1], name[0]), line)
+        words = shlex.split(filled, comments=True)
+        if len(words) == 1 and (given := re.fullmatch(r"([A-Z_]+)=(.*)", words[0])):
+            variables[given[1]] = given[2]
+        if words:
+            found.append(words)
+    return found
 
 
 def links(text: str) -> list[str]:

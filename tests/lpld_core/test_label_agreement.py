@@ -74,7 +74,7 @@ def test_everyone_softens_imported_zeros_alike(pool_path: Path, images: Path, te
 
 
 def test_students_learn_from_imported_zeros(pool_path: Path, images: Path, tmp_path: Path) -> None:
-    settings = TrainSettings(student=NETWORK, epochs=3, learning_rate=0.01, sampling="stored")
+    settings = TrainSettings(student=NETWORK, epochs=3, learning_rate=0.01, policy="stored")
     with PoolReader(pool_path) as pool:
         train_student(pool, images, tmp_path / "run", settings)
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]

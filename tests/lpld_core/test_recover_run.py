@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
-from lpld_core.recover.contact_sheet import evenly
+from lpld_core.recover.contact_sheet import contact_sheet, evenly
 from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, to_pixels
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import ImageFiles, RdedSettings, RecoverSettings
@@ -74,7 +74,7 @@ def test_images_are_saved_as_an_image_folder(
     assert record["teacher"]["weights_digest"] == teacher.description.weights_digest
     assert record["statistics_digest"] == statistics.digest()
     with Image.open(tmp_path / "out" / CONTACT_SHEET_FILE) as sheet:
-        assert sheet.size == (3 * 10 + 2, 4 * 10 + 2)
+        assert min(sheet.size) > 100, "small images are enlarged"
 
 
 def test_killed_run_goes_on_at_the_next_group(
@@ -176,7 +176,7 @@ def test_folder_of_another_run_is_refused(
     summary = recover_images(teacher, tmp_path / "out", settings=regrouped, statistics=statistics)
     assert (summary.made_groups, summary.kept_groups) == (0, 1)
     (tmp_path / "foreign" / "holiday").mkdir(parents=True)
-    with pytest.raises(PoolConflictError, match="holds other directories"):
+    with pytest.raises(PoolConflictError, match="something is already here"):
         recover_images(teacher, tmp_path / "foreign", settings=SETTINGS, statistics=statistics)
 
 
@@ -218,6 +218,28 @@ def test_contact_sheet_shows_an_even_choice() -> None:
     assert evenly(3, 10) == [0, 1, 2]
     assert evenly(1000, 5) == [0, 250, 500, 749, 999]
     assert evenly(1, 10) == [0]
+
+
+@pytest.mark.parametrize(("classes", "side"), [(2, 8), (10, 32), (10, 224)])
+def test_contact_sheets_fit_a_screen_and_can_be_seen(tmp_path: Path, classes: int, side: int) -> None:
+    names = [f"class {label}, of a rather long name indeed" for label in range(classes)]
+    colours = np.random.default_rng(0).integers(0, 200, (classes, 10, 3))
+    for label, number in np.ndindex(classes, 10):
+        pixels = np.full((side, side, 3), colours[label, number], np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{label}_{number}.png")
+    sheet = contact_sheet(
+        lambda label, number: tmp_path / f"{label}_{number}.png",
+        classes=range(classes),
+        images=range(10),
+        names=names,
+    )
+    assert sheet.width <= 1600
+    assert sheet.height <= 1000
+    pixels = np.asarray(sheet)
+    shown = (pixels == colours[0, 9]).all(axis=2)
+    assert min(np.ptp(np.nonzero(shown), axis=1)) + 1 >= 60, "large enough to be seen"
+    left = np.nonzero(shown)[1].min() - 9 * 100
+    assert (pixels[:, : max(left, 40)] < 128).any(), "names stand on the left"
 
 
 class Brightness(nn.Module):

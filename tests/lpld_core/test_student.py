@@ -178,7 +178,7 @@ def test_settings_that_cannot_work_are_refused(pool_path: Path, images: Path, tm
 
 def test_mse_and_ground_truth_trains(pool_path: Path, images: Path, tmp_path: Path) -> None:
     with PoolReader(pool_path) as pool:
-        settings = replace(SETTINGS, loss="mse+gt", warm_up_epochs=1.0, warm_up_from=0.1)
+        settings = replace(SETTINGS, loss="mse+gt", warmup_epochs=1.0, warmup_from=0.1)
         train_student(pool, images, tmp_path / "run", settings)
     log = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert log[-1]["loss"] < log[0]["loss"]

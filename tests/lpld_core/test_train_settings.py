@@ -48,7 +48,7 @@ def test_warm_up_is_linear() -> None:
 
 @given(st.sampled_from(get_args(Schedule)), st.floats(0, 5), st.floats(0, 20))
 def test_rates_stay_in_bounds(schedule: str, warm_up: float, epoch: float) -> None:
-    settings = TrainSettings(epochs=20, schedule=schedule, warm_up_epochs=warm_up)  # type: ignore[arg-type]
+    settings = TrainSettings(epochs=20, schedule=schedule, warmup_epochs=warm_up)  # type: ignore[arg-type]
     assert 0 <= rate_factor(settings, epoch) <= 1
 
 
@@ -71,7 +71,7 @@ def test_presets_are_the_published_settings() -> None:
     assert (tiny.label.epochs, tiny.label.batch_size) == (100, 64)
     assert (tiny.label.flip_probability, tiny.label.mix) == (0.5, "none")
     assert (tiny.train.optimizer, tiny.train.learning_rate, tiny.train.weight_decay) == ("sgd", 0.2, 1e-4)
-    assert (tiny.train.momentum, tiny.train.warm_up_epochs, tiny.train.warm_up_from) == (0.9, 5, 0.01)
+    assert (tiny.train.momentum, tiny.train.warmup_epochs, tiny.train.warmup_from) == (0.9, 5, 0.01)
     assert tiny.train.scale_by_t2
     assert (in21k.label.epochs, in21k.label.batch_size) == (300, 32)
     assert (in21k.label.flip_probability, in21k.label.mix, in21k.label.cutout_fraction) == (None, "none", 0.5)
@@ -143,13 +143,13 @@ def test_averaged_weights_follow_the_network() -> None:
     ("field", "value"),
     [
         ("loss", "hinge"),
-        ("sampling", "all"),
+        ("policy", "all"),
         ("temperature", 0.0),
         ("temperature", math.nan),
         ("learning_rate", -1.0),
         ("ema", 1.0),
         ("label_smoothing", 1.0),
-        ("warm_up_from", 2.0),
+        ("warmup_from", 2.0),
         ("student_temperature", "mine"),
         ("student_temperature", 0.0),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -64,8 +64,8 @@ class ExportFormat(ABC):
         """Refuse what the format cannot hold; return what will be written."""
 
     @abstractmethod
-    def contents(self) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the path of every label file below the folder and the list it holds."""
+    def contents(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the path of every label file below the folder that is wanted, and the list it holds."""
 
     def id_files(self) -> dict[str, Iterator[str]]:
         """Return JSON files of image ids: name -> text in pieces. Formats without ids have none."""
@@ -89,10 +89,11 @@ class BatchExport(ExportFormat):
             rows=sum(rows[file.key] for file in self._files),
         )
 
-    def contents(self) -> Iterator[tuple[str, list[Any]]]:
+    def contents(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, list[Any]]]:
         """Yield file after file."""
         for file in self._files:
-            yield file.path, self.content(file.key)
+            if wanted(file.path):
+                yield file.path, self.content(file.key)
 
     @property
     def chosen(self) -> list[ExportFile]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -92,15 +92,16 @@ class FkdExport(ExportFormat):
             self.notes.append("labels are softmax at temperature 1 of the pool's logits")
         return wish
 
-    def contents(self) -> Iterator[tuple[str, list[Any]]]:
+    def contents(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, list[Any]]]:
         """Gather some images at a time."""
+        labelled = self._labelled[[wanted(self._paths[image]) for image in self._labelled.tolist()]]
         crops = sum(map(len, self._images_of.values())) // max(len(self._labelled), 1)
         row_bytes = self._k * 8 + 17
         at_once = max(1, HELD_BYTES // (crops * row_bytes))
         size = self.pool.header.batch_size
         at_once = max(size, at_once // size * size)
-        for first in range(0, len(self._labelled), at_once):
-            group = self._labelled[first : first + at_once]
+        for first in range(0, len(labelled), at_once):
+            group = labelled[first : first + at_once]
             gathered = self._gathered(group)
             for image in group.tolist():
                 yield self._paths[image], self._content(gathered[image])

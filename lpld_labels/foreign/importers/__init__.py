@@ -9,6 +9,15 @@ from __future__ import annotations
 from lpld_labels.foreign.importers.base import ImportOptions
 from lpld_labels.foreign.importers.formats import AUTO, FORMATS
 from lpld_labels.foreign.importers.report import Hole, ImportReport
-from lpld_labels.foreign.importers.run import detect_format, import_labels
+from lpld_labels.foreign.importers.run import detect_format, import_labels, require_importable
 
-__all__ = ["AUTO", "FORMATS", "Hole", "ImportOptions", "ImportReport", "detect_format", "import_labels"]
+__all__ = [
+    "AUTO",
+    "FORMATS",
+    "Hole",
+    "ImportOptions",
+    "ImportReport",
+    "detect_format",
+    "import_labels",
+    "require_importable",
+]

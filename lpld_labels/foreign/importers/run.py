@@ -14,9 +14,11 @@ from lpld_labels.foreign.label_folder import LabelFolder, list_label_folder
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import STAGING_DIRECTORY
+from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay.image_folder import scan_image_folder
-from lpld_labels.rewriting.engine import Progress, published, stage
+from lpld_labels.rewriting.engine import Progress, published, require_free, stage
+from lpld_labels.rewriting.outputs import require_apart, sole_writer
 
 HOLES_FILE = "holes.jsonl"
 
@@ -24,6 +26,18 @@ HOLES_FILE = "holes.jsonl"
 def detect_format(source: str | os.PathLike[str], label_format: str = AUTO) -> str:
     """Return the format's name; raise what is wrong with the folder before any image is read."""
     return format_named(label_format, list_label_folder(Path(source).absolute())).name
+
+
+def require_importable(
+    pool: str | os.PathLike[str], *sources: str | os.PathLike[str], overwrite: bool
+) -> None:
+    """Refuse, before any image is read, a path where no import may write."""
+    require_apart(pool, *sources)
+    require_free(
+        pool,
+        lambda found: [step.operation for step in found.header.lineage] == ["import"],
+        overwrite=overwrite,
+    )
 
 
 def import_labels(
@@ -35,6 +49,7 @@ def import_labels(
     options: ImportOptions | None = None,
     jobs: int = 1,
     skip_bad: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ImportReport:
     """Turn a label folder into a pool without running anything from it.
@@ -42,8 +57,12 @@ def import_labels(
     label_format: a name of FORMATS, or ``auto`` to find out.
     images: the folder of the images that were labelled (one directory per class), or its table.
     jobs: processes. skip_bad: go on without files that are damaged or missing, and record them.
+    overwrite: replace another pool that is there.
     Interrupted, the same call goes on where it stopped.
     """
+    out = Path(pool).absolute()
+    inputs = (source,) if isinstance(images, ImageTable) else (source, images)
+    require_importable(out, *inputs, overwrite=overwrite)
     folder = list_label_folder(Path(source).absolute())
     kind = format_named(label_format, folder)
     notes = Notes()
@@ -53,21 +72,25 @@ def import_labels(
     table = images if isinstance(images, ImageTable) else scan_image_folder(images, decode=False)
     plan = kind.plan(folder, table, options or ImportOptions(), notes)
     _refuse_missing(plan, skip_bad)
-    out = Path(pool).absolute()
     log = HoleLog(out / STAGING_DIRECTORY / HOLES_FILE) if skip_bad else None
     job = Job(format=kind.name, source=folder.root, target=plan.target, log=log)
-    manifest = published(out, lambda found: _is_import(found, kind) and job.made(out, plan))
-    if manifest is not None:
-        parameters = manifest.header.lineage[-1].parameters
-        holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
-        return _report(folder, out, kind, plan, manifest, notes, holes, manifest.counts.batches)
     purpose = {"import": folder.root.name, "format": kind.name, **plan.parameters}
     draft = job.draft(out, plan, purpose)
-    resumed = len(draft.writer().keys)
-    writer = stage(draft, jobs=jobs, progress=progress)
-    holes = _holes(job, writer)
-    step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
-    manifest = writer.commit(lineage=(step,))
+
+    def is_ours(found: Manifest) -> bool:
+        return _is_import(found, kind) and job.made(out, plan)
+
+    with sole_writer(out):
+        manifest = published(out, is_ours, purpose=purpose, overwrite=overwrite)
+        if manifest is not None:
+            parameters = manifest.header.lineage[-1].parameters
+            holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
+            return _report(folder, out, kind, plan, manifest, notes, holes, manifest.counts.batches)
+        resumed = len(draft.writer().keys)
+        writer = stage(draft, jobs=jobs, progress=progress)
+        holes = _holes(job, writer)
+        step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
+        manifest = writer.commit(lineage=(step,))
     return _report(folder, out, kind, plan, manifest, notes, holes, resumed)
 
 
@@ -135,7 +158,7 @@ def _report(
         codec=manifest.codec.name,
         content_digest=manifest.content_digest,
         source_bytes=sum(path.stat().st_size for path in files),
-        pool_bytes=sum(entry.bytes for entry in manifest.files),
+        pool_bytes=pool_bytes(manifest),
         resumed=resumed,
         found=tuple(notes.found),
         assumed=tuple(notes.assumed),

@@ -10,7 +10,7 @@ import pytest
 
 from lpld_labels import LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.drawing import draw_views
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.inspection.check import check_pool
@@ -76,6 +76,16 @@ def test_views_go_and_come_back(tmp_path: Path, mix: str) -> None:
         e.digest for e in stored.manifest.files_of("views")
     ]
     assert check_pool(tmp_path / "again").whole
+
+
+def test_views_can_replace_another_pool(stored: PoolReader, tmp_path: Path) -> None:
+    prune_pool(stored, tmp_path / "out", PruneSettings(ratio=2))
+    with pytest.raises(PoolConflictError, match="another pool"):
+        change_views(stored, tmp_path / "out", "drawn")
+    made = change_views(stored, tmp_path / "out", "drawn", overwrite=True)
+    assert made.counts == stored.manifest.counts
+    assert check_pool(tmp_path / "out").whole
+    assert change_views(stored, tmp_path / "out", "drawn") == made
 
 
 def test_labels_are_not_decoded(stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

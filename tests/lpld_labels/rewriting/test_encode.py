@@ -150,11 +150,11 @@ def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: Poo
         with pytest.raises(InvalidArgumentError, match="already lost information"):
             encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"))
         assert not (tmp_path / "out").exists()
-        encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"), force=True)
+        encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"), from_lossy=True)
 
 
 def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
-    with pytest.raises(PoolConflictError, match="already here"):
+    with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
         encode_pool(pool, tmp_path / "pool", CodecRequest(name="int8"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")

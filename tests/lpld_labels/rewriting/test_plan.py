@@ -127,7 +127,7 @@ def test_lossy_pools_need_force(tmp_path: Path, pool: PoolReader) -> None:
     with PoolReader(tmp_path / "int4") as lossy:
         with pytest.raises(InvalidArgumentError, match="already lost"):
             plan_budget(lossy, 100_000, codecs=("int4",))
-        assert plan_budget(lossy, 100_000, codecs=("int4",), force=True).recommended.codec == "int4"
+        assert plan_budget(lossy, 100_000, codecs=("int4",), from_lossy=True).recommended.codec == "int4"
 
 
 def test_images_are_weighed(tmp_path: Path) -> None:

@@ -260,6 +260,7 @@ def test_too_large_for_small_types(tmp_path: Path) -> None:
 def test_places_and_names(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
     with PoolReader(make_pool("f16", WHOLE)) as pool:
         (tmp_path / "taken").mkdir()
+        (tmp_path / "taken" / "notes.txt").touch()
         with pytest.raises(PoolConflictError, match="already here"):
             export_pool(pool, tmp_path / "taken", label_format="lpld")
         with pytest.raises(InvalidArgumentError, match="unknown export format"):
@@ -269,12 +270,46 @@ def test_places_and_names(tmp_path: Path, make_pool: Callable[..., Path]) -> Non
             export_pool(pool, tmp_path / "file" / "below", label_format="lpld")
 
 
-def test_an_interrupted_export_leaves_nothing(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("label_format", ["lpld", "lpqld"])
+def test_an_interrupted_export_goes_on(
+    tmp_path: Path, make_pool: Callable[..., Path], label_format: str
+) -> None:
+    calls: list[int] = []
+
     def stop(done: int, total: int) -> None:
-        assert total == 6
+        del total
         if done == 3:
             raise KeyboardInterrupt
 
-    with PoolReader(make_pool("f16", WHOLE)) as pool, pytest.raises(KeyboardInterrupt):
-        export_pool(pool, tmp_path / "out", label_format="lpld", progress=stop)
-    assert [path.name for path in tmp_path.iterdir()] == ["pool-f16"]
+    with PoolReader(make_pool("f16", WHOLE)) as pool:
+        export_pool(pool, tmp_path / "undisturbed", label_format=label_format)
+        with pytest.raises(KeyboardInterrupt):
+            export_pool(pool, tmp_path / "out", label_format=label_format, progress=stop)
+        assert not (tmp_path / "out").exists()
+        export_pool(pool, tmp_path / "out", label_format=label_format, progress=lambda d, t: calls.append(d))
+    assert calls[0] == 4, "three files were safe"
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "undisturbed")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "pool-f16", "undisturbed"]
+
+
+def test_an_export_is_left_or_replaced_but_never_mixed(
+    tmp_path: Path, make_pool: Callable[..., Path]
+) -> None:
+    with PoolReader(make_pool("f16", WHOLE)) as pool:
+        first = export_pool(pool, tmp_path / "out", label_format="lpld")
+        before = (tmp_path / "out").stat().st_ino
+        assert export_pool(pool, tmp_path / "out", label_format="lpld") == first
+        assert (tmp_path / "out").stat().st_ino == before
+        with pytest.raises(PoolConflictError, match="--overwrite"):
+            export_pool(pool, tmp_path / "out", label_format="lpqld")
+        export_pool(pool, tmp_path / "out", label_format="lpqld", overwrite=True)
+        export_pool(pool, tmp_path / "fresh", label_format="lpqld")
+        assert read_tree(tmp_path / "out") == read_tree(tmp_path / "fresh")
+        (tmp_path / "out" / "notes.txt").write_text("mine")
+        with pytest.raises(PoolConflictError, match="no label file"):
+            export_pool(pool, tmp_path / "out", label_format="lpld", overwrite=True)
+
+
+def read_tree(root: Path) -> dict[str, bytes]:
+    """Return the files below a directory."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -1,0 +1,90 @@
+"""Options and arguments that several commands have: one spelling, one help text, one place to change them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+# Neither has to exist for click: a pool may be a URI, and the library says better what is wrong. The types
+# are there so that the shell completes directories and files.
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
+pool_argument = click.argument("pool", type=click.Path(file_okay=False))
+out_argument = click.argument("out", type=click.Path())
+
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace what is at OUT, if a command of ours wrote it."
+)
+from_lossy_option = click.option(
+    "--from-lossy", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already."
+)
+
+
+def together(*options: Decorator[Any]) -> Decorator[Any]:
+    """Return a decorator that adds options, listed by --help in this order."""
+
+    def add(command: F) -> F:
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+    return add
+
+
+def json_option(instead_of: str = "a table") -> Decorator[Any]:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON instead of {instead_of}.")
+
+
+def jobs_option(what: str = "Processes.") -> Decorator[Any]:
+    """Add -j, --jobs."""
+    return click.option("-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help=what)
+
+
+def seed_option(what: str) -> Decorator[Any]:
+    """Add --seed."""
+    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help=what)
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        del param
+        if value:
+            ctx.meta[f"lpld_labels.{name}"] = True
+            if name == "verbose":
+                import logging
+
+                logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+
+    return remember
+
+
+def quiet_and_verbose() -> list[click.Option]:
+    """Return -q and -v, which may stand before or after the command's name."""
+    return [
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set("quiet"),
+            help="Say nothing on stderr but errors.",
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set("verbose"),
+            help="Say more on stderr: what the library logs.",
+        ),
+    ]
+
+
+def quiet() -> bool:
+    """Whether the command was asked to say nothing but results and errors (``-q``)."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get("lpld_labels.quiet"))

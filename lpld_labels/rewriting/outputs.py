@@ -1,0 +1,128 @@
+"""Where a command may write, and what becomes of what is there: one rule for all commands.
+
+An output that is there already is refused, unless it is the same job, half done or finished, or is to be
+replaced. Only what this project writes is ever replaced. No output lies inside an input, or an input inside
+an output. And one process at a time writes there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
+from lpld_labels.format.schema import (
+    CODEC_DIRECTORY,
+    IMAGES_FILE,
+    LABELS_DIRECTORY,
+    MANIFEST_FILE,
+    PACKED_DIRECTORY,
+    STAGING_DIRECTORY,
+    VIEWS_DIRECTORY,
+)
+from lpld_labels.pool.storage import write_errors
+
+OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
+_PARTS = {
+    STAGING_DIRECTORY,
+    VIEWS_DIRECTORY,
+    LABELS_DIRECTORY,
+    CODEC_DIRECTORY,
+    PACKED_DIRECTORY,
+    IMAGES_FILE,
+}
+# Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
+
+
+def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> None:
+    """Refuse an output that is an input, lies inside one or has one inside it."""
+    target = Path(out).resolve()
+    for given in inputs:
+        if "://" in os.fspath(given):
+            continue
+        source = Path(given).resolve()
+        for inner, outer, how in ((target, source, "inside"), (source, target, "around")):
+            if inner.is_relative_to(outer):
+                relation = "the same as" if inner == outer else how
+                raise InvalidArgumentError(
+                    f"the output is {relation} an input, {given}",
+                    where=out,
+                    hint="choose a path beside it: nothing is ever written among what is read",
+                )
+
+
+def is_part_of_pool(entry: Path) -> bool:
+    """Whether a file or directory has a name that writers of pools give."""
+    return entry.name in _PARTS or entry.match("batches-*.parquet")
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse to replace what is no pool, finished or not."""
+    if not path.exists():
+        return
+    entries = sorted(path.iterdir()) if path.is_dir() else [path]
+    for entry in entries:
+        if entry.name != MANIFEST_FILE and not is_part_of_pool(entry):
+            raise PoolConflictError(
+                "something is here that is no label pool",
+                where=entry,
+                hint="choose another path, or move it away: --overwrite replaces only what we wrote",
+            )
+
+
+def delete_pool(path: Path) -> None:
+    """Delete a pool, finished or not, and nothing else; interrupted, it can be done again."""
+    require_replaceable(path)
+    with write_errors(path):
+        # First what makes it a pool: nobody shall open what is being deleted.
+        (path / MANIFEST_FILE).unlink(missing_ok=True)
+        for entry in sorted(path.iterdir()) if path.is_dir() else []:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+@contextlib.contextmanager
+def sole_writer(out: str | os.PathLike[str], *, shared: bool = False) -> Iterator[None]:
+    """Let no other process write to a directory meanwhile; one that was made for it and stays empty goes.
+
+    shared: let others write that say the same (parts of one job).
+    """
+    path = Path(out).absolute()
+    made = _missing(path)
+    with write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY)
+    try:
+        _lock(descriptor, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            for directory in made:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+    finally:
+        os.close(descriptor)
+
+
+def _missing(path: Path) -> list[Path]:
+    """Return the directories that must be made for a path, the innermost first."""
+    return [directory for directory in (path, *path.parents) if not directory.exists()]
+
+
+def _lock(descriptor: int, path: Path, kind: int) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise PoolConflictError(
+            "another process is writing here",
+            where=path,
+            hint="wait until it is done, or stop it; then run the same command again",
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise PoolWriteError(f"cannot be locked: {error.strerror}", where=path) from None

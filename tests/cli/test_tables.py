@@ -1,0 +1,120 @@
+"""Tables at all widths, as recorded: look at tests/cli/snapshots after a change.
+
+LPLD_RECORD=1 python -m pytest tests/cli/test_tables.py writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from lpld_cli.demo_report import Line, show_report
+
+from tests.factories import make_batches, make_header, make_images, write_pool
+from tests.label_factory import make_logits
+from tests.lpld_core.image_folders import write_images as write_real_images
+from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
+
+Cli = Callable[..., Result]
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+WIDTHS = (60, 80, 120, 160)
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# What depends on the versions of libraries, or is long and says nothing: digests, sizes, measured numbers.
+DIGEST = re.compile(r"[0-9a-f]{12,}|(?<=│ )[0-9a-f]{4,}(?= +│)")
+MEASURED = re.compile(r"\d+\.\d+|\d+(?= k?B)|\b\d{4}\b")
+COMMANDS = {
+    "inspect": "inspect pool",
+    "prune": "prune pool out --ratio 2 --dry-run",
+    "prune_written": "prune pool out --ratio 4 --by confidence --prefer hard --drop-easy 10%",
+    "encode": "encode pool out --codec int8",
+    "encode_larger": "encode int8 out --codec f32 --from-lossy",
+    "plan": "plan pool --budget 50% --codec f16 --codec int8 --codec int4 --codec topk:3",
+    "merge": "merge part0 part1 out",
+    "import": "import labels out --images labelled",
+    "analyze": "analyze images --real images --teacher small-resnet10:width=8,stem_stride=2 "
+    "--teacher-weights random --size 16 --threads 1",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tables")
+    batches = [
+        replace(batch, labels=make_logits(8, 40, seed=number))
+        for number, batch in enumerate(make_batches(4, 8, classes=40))
+    ]
+    images = make_images(classes=40)
+    for name, chosen in {"pool": batches, "part0": batches[::2], "part1": batches[1::2]}.items():
+        write_pool(root / name, chosen, header=make_header(40), images=images).close()
+    write_pool(root / "int8", batches, codec="int8", images=images).close()
+    write_images(root / "labelled")
+    write_real_images(root / "images")
+    write_epochs(root / "labels", epochs=2, ids_file=True)
+    return root
+
+
+def run(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, words: str, width: int, **environment: str
+) -> str:
+    """Return what a command prints at a width."""
+    shutil.rmtree(place / "out", ignore_errors=True)
+    monkeypatch.chdir(place)
+    for name in ("FORCE_COLOR", "NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"COLUMNS": str(width), **environment}.items():
+        monkeypatch.setenv(name, value)
+    result = cli(*words.split())
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_table_looks_as_recorded(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, name: str, width: int
+) -> None:
+    text = run(cli, place, monkeypatch, COMMANDS[name], width)
+    assert not ANSI.search(text), "colour where nobody asked for it"
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in text, "a number is cut"
+    text = DIGEST.sub(lambda match: "0" * len(match[0]), text)
+    text = MEASURED.sub(lambda match: re.sub(r"\d", "0", match[0]), text)
+    file = SNAPSHOTS / f"{name}_{width}.txt"
+    if os.environ.get("LPLD_RECORD"):
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_demo_ends_with_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    pool = Line(name="lpld, 40x", top1=0.29, batches=12, label_bytes=3210, pool_bytes=14_000)
+    show_report([Line(name="real images, true classes", top1=0.9161), pool])
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    file = SNAPSHOTS / f"demo_{width}.txt"
+    if os.environ.get("LPLD_RECORD"):
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_colour_changes_nothing_but_colour(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plain = run(cli, place, monkeypatch, COMMANDS[name], 80)
+    coloured = run(cli, place, monkeypatch, COMMANDS[name], 80, FORCE_COLOR="1", TERM="xterm-256color")
+    without = run(cli, place, monkeypatch, COMMANDS[name], 80, FORCE_COLOR="1", NO_COLOR="1")
+    assert ANSI.search(coloured)
+    assert ANSI.sub("", coloured) == plain
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", without), "NO_COLOR"
+    assert ANSI.sub("", without) == plain
