@@ -1,8 +1,11 @@
 # make demo          the whole pipeline on data that ships with a dependency
 # make test          lint, types, tests
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
-# make damage        20,000 damaged pools, none of which may give a wrong label (twenty minutes)
+# make trust         every campaign of docs/trust.md but the kills (within an hour on 2 cores)
 # make docs          the documentation site, in site/
+# make fuzz          fuzzing of every parser, ten minutes of one core each
+# make engines       every engine gives the same, also with workers and nodes killed (ten minutes)
+# make ranks         a process of several that train together killed at every moment (ten minutes)
 # make kills         every way to interrupt a command, then run it again (an hour)
 # All set up their environment by themselves and do it again only when pyproject.toml changes.
 
@@ -11,22 +14,22 @@ VENV := .venv
 RUN := $(VENV)/bin
 LOWEST := .venv-lowest
 
-.PHONY: demo test lint types unit test-lowest docs damage kills clean
+.PHONY: demo test lint types unit test-lowest docs trust damage hostile faults races soak fuzz engines kills ranks clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/lpld-labels demo
 
 test: lint types unit
 
-lint: $(VENV)/.ready-test
+lint: $(VENV)/.ready-dev
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 
-types: $(VENV)/.ready-test
+types: $(VENV)/.ready-dev
 	$(RUN)/mypy
 
 # Tests that depend on the clock, on memory or on a race have the machine to themselves.
-unit: $(VENV)/.ready-test
+unit: $(VENV)/.ready-dev
 	$(RUN)/python -m pytest -n 2 --dist worksteal -m "not timing"
 	$(RUN)/python -m pytest -n 0 -m timing
 
@@ -37,15 +40,44 @@ test-lowest: $(LOWEST)/.ready
 docs: $(VENV)/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
 
-damage: $(VENV)/.ready-test
-	OMP_NUM_THREADS=1 $(RUN)/python -m tests.damage.campaign 20000
+# What befalls pools, images and label files (docs/trust.md). Seeds are fixed, and printed with the counts.
+trust: $(VENV)/.ready-dev
+	$(MAKE) -j 2 damage hostile faults races soak
+
+damage: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.damage.campaign
+
+hostile: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.hostile pools
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.hostile label-files
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.hostile images
+
+faults: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.kills --faults --every 10 --pairs 0
+
+races: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.races
+
+soak: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.soak
+
+fuzz: $(VENV)/.ready-fuzz
+	$(RUN)/python -m tests.trust.fuzz
 
 # Every file-system call of every command that writes pools, statistics, images or students: killed there,
 # interrupted there, failed there, run again. And the training process killed at 20 moments instead of 4: no
 # worker may outlive it.
-kills: $(VENV)/.ready-test
-	OMP_NUM_THREADS=1 $(RUN)/python -m tests.kills
-	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py
+engines: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 LPLD_WHOLE_ENGINES=1 $(RUN)/python -m pytest -n 0 tests/engines
+
+kills: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.kills --random 200
+	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py \
+		tests/lpld_labels/stores/test_kills.py
+
+# One of two processes that train a student killed at five moments; the run goes on with one, two and three.
+ranks: $(VENV)/.ready-dev
+	LPLD_RANK_MOMENTS=all $(RUN)/python -m pytest -n 0 tests/lpld_core/test_ranks.py
 
 # The stamp is touched only after a complete install, so an interrupted one is taken up again.
 $(VENV)/.ready-%: pyproject.toml

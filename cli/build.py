@@ -3,154 +3,51 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.training.presets import (
-    DEFAULT_PRESET,
-    EXPERIMENT_PRESETS,
-    MIX_ALPHAS,
-    LabelRecipe,
-    preset_named,
-)
+from lpld_core.training.presets import preset_named
 
-from .common_options import FILE, FOLDER, jobs_option, json_option, overwrite_option
+from .build_like import Model, chosen_teachers, like_option
+from .build_options import settings_options
+from .common_options import FOLDER, json_option, out_argument, overwrite_option, preset_option
 from .console import human_bytes, print_json, stdout_console
+from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .outputs import says_if_finished
-from .parameters import parse_part
 from .progress import progress_bar
-from .teacher_options import (
-    check_device,
-    image_cache_option,
-    machine_options,
-    teacher_choices,
-    teacher_options,
-)
+from .teacher_options import check_device, teacher_options
 
 if TYPE_CHECKING:
-    from lpld_core.part import Part
     from lpld_core.relabel.build import BuildResult
-    from lpld_core.relabel.replayable import Replayer
-    from lpld_core.teachers.ensemble import TeacherChoice
-    from lpld_labels.format.schema import Views
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line said; None where the preset or the machine decides."""
-
-    images: Path
-    out: Path
-    teachers: tuple[str, ...]
-    weights: tuple[str, ...]
-    size: int | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    preset: str
-    epochs: int | None
-    batch_size: int | None
-    ratio: float
-    seed: int
-    crop_scale: tuple[float, float] | None
-    flip: bool | None
-    mix: str | None
-    cutout: float | None
-    patches: int | None
-    resize: str | None
-    replayable_by: Replayer | None
-    codec: str
-    views: Views
-    fewer_classes: bool
-    device: str
-    amp: bool
-    threads: int | None
-    workers: int | None
-    jobs: int
-    part: Part | None
-    seal_seconds: float
-    image_cache: Path | None
-    overwrite: bool
-    as_json: bool
+    from lpld_core.relabel.settings import BuildSettings
+    from lpld_labels.jobs.job import Engine
 
 
 @click.command("build")
 @click.argument("images", type=FOLDER)
-@click.argument("out", type=FILE)
+@out_argument
 @teacher_options
-@click.option(
-    "--preset",
-    type=click.Choice(list(EXPERIMENT_PRESETS)),
-    default=DEFAULT_PRESET,
-    show_default=True,
-    help="Settings of a published experiment; the options below replace parts of it.",
-)
-@click.option("--epochs", type=click.IntRange(1), help="Views of every image, before pruning.")
-@click.option("-b", "--batch-size", type=click.IntRange(1), help="Views labelled, mixed and stored together.")
-@click.option(
-    "--ratio",
-    type=click.FloatRange(1),
-    default=1.0,
-    show_default=True,
-    help="Label only the 1/RATIO of the batches that random pruning would keep.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="All views and their pruning follow from it.",
-)
-@click.option("--crop-scale", type=float, nargs=2, metavar="LOW HIGH", help="Area share of random crops.")
-@click.option("--flip/--no-flip", default=None, help="Mirror every other view.")
-@click.option("--mix", type=click.Choice(list(MIX_ALPHAS)), help="Blend views with others of their batch.")
-@click.option("--cutout", type=float, metavar="SHARE", help="Paint over a box with this share of the side.")
-@click.option("--patches", type=click.IntRange(1, 15), metavar="N", help="Shuffle N x N patches (RDED).")
-@click.option("--resize", type=click.Choice(["torch", "pil"]), help="Resize code [default: torch].")
-@click.option(
-    "--replayable-by",
-    type=click.Choice(["sre2l", "lpld"]),
-    help="Take images in the order that program's trainer draws, and resize with Pillow as it does: "
-    "it then replays the exported pool exactly.",
-)
-@click.option(
-    "--codec",
-    default="f16",
-    show_default=True,
-    help="How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool later).",
-)
-@click.option(
-    "--views",
-    type=click.Choice(["stored", "drawn"]),
-    default="stored",
-    show_default=True,
-    help="Keep the views in files, or let readers draw them again from the seed: smaller.",
-)
-@click.option(
-    "--fewer-classes",
-    is_flag=True,
-    help="The folder may have fewer classes than the teacher; class numbers are the folder's.",
-)
-@machine_options
-@image_cache_option
-@click.option("--workers", type=click.IntRange(1), help="Threads that prepare pixels [default: 1 on a CPU].")
-@jobs_option("Processes that label together; with --device cuda, spread over the GPUs.")
-@click.option(
-    "--part", callback=parse_part, metavar="I/N", help="Label one share and do not publish; see the examples."
-)
-@click.option(
-    "--seal-seconds",
-    type=click.FloatRange(0),
-    default=45.0,
-    show_default=True,
-    help="How often finished work is made safe against a crash.",
-)
+@preset_option()
+@like_option
+@settings_options
+@engine_options("Processes that label together; with --device cuda, spread over the GPUs")
+@click.option("--dry-run", is_flag=True, help="Try one batch, say what the whole would cost, write nothing.")
 @overwrite_option
 @json_option("text")
-def command(**given: Any) -> None:
+def command(
+    images: Path,
+    out: str,
+    preset: str,
+    like: str | None,
+    dry_run: bool,
+    overwrite: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
     Run the same command again after a crash or Ctrl-C: finished batches are kept. Run it with a
@@ -170,159 +67,137 @@ def command(**given: Any) -> None:
       lpld-labels build syn/in1k_ipc10 pools/plus --preset imagenet1k-plus
       lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --device cuda --jobs 8
       lpld-labels build syn/in1k_ipc10 pools/old --teacher resnet18 --replayable-by lpld
+      lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --device cuda \\
+          --engine ray --ray-address 10.0.0.1:6379 --gpus-per-task 1
+      lpld-labels build syn/in1k_ipc10 pools/whole --teacher resnet18 --ratio 40 --pack
+
+    \b
+    What it would cost, and what it costs on one machine, a Slurm array and a Ray cluster: docs/clusters.md
+      lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --dry-run
+
+    \b
+    A pool again, or from 40x to 20x, by whoever has its pool.json, its images and its teacher:
+      lpld-labels build syn/in1k_ipc10 pools/again --like published/pool.json
+      lpld-labels build syn/in1k_ipc10 pools/in1k_20x --like pools/in1k_40x --ratio 20
 
     \b
     On three machines that share a disk, then once more without --part to publish:
       lpld-labels build syn pools/in1k --teacher resnet18 --part 1/3     (2/3, 3/3)
       lpld-labels build syn pools/in1k --teacher resnet18
     """
-    options = Options(**given)
-    recipe = _recipe(options)
-    choices = teacher_choices(
-        options.teachers or recipe.teachers,
-        options.weights,
-        size=options.size,
-        mean=options.mean,
-        std=options.std,
-    )
-    check_device(options.device)
+    workers = EngineOptions.taken_from(given)
+    model = None if like is None else Model.read(like)
+    settings = _settings(preset, given, workers, model)
+    if workers.engine == "local":
+        check_device(settings.device)
     from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.rewriting.destinations import destination
     from lpld_labels.rewriting.engine import require_free
     from lpld_labels.rewriting.outputs import require_apart, sole_writer
+    from lpld_labels.stores.addresses import is_address
 
-    if options.overwrite and options.part is not None:
+    if overwrite and settings.part is not None:
         raise click.UsageError("--overwrite is for a whole build: it does not go with --part")
-    require_apart(options.out, options.images)
-    require_free(options.out, lambda found: True, overwrite=options.overwrite)
+    if is_address(out) and settings.part is not None:
+        raise click.UsageError("parts are gathered in a directory that all share: --part takes no address")
+    workers.require_directory(out)
+    require_apart(out, images)
+    if dry_run:
+        from .build_dry_run import show_dry_run
+
+        look_over(images)
+        device = None if workers.engine == "local" else "cpu"
+        show_dry_run(images, out, settings, workers=workers.jobs or 1, device=device, as_json=as_json)
+        return
+    require_free(out, lambda found: True, overwrite=overwrite)
     try:
         with (
-            sole_writer(options.out, shared=options.part is not None),
-            says_if_finished(options.out / MANIFEST_FILE),
+            workers.opened() as engine,
+            destination(out, overwrite=overwrite, extend=True) as path,
+            says_if_finished(path / MANIFEST_FILE),
         ):
-            result, classes = _build(options, recipe, choices)
+            classes = len(look_over(images))
+            if model is not None and model.steps:
+                result = model.build(
+                    path,
+                    lambda place: _build(images, place, settings, engine, model, overwrite=False),
+                    engine=engine,
+                    overwrite=overwrite,
+                )
+            else:
+                with sole_writer(path, shared=settings.part is not None):
+                    result = _build(images, path, settings, engine, model, overwrite=overwrite)
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped: finished batches are safe in {options.out}; run the same command again", err=True
-        )
+        click.echo(f"stopped: finished batches are safe in {out}; run the same command again", err=True)
         raise
-    _show(options, result, classes)
+    _show(out, result, classes, model, as_json)
 
 
-def _recipe(options: Options) -> LabelRecipe:
-    """Return the preset with what was given explicitly in its place."""
-    wishes: dict[str, Any] = {
-        "epochs": options.epochs,
-        "batch_size": options.batch_size,
-        "crop_scale": options.crop_scale,
-        "mix": options.mix,
-        "cutout_fraction": options.cutout,
-        "patch_grid": options.patches,
-        "resize": options.resize,
-    }
-    recipe = preset_named(options.preset).label
-    recipe = replace(recipe, **{name: value for name, value in wishes.items() if value is not None})
-    if options.replayable_by is not None and options.resize is None:
-        recipe = replace(recipe, resize="pil")
-    if options.flip is not None:
-        recipe = replace(recipe, flip_probability=0.5 if options.flip else None)
-    return recipe
+def _settings(
+    preset: str, given: dict[str, Any], workers: EngineOptions, model: Model | None
+) -> BuildSettings:
+    """Return the preset, or the model's settings, with what was given explicitly in its place."""
+    base = preset_named(preset).label if model is None else model.settings(given)
+    about = {name: given.pop(name) for name in ("teachers", "weights", "size", "mean", "std")}
+    teachers = chosen_teachers(base, about, like=model is not None)
+    cores = os.cpu_count() or 1
+    if given["workers"] is None and given["device"] != "cpu":
+        given["workers"] = min(8, cores)
+    if given["threads"] is None and base.threads is None:
+        given["threads"] = workers.threads or max(1, cores // (workers.jobs or 1))
+    if given["replayable_by"] is not None and given["resize"] is None:
+        given["resize"] = "pil"
+    wishes = {name: value for name, value in given.items() if value is not None}
+    return replace(base, teachers=teachers, **wishes)
 
 
-def _build(options: Options, recipe: LabelRecipe, choices: list[TeacherChoice]) -> tuple[BuildResult, int]:
-    """Scan, load, label, publish; return what was done and the number of image classes."""
-    import torch
+def _build(
+    images: Path,
+    out: Path,
+    settings: BuildSettings,
+    engine: Engine,
+    model: Model | None,
+    *,
+    overwrite: bool,
+) -> BuildResult:
+    """Scan, load, label, publish."""
+    from lpld_core.relabel.build import Build
+    from lpld_core.relabel.jobs import run_build
 
-    from lpld_core.relabel.build import LabelJob, build_pool, check_job
-    from lpld_core.relabel.jobs import Machine, label_in_processes
-    from lpld_core.teachers.ensemble import load_ensemble
-    from lpld_labels.codecs import codec_named
-    from lpld_labels.errors import ImageMismatchError, PoolConflictError
-    from lpld_labels.replay.image_folder import scan_image_folder
-    from lpld_labels.rewriting.outputs import delete_pool
-
-    codec_named(options.codec)  # a name that is none is told before the teacher is loaded
-    classes = len(look_over(options.images))
-    wanted_classes = None if options.fewer_classes else classes
-    machine = Machine(
-        device=options.device,
-        amp=options.amp,
-        threads=options.threads or max(1, (os.cpu_count() or 1) // options.jobs),
-        workers=options.workers or (1 if options.device == "cpu" else min(8, os.cpu_count() or 1)),
-    )
-    torch.set_num_threads(machine.threads)
-    ensemble = load_ensemble(choices, classes=wanted_classes, device=machine.device, amp=machine.amp)
+    # Where others label, this machine only rehearses, and may be without their devices.
+    device = None if engine.on_this_machine else "cpu"
     with progress_bar("reading images") as progress:
-        table = scan_image_folder(options.images, progress=progress)
-    job = LabelJob(
-        images=options.images,
-        pool=options.out,
-        augmentation=recipe.augmentation(ensemble.input_size),
-        epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
-        seed=options.seed,
-        ratio=options.ratio,
-        codec=options.codec,
-        views=options.views,
-        seal_seconds=options.seal_seconds,
-        image_cache=options.image_cache,
-        replayable_by=options.replayable_by,
-    )
-    check_job(job, ensemble, table)
-    if len(table) < job.batch_size:
+        build = Build.prepare(images, out, settings, device=device, image_progress=progress)
+    if model is not None:
+        model.check(build.ensemble)
+    count, batch_size = len(build.table), settings.batch_size
+    if count < batch_size:
         click.echo(
-            f"warning: {len(table)} images do not fill a batch of {job.batch_size}, so every batch is "
-            f"incomplete, and pruning leaves such batches out; --batch-size {len(table)} makes them complete",
+            f"warning: {count} images do not fill a batch of {batch_size}, so every batch is "
+            f"incomplete, and pruning leaves such batches out; --batch-size {count} makes them complete",
             err=True,
         )
-
-    def label() -> BuildResult:
-        with progress_bar("labelling batches") as progress:
-            if options.jobs > 1:
-                label_in_processes(
-                    job,
-                    choices,
-                    table,
-                    classes=wanted_classes,
-                    jobs=options.jobs,
-                    machine=machine,
-                    progress=progress,
-                )
-            return build_pool(
-                job,
-                ensemble,
-                table,
-                part=options.part,
-                publish=options.part is None,
-                workers=machine.workers,
-                progress=progress,
-            )
-
-    try:
-        return label(), classes
-    except (PoolConflictError, ImageMismatchError):
-        # Told before anything is labelled: another pool is here, or unfinished work for one.
-        if not options.overwrite:
-            raise
-    delete_pool(options.out)
-    return label(), classes
+    with progress_bar("labelling batches") as progress:
+        return run_build(build, engine, overwrite=overwrite, progress=progress)
 
 
-def _show(options: Options, result: BuildResult, classes: int) -> None:
+def _show(out: str, result: BuildResult, classes: int, model: Model | None, as_json: bool) -> None:
     from lpld_labels.pool.sizes import pool_bytes
 
     manifest = result.manifest
-    labelled = None if options.jobs > 1 else result.labelled
-    if options.as_json:
+    same = None if model is None else model.compare(manifest)
+    if as_json:
         print_json(
             {
-                "pool": str(options.out),
+                "pool": str(out),
                 "published": manifest is not None,
-                "labelled_batches": labelled,
+                "labelled_batches": result.labelled,
                 "image_classes": classes,
                 "batches": manifest.counts.batches if manifest else None,
                 "rows": manifest.counts.rows if manifest else None,
                 "bytes": pool_bytes(manifest) if manifest else None,
                 "content_digest": manifest.content_digest if manifest else None,
+                **({} if model is None else {"same_content_as_like": same}),
             }
         )
         return
@@ -336,7 +211,7 @@ def _show(options: Options, result: BuildResult, classes: int) -> None:
     counts = manifest.counts
     size = human_bytes(pool_bytes(manifest))
     stdout_console().print(
-        f"{options.out}: {counts.batches} batches, {counts.rows} labels, {size}; "
+        f"{out}: {counts.batches} batches, {counts.rows} labels, {size}; "
         f"content {manifest.content_digest[:16]}",
         highlight=False,
     )

@@ -46,6 +46,19 @@ def jobs_option(what: str = "Processes.") -> Decorator[Any]:
     return click.option("-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help=what)
 
 
+def preset_option() -> Decorator[Any]:
+    """Add --preset, of the commands that have published settings."""
+    from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS
+
+    return click.option(
+        "--preset",
+        type=click.Choice(list(EXPERIMENT_PRESETS)),
+        default=DEFAULT_PRESET,
+        show_default=True,
+        help="Settings of a published experiment; the options below replace parts of it.",
+    )
+
+
 def seed_option(what: str) -> Decorator[Any]:
     """Add --seed."""
     return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help=what)
@@ -65,7 +78,7 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
 
 
 def quiet_and_verbose() -> list[click.Option]:
-    """Return -q and -v, which may stand before or after the command's name."""
+    """Return -q, -v and --progress, which may stand before or after the command's name."""
     return [
         click.Option(
             ["-q", "--quiet"],
@@ -81,7 +94,26 @@ def quiet_and_verbose() -> list[click.Option]:
             callback=_set("verbose"),
             help="Say more on stderr: what the library logs.",
         ),
+        click.Option(
+            ["--progress"],
+            type=click.Choice(["auto", "json"]),
+            expose_value=False,
+            callback=_remember_progress,
+            help="How progress is told on stderr: to people, or as a line of JSON every second.",
+        ),
     ]
+
+
+def _remember_progress(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    del param
+    if value is not None:
+        ctx.meta["lpld_labels.progress"] = value
+
+
+def progress_as_json() -> bool:
+    """Whether progress was asked for as lines of JSON (``--progress json``)."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.meta.get("lpld_labels.progress") == "json"
 
 
 def quiet() -> bool:

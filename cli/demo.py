@@ -3,86 +3,134 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from .common_options import seed_option
 from .console import stderr_console, stdout_console
+from .demo_steps import Chain, DemoLog, Step, run_chains, run_command, run_step
 from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.images.digits import DigitFolders
-    from lpld_core.training.presets import LabelRecipe
+    from lpld_core.images.view_settings import ViewSettings
     from lpld_core.training.settings import TrainSettings
 
-NETWORK = "small-resnet10:width=16,stem_stride=2"
-VIEW = 16
+NETWORK = "small-resnet10:width=16,stem_stride=2,channels=1"
+SIDE = 28
 BATCH_SIZE = 20
 TEACHER_BATCH_SIZE = 64
 CROPS = (0.4, 1.0)
 LEARNING_RATE = 0.002
-GREY = ((0.3,) * 3, (0.35,) * 3)
+GREY = ((0.13,) * 3, (0.31,) * 3)
 """Mean and std of the digits."""
+IPC = 10
 METHODS = ("lpld", "sre2l")
-RATIOS = {"real": (1,), "lpld": (1, 10, 40), "sre2l": (1, 10, 40)}
-"""Prune ratios of the pools, by the images they label."""
+RATIOS = {"real": (1,), "sre2l": (1, 10, 40), "lpld": (1, 10, 40)}
+"""Prune ratios of the f16 pools, by the images they label."""
+HARDEST = 40
+MADE = ("digits", *METHODS, "pools", "students")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Where everything is and how much of it there is."""
+
+    out: Path
+    seed: int
+    epochs: int
+    teacher_epochs: int
+    iterations: int
+
+    @property
+    def folders(self) -> DigitFolders:
+        """Image folders of the digits."""
+        from lpld_core.images.digits import DigitFolders
+
+        return DigitFolders.below(self.out / "digits")
+
+    def images(self, source: str) -> Path:
+        """Return the folder of images that pools of this source label."""
+        return self.folders.distilled if source == "real" else self.out / source
+
+    def pool(self, source: str, form: str) -> Path:
+        """Return a pool's place. form: a ratio such as 10x, or klt."""
+        return self.out / "pools" / f"{source}_{form}"
+
+    def student(self, source: str, form: str) -> Path:
+        """Return the run directory of a pool's student."""
+        return self.out / "students" / f"{source}_{form}"
+
+    @property
+    def teacher_words(self) -> tuple[object, ...]:
+        """Options that name the teacher."""
+        return ("--teacher", NETWORK, "--teacher-weights", self.out / "teacher.safetensors", "--threads", 1)
 
 
 @click.command("demo")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo_output"),
     show_default=True,
-    help="Directory for images, pools, students, the table and the plot.",
+    help="Directory for images, pools, students, the page, the table and the log.",
 )
-@click.option("--epochs", type=click.IntRange(1), default=100, show_default=True, help="Of the students.")
+@click.option("--epochs", type=click.IntRange(1), default=160, show_default=True, help="Of the students.")
 @click.option(
-    "--teacher-epochs", type=click.IntRange(1), default=15, show_default=True, help="Of the teacher."
+    "--teacher-epochs", type=click.IntRange(1), default=8, show_default=True, help="Of the teacher."
 )
 @click.option(
-    "--iterations", type=click.IntRange(1), default=150, show_default=True, help="Of image recovery."
+    "--iterations", type=click.IntRange(1), default=200, show_default=True, help="Of image recovery."
 )
-def command(out: Path, epochs: int, teacher_epochs: int, iterations: int) -> None:
-    """Go the whole way on scikit-learn's handwritten digits: two to three minutes on two cores.
+@seed_option("Teacher, images, labels and students follow from it.")
+def command(out: Path, epochs: int, teacher_epochs: int, iterations: int, seed: int) -> None:
+    """Go the whole way on 5,000 handwritten digits of MNIST: some minutes on two cores.
 
     Trains a small teacher, gathers class statistics, makes ten images of each digit class by class
-    (lpld) and across classes (sre2l), labels them and ten real ones, prunes the labels 10x and 40x,
-    trains a student from each pool and one from the true classes of the real images, and ends with a
-    table and a plot of bytes against accuracy. Every step is a command you can run yourself.
+    (lpld) and across classes (sre2l), labels them and ten real ones, prunes the labels 10x and 40x, fits
+    klt labels into the bytes of 40x, trains a student from each pool and one from the true classes of the
+    real images. Ends with a table, and a page that shows it all. Every step is a command you can run
+    yourself: demo.log has them with what they said.
     """
-    import torch
-
-    from .demo_report import Line, pool_line, save_report, show_report
+    from .demo_page import save_demo_page
+    from .demo_report import measured_lines, save_table, show_findings, show_table
 
     start = time.monotonic()
-    # The network is so small that a second thread would mostly wait for the first.
-    torch.set_num_threads(1)
+    demo = Demo(out=out, seed=seed, epochs=epochs, teacher_epochs=teacher_epochs, iterations=iterations)
     _forget_earlier(out)
-    folders = _digits(out)
-    lines = [Line(name="teacher", top1=_teacher(out, folders, teacher_epochs))]
-    lines.append(Line(name="real images, true classes", top1=_hard_labels(out, folders, epochs)))
-    _run("squeeze", folders.teacher, out / "statistics.safetensors", *_teacher_words(out))
-    for method in METHODS:
-        _recover(out, folders, method, iterations)
-    _analyze(out, folders)
-    for source, ratios in RATIOS.items():
-        images = folders.distilled if source == "real" else out / source
-        for ratio in ratios:
-            pool, run = _pool(out, source, images, ratio, epochs), out / f"student_{source}_{ratio}x"
-            _train(images, pool, run, folders, epochs)
-            lines.append(pool_line(source, ratio, pool, run))
-    show_report(lines)
-    seconds = time.monotonic() - start
-    save_report(out, lines, seconds)
-    sheets = ", ".join(str(out / method / "contact_sheet.png") for method in METHODS)
+    log = DemoLog(out / "demo.log")
+    _digits(demo)
+    teacher = _teacher(demo)
+    run_step(
+        partial(run_command, "squeeze", demo.folders.teacher, _statistics(demo), *demo.teacher_words), log
+    )
+    seconds = run_chains("images and their labels", _label_chains(demo), log)
+    _say(
+        "images and their labels",
+        f"lpld, sre2l and real, {IPC} per class; labels pruned and encoded",
+        seconds,
+    )
+    seconds = run_chains("students", _student_chains(demo), log)
+    _say("students", "one from each pool, one from true classes", seconds)
+    lines = measured_lines(demo, teacher=teacher)
+    show_table(lines)
+    show_findings(lines)
+    total = time.monotonic() - start
+    save_table(out / "table.json", lines, seed=seed, seconds=total)
+    save_demo_page(out / "demo.html", demo, lines)
     stdout_console().print(
-        f"{seconds:.0f} s; table in {out / 'table.json'}, plot in {out / 'accuracy.png'}, images in {sheets}",
+        f"{total:.0f} s; page {out / 'demo.html'}, table {out / 'table.json'}, commands {log.path}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _say(what: str, result: str, seconds: float) -> None:
+    stderr_console().print(f"[bold]{what}[/]: {result} ({seconds:.0f} s)", highlight=False, soft_wrap=True)
 
 
 def _forget_earlier(out: Path) -> None:
@@ -91,104 +139,135 @@ def _forget_earlier(out: Path) -> None:
 
     from lpld_core.unfinished import unfinished_beside
 
-    names = ["digits", *METHODS]
-    names += [f"{kind}_{s}_{r}x" for kind in ("pool", "student") for s in RATIOS for r in RATIOS[s]]
-    for name in names:
+    out.mkdir(parents=True, exist_ok=True)
+    for name in MADE:
         shutil.rmtree(out / name, ignore_errors=True)
-    for name in ("teacher", "hard_labels", "statistics"):
+    for name in ("teacher", "true_classes", "statistics"):
         (out / f"{name}.safetensors").unlink(missing_ok=True)
         shutil.rmtree(unfinished_beside(out / f"{name}.safetensors"), ignore_errors=True)
 
 
-def _digits(out: Path) -> DigitFolders:
-    from lpld_core.images.digits import write_digits
+def _statistics(demo: Demo) -> Path:
+    return demo.out / "statistics.safetensors"
 
-    stderr_console().print(
-        "[bold]digits[/]: 1,797 images of 10 classes; 500 to judge by, 100 real ones to compare with"
+
+def _digits(demo: Demo) -> None:
+    from lpld_core.images.digits import write_mnist
+
+    start = time.monotonic()
+    write_mnist(demo.out / "digits", per_class=IPC)
+    _say(
+        "digits",
+        "1,000 to judge by, 10 of each kind to be labelled, the rest for the teacher",
+        time.monotonic() - start,
     )
-    return write_digits(out / "digits")
 
 
-def _teacher(out: Path, folders: DigitFolders, epochs: int) -> float:
-    from lpld_core.training.presets import LabelRecipe
+def _teacher(demo: Demo) -> float:
+    from lpld_core.images.view_settings import ViewSettings
     from lpld_core.training.train_teacher import TEACHER_RECIPE
 
-    views = LabelRecipe(batch_size=TEACHER_BATCH_SIZE, crop_scale=CROPS, flip_probability=None)
-    recipe = replace(TEACHER_RECIPE, epochs=epochs)
-    return _train_on_truth("teacher", out / "teacher.safetensors", folders.teacher, folders, views, recipe)
+    start = time.monotonic()
+    views = ViewSettings(batch_size=TEACHER_BATCH_SIZE, crop_scale=CROPS, flip=False)
+    recipe = replace(TEACHER_RECIPE, epochs=demo.teacher_epochs)
+    weights = demo.out / "teacher.safetensors"
+    top1 = _train_on_truth("teacher", weights, demo.folders.teacher, demo, views, recipe)
+    _say("teacher", f"top-1 {top1:.1%}", time.monotonic() - start)
+    return top1
 
 
-def _hard_labels(out: Path, folders: DigitFolders, epochs: int) -> float:
+def train_on_true_classes(demo: Demo) -> None:
     """Train on as many images, views and steps as the students, but on the true classes of real images."""
-    from lpld_core.training.presets import LabelRecipe, preset_named
+    import json
 
-    views = LabelRecipe(batch_size=BATCH_SIZE, crop_scale=CROPS, flip_probability=None, mix="cutmix")
-    recipe = replace(preset_named("imagenet1k").train, epochs=epochs, learning_rate=LEARNING_RATE)
-    weights = out / "hard_labels.safetensors"
-    return _train_on_truth("student of true classes", weights, folders.distilled, folders, views, recipe)
+    from lpld_core.images.view_settings import ViewSettings
+    from lpld_core.training.presets import preset_named
+
+    views = ViewSettings(batch_size=BATCH_SIZE, crop_scale=CROPS, flip=False, mix="cutmix")
+    recipe = preset_named("imagenet1k").train
+    recipe = replace(recipe, epochs=demo.epochs, learning_rate=LEARNING_RATE)
+    weights = demo.out / "true_classes.safetensors"
+    top1 = _train_on_truth("true classes", weights, demo.folders.distilled, demo, views, recipe)
+    run = demo.student("real", "true")
+    run.mkdir(parents=True)
+    (run / "log.jsonl").write_text(json.dumps({"top1": top1}) + "\n")
 
 
 def _train_on_truth(
-    what: str, weights: Path, images: Path, folders: DigitFolders, views: LabelRecipe, recipe: TrainSettings
+    what: str, weights: Path, images: Path, demo: Demo, views: ViewSettings, recipe: TrainSettings
 ) -> float:
+    import torch
+
     from lpld_core.training.evaluate import ValidationSet
     from lpld_core.training.train_teacher import TeacherJob, train_teacher
 
+    torch.set_num_threads(1)
     job = TeacherJob(
         out=weights,
         network=NETWORK,
-        size=(VIEW, VIEW),
+        size=(SIDE, SIDE),
         views=views,
         recipe=recipe,
         mean=GREY[0],
         std=GREY[1],
+        seed=demo.seed,
     )
-    validation = ValidationSet(folders.validation, size=(VIEW, VIEW))
+    validation = ValidationSet(demo.folders.validation, size=(SIDE, SIDE))
     with progress_bar(what) as progress:
         accuracy = train_teacher(images, job, validation=validation, progress=progress)
-    top1 = accuracy.top1 if accuracy is not None else 0.0
-    stderr_console().print(f"[bold]{what}[/]: top-1 {top1:.1%}", highlight=False)
-    return top1
+    return accuracy.top1 if accuracy is not None else 0.0
 
 
-def _teacher_words(out: Path) -> tuple[object, ...]:
-    return ("--teacher", NETWORK, "--teacher-weights", out / "teacher.safetensors", "--threads", 1)
+def _label_chains(demo: Demo) -> list[Chain]:
+    """One chain for each kind of image: make them, label them, prune the labels, encode them."""
+    chains: list[Chain] = []
+    for source in reversed(RATIOS):
+        steps: list[Step] = [] if source == "real" else [_recover(demo, source)]
+        whole = demo.pool(source, "1x")
+        views = ("--epochs", demo.epochs, "--batch-size", BATCH_SIZE, "--no-flip", "--crop-scale", *CROPS)
+        words = ("build", demo.images(source), whole, *demo.teacher_words, *views, "--seed", demo.seed)
+        steps.append(partial(run_command, *words))
+        for ratio in RATIOS[source][1:]:
+            words = ("prune", whole, demo.pool(source, f"{ratio}x"), "--ratio", ratio)
+            steps.append(partial(run_command, *words))
+        if source == "lpld":
+            steps.append(partial(fit_klt, demo))
+        chains.append(steps)
+    return chains
 
 
-def _recover(out: Path, folders: DigitFolders, method: str, iterations: int) -> None:
-    schedule = ("--ipc", 10, "--iterations", iterations, "--roll", 1, "--format", "png")
-    source = ("--statistics", out / "statistics.safetensors") if method == "lpld" else ()
-    names = ("--real", folders.teacher) if method != "lpld" else ()
-    _run("recover", out / method, "--method", method, *schedule, *source, *names, *_teacher_words(out))
+def _recover(demo: Demo, method: str) -> Step:
+    # The teacher knows digits of which it saw 40 % or more; smaller crops would be asked to be digits too.
+    schedule = ("--ipc", IPC, "--iterations", demo.iterations, "--roll", 2, "--smallest-crop", CROPS[0])
+    source = ("--statistics", _statistics(demo)) if method == "lpld" else ("--real", demo.folders.teacher)
+    words = ("recover", demo.out / method, "--method", method, *schedule, *source, *demo.teacher_words)
+    return partial(run_command, *words, "--format", "png", "--seed", demo.seed)
 
 
-def _pool(out: Path, source: str, images: Path, ratio: int, epochs: int) -> Path:
-    """Build the full pool, or prune it."""
-    whole, pool = out / f"pool_{source}_1x", out / f"pool_{source}_{ratio}x"
-    if ratio == 1:
-        settings = ("--epochs", epochs, "--batch-size", BATCH_SIZE, "--no-flip", "--crop-scale", *CROPS)
-        _run("build", images, whole, *_teacher_words(out), *settings)
-    else:
-        _run("prune", whole, pool, "--ratio", ratio)
-    return pool
+def fit_klt(demo: Demo) -> None:
+    """Fit klt labels into the bytes of the hardest pruning; say so where they do not fit."""
+    from lpld_labels import PoolReader
+    from lpld_labels.errors import InvalidArgumentError
+    from lpld_labels.pool.sizes import pool_bytes
+
+    with PoolReader(demo.pool("lpld", f"{HARDEST}x")) as pool:
+        budget = pool_bytes(pool.manifest)
+    words = ("plan", demo.pool("lpld", "1x"), "--budget", budget, "--codec", "klt", "--views", "drawn")
+    try:
+        run_command(*words, "--apply", demo.pool("lpld", "klt"))
+    except InvalidArgumentError as error:
+        click.echo(f"klt does not fit into {budget} bytes: {error}")
 
 
-def _train(images: Path, pool: Path, run: Path, folders: DigitFolders, epochs: int) -> None:
-    where = ("--images", images, "--val", folders.validation, "--out", run)
-    recipe = ("--student", NETWORK, "--epochs", epochs, "--lr", LEARNING_RATE, "--threads", 1)
-    often = ("--evaluate-every", epochs, "--save-every", epochs)
-    _run("train", pool, *where, *recipe, *often)
-
-
-def _analyze(out: Path, folders: DigitFolders) -> None:
-    images = [out / method for method in METHODS]
-    _run("analyze", *images, "--real", folders.teacher, *_teacher_words(out), "--plot", out / "diversity.png")
-
-
-def _run(*words: object) -> None:
-    """Run one of our own commands, in this process, and show it."""
-    from .main import group
-
-    arguments = [str(word) for word in words]
-    stderr_console().print(f"[bold]$[/] lpld-labels {' '.join(arguments)}", highlight=False, soft_wrap=True)
-    group.main(arguments, standalone_mode=False)
+def _student_chains(demo: Demo) -> list[Chain]:
+    chains: list[Chain] = [[partial(train_on_true_classes, demo)]]
+    forms = [(source, f"{ratio}x") for source, ratios in RATIOS.items() for ratio in ratios]
+    if demo.pool("lpld", "klt").is_dir():
+        forms.append(("lpld", "klt"))
+    often = ("--evaluate-every", demo.epochs, "--save-every", demo.epochs)
+    recipe = ("--student", NETWORK, "--epochs", demo.epochs, "--lr", LEARNING_RATE, "--threads", 1, *often)
+    for source, form in forms:
+        where = ("--images", demo.images(source), "--val", demo.folders.validation)
+        words = ("train", demo.pool(source, form), *where, "--out", demo.student(source, form), *recipe)
+        chains.append([partial(run_command, *words, "--seed", demo.seed)])
+    return chains

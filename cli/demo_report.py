@@ -1,8 +1,9 @@
-"""What the demo ends with: accuracy against label bytes, as a table, as JSON and as a plot."""
+"""What the demo ends with: accuracy against label bytes as a table, and what it shows."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,91 +11,122 @@ from typing import TYPE_CHECKING
 from .console import human_bytes, stdout_console
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from .demo import Demo
+
+ROWS: Mapping[str, str] = {
+    "real_true": "10 real digits of each kind, true classes",
+    "real_1x": "the same digits, soft labels",
+    "sre2l_1x": "sre2l images, all labels",
+    "lpld_1x": "lpld images, all labels",
+    "sre2l_10x": "sre2l images, pruned 10x",
+    "lpld_10x": "lpld images, pruned 10x",
+    "sre2l_40x": "sre2l images, pruned 40x",
+    "lpld_40x": "lpld images, pruned 40x",
+    "lpld_klt": "lpld images, klt in the bytes of 40x",
+}
+"""Students by the labels they learned from, in the order of the table."""
+LEAST_SOFT, LEAST_KLT = 3.0, 5.0
+"""Points by which soft labels and klt have to be ahead for the table to say that it shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of the table; everything but name and accuracy is None where no labels are stored."""
+    """One line of the table; None where no labels are stored, or, of top1, where there is no student."""
 
+    key: str
     name: str
-    top1: float
-    images: str | None = None
-    ratio: int | None = None
+    top1: float | None
     batches: int | None = None
-    label_bytes: int | None = None
     pool_bytes: int | None = None
 
 
-def pool_line(images: str, ratio: int, pool: Path, run: Path) -> Line:
-    """Weigh a pool and look up what its student reached."""
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What two rows say: points of difference (None where a row is missing), and whether the claim shows."""
+
+    claim: str
+    points: float | None
+    shows: bool
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.points is None:
+            return f"{self.claim}: not measured, the labels do not fit at this size"
+        return f"{self.claim}: {self.points:+.1f} points{'' if self.shows else '; does not show here'}"
+
+
+def measured_lines(demo: Demo, *, teacher: float) -> list[Line]:
+    """Weigh the pools and look up what their students reached."""
     from lpld_labels.inspection.summary import summarise
 
-    summary = summarise(pool)
-    last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
-    return Line(
-        name=f"{images}, {ratio}x",
-        images=images,
-        ratio=ratio,
-        batches=summary.batches,
-        label_bytes=summary.bytes.components["labels"],
-        pool_bytes=summary.bytes.total,
-        top1=last["top1"],
-    )
+    lines = [Line(key="teacher", name="the teacher: 3,900 digits, true classes", top1=teacher)]
+    for key, name in ROWS.items():
+        source, _, form = key.partition("_")
+        run, pool = demo.student(source, form) / "log.jsonl", demo.pool(source, form)
+        top1 = json.loads(run.read_text().splitlines()[-1])["top1"] if run.exists() else None
+        summary = summarise(pool) if pool.exists() else None
+        lines.append(
+            Line(
+                key=key,
+                name=name,
+                top1=top1,
+                batches=summary.batches if summary else None,
+                pool_bytes=summary.bytes.total if summary else None,
+            )
+        )
+    return lines
 
 
-def show_report(lines: list[Line]) -> None:
+def findings(top1: Mapping[str, float | None], spread: float = 0.0) -> list[Finding]:
+    """Say what accuracies show, by the keys of ROWS.
+
+    spread: points by which lpld may be behind sre2l, where several runs say how far they scatter.
+    """
+
+    def finding(claim: str, key: str, baseline: str, least: float) -> Finding:
+        one, other = top1.get(key), top1.get(baseline)
+        if one is None or other is None:
+            return Finding(claim=claim, points=None, shows=False)
+        points = 100 * (one - other)
+        return Finding(claim=claim, points=points, shows=points >= least)
+
+    found = [finding("soft labels over true classes", "real_1x", "real_true", LEAST_SOFT)]
+    for form, name in (("1x", "all labels"), ("10x", "labels pruned 10x"), ("40x", "labels pruned 40x")):
+        found.append(finding(f"lpld over sre2l images, {name}", f"lpld_{form}", f"sre2l_{form}", -spread))
+    found.append(finding("klt over f16 in the bytes of 40x", "lpld_klt", "lpld_40x", LEAST_KLT))
+    return found
+
+
+def show_table(lines: Sequence[Line]) -> None:
     """Print the table."""
     from rich.table import Table
 
-    table = Table(title="Label bytes against accuracy (digits, 10 images per class)", title_justify="left")
-    for column in ("student of", "label\nbatches", "label\nbytes", "pool on\ndisk", "top-1"):
+    table = Table(title="Label bytes against accuracy: MNIST, 10 images per class", title_justify="left")
+    for column in ("student of", "label\nbatches", "pool on\ndisk", "top-1"):
         table.add_column(column, justify="left" if column == "student of" else "right")
     for line in lines:
-        table.add_row(
-            line.name,
-            "" if line.batches is None else str(line.batches),
-            "" if line.label_bytes is None else human_bytes(line.label_bytes),
-            "" if line.pool_bytes is None else human_bytes(line.pool_bytes),
-            f"{line.top1:.1%}",
-        )
+        table.add_row(*cells(line))
     stdout_console().print(table)
 
 
-def save_report(out: Path, lines: list[Line], seconds: float) -> None:
-    """Write table.json and accuracy.png."""
-    document = {"seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
-    (out / "table.json").write_text(json.dumps(document, indent=2) + "\n")
-    draw_report(lines).savefig(out / "accuracy.png", dpi=120)
+def cells(line: Line) -> list[str]:
+    """Return a line's texts."""
+    return [
+        line.name,
+        "" if line.batches is None else f"{line.batches:,}",
+        "" if line.pool_bytes is None else human_bytes(line.pool_bytes),
+        "does not fit" if line.top1 is None else f"{line.top1:.1%}",
+    ]
 
 
-def draw_report(lines: list[Line]) -> Figure:
-    """Return the plot of accuracy against bytes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    stored = [line for line in lines if line.pool_bytes is not None]
-    for number, images in enumerate(dict.fromkeys(line.images for line in stored)):
-        pools = [line for line in stored if line.images == images]
-        points = [(float(line.pool_bytes or 0), 100 * line.top1) for line in pools]
-        axes.plot(*zip(*points, strict=True), "o-", color=f"C{number}", label=images)
-    others = [line for line in lines if line.pool_bytes is None]
-    for line, style in zip(others, ("--", ":"), strict=True):
-        axes.axhline(100 * line.top1, linestyle=style, color="0.4", label=line.name)
-    axes.set(xscale="log", xlabel="pool on disk, and its prune ratio", ylabel="top-1 accuracy, %")
-    axes.minorticks_off()
-    axes.set_xticks(*_size_ticks(stored))
-    axes.set_title("Label bytes (less is better) against accuracy: digits, 10 images per class", fontsize=11)
-    # Below the axes: wherever the curves go, nothing is overprinted.
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return figure
+def show_findings(lines: Sequence[Line]) -> None:
+    """Print what the table shows, one line each."""
+    for finding in findings({line.key: line.top1 for line in lines}):
+        stdout_console().print(finding.text, highlight=False, soft_wrap=True)
 
 
-def _size_ticks(stored: list[Line]) -> tuple[list[float], list[str]]:
-    """Return where pools of each ratio lie, and what to write there: they weigh nearly the same."""
-    places = []
-    for ratio in sorted({line.ratio or 1 for line in stored}):
-        sizes = [line.pool_bytes or 0 for line in stored if line.ratio == ratio]
-        places.append((sum(sizes) / len(sizes), ratio))
-    return [size for size, _ in places], [f"{human_bytes(size)}\n{ratio}x" for size, ratio in places]
+def save_table(path: Path, lines: Sequence[Line], *, seed: int, seconds: float) -> None:
+    """Write the table as JSON."""
+    document = {"seed": seed, "seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
+    path.write_text(json.dumps(document, indent=2) + "\n")

@@ -10,7 +10,6 @@ import click
 
 from .common_options import (
     from_lossy_option,
-    jobs_option,
     json_option,
     out_argument,
     overwrite_option,
@@ -19,6 +18,7 @@ from .common_options import (
     seed_option,
 )
 from .console import human_bytes, print_json, stdout_console, times_smaller
+from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
 from .parameters import Amount, Budget
 from .progress import progress_bar
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--budget", type=Budget(), help="klt: bytes of the whole new pool, e.g. 300MB or 10%.")
 @click.option("--step", type=float, help="klt: the quantisation step itself, in logits.")
 @seed_option("klt: which rows are sampled.")
-@jobs_option()
+@engine_options(gpus=False)
 @from_lossy_option
 @overwrite_option
 @json_option()
@@ -57,7 +57,6 @@ def command(
     codec: str | None,
     views: Views | None,
     budget: Amount | None,
-    jobs: int,
     from_lossy: bool,
     overwrite: bool,
     as_json: bool,
@@ -86,10 +85,12 @@ def command(
       lpld-labels encode pool small --codec klt
       lpld-labels encode pool small --codec klt --fidelity 0.99 --temperature 1
       lpld-labels encode pool small --codec klt --budget 300MB --jobs 4
-      lpld-labels encode pool half --codec int8
+      lpld-labels encode pool half --codec int8 --engine ray --ray-address 10.0.0.1:6379
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
+    workers = EngineOptions.taken_from(options)
+    workers.require_directory(out)
     given = options | {"budget": budget}
     demands = [name for name in ("fidelity", "bytes_per_row", "budget", "step") if given[name] is not None]
     flags = [f"--{name.replace('_', '-')}" for name in demands]
@@ -101,7 +102,7 @@ def command(
     if codec is None:
         if views is None or flags or options["temperature"] is not None:
             raise click.UsageError("give --codec, or --views alone")
-        _change_views(pool, out, views, jobs=jobs, overwrite=overwrite, as_json=as_json)
+        _change_views(pool, out, views, workers, overwrite=overwrite, as_json=as_json)
         return
 
     from lpld_labels.codecs import codec_kind
@@ -116,6 +117,7 @@ def command(
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
+        workers.opened() as engine,
         says_if_finished(Path(out) / MANIFEST_FILE),
         progress_bar("encoding batches") as progress,
     ):
@@ -125,7 +127,7 @@ def command(
             out,
             CodecRequest(name=codec, budget=limit, **options),
             views=views,
-            jobs=jobs,
+            engine=engine,
             from_lossy=from_lossy,
             overwrite=overwrite,
             progress=progress,
@@ -150,7 +152,9 @@ def _notes(result: EncodeResult) -> Iterator[str]:
         )
 
 
-def _change_views(pool: str, out: str, views: Views, *, jobs: int, overwrite: bool, as_json: bool) -> None:
+def _change_views(
+    pool: str, out: str, views: Views, workers: EngineOptions, *, overwrite: bool, as_json: bool
+) -> None:
     """Write the pool with views stored or drawn, and say what came of it."""
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
@@ -159,10 +163,11 @@ def _change_views(pool: str, out: str, views: Views, *, jobs: int, overwrite: bo
 
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
+        workers.opened() as engine,
         says_if_finished(Path(out) / MANIFEST_FILE),
         progress_bar("copying batches") as progress,
     ):
-        manifest = change_views(reader, out, views, jobs=jobs, overwrite=overwrite, progress=progress)
+        manifest = change_views(reader, out, views, engine=engine, overwrite=overwrite, progress=progress)
         before, after = pool_bytes(reader.manifest), pool_bytes(manifest)
     if as_json:
         sizes = {"before": before, "after": after, "smaller": round(before / after, 3)}

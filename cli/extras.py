@@ -6,8 +6,9 @@ EXTRAS = {
     "torch": "torch",
     "torchvision": "torch",
     "safetensors": "torch",
+    "ray": "ray",
     "matplotlib": "demo",
-    "sklearn": "demo",
+    "mlxtend": "demo",
 }
 """Top-level module -> extra of `pyproject.toml` that installs it."""
 

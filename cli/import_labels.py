@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common_options import FOLDER, jobs_option, json_option, out_argument, overwrite_option
+from .common_options import FOLDER, json_option, out_argument, overwrite_option
 from .console import human_bytes, print_json, stdout_console, times_smaller
+from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
 from .progress import progress_bar
 from .tables import facts_table
@@ -38,7 +39,7 @@ SHOWN_HOLES = 5
     show_default=True,
     help="Who wrote the folder; auto finds out from its layout and one file.",
 )
-@jobs_option("Processes that read and encode.")
+@engine_options("Processes that read and encode", gpus=False)
 @click.option(
     "--skip-bad",
     is_flag=True,
@@ -100,7 +101,6 @@ def command(
     out: str,
     images: Path,
     label_format: str,
-    jobs: int,
     skip_bad: bool,
     overwrite: bool,
     as_json: bool,
@@ -138,24 +138,27 @@ def command(
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.replay.image_folder import scan_image_folder
 
+    workers = EngineOptions.taken_from(options)
+    workers.require_directory(out)
     if (options["mean"] is None) != (options["std"] is None):
         raise click.UsageError("--mean and --std go together")
     require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)
-    with progress_bar("reading images") as progress:
-        table = scan_image_folder(images, decode=False, progress=progress)
-    with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("importing batches") as progress:
-        report = import_labels(
-            source,
-            out,
-            images=table,
-            label_format=found,
-            options=ImportOptions(**options),
-            jobs=jobs,
-            skip_bad=skip_bad,
-            overwrite=overwrite,
-            progress=progress,
-        )
+    with workers.opened() as engine, says_if_finished(Path(out) / MANIFEST_FILE):
+        with progress_bar("reading images") as progress:
+            table = scan_image_folder(images, decode=False, progress=progress)
+        with progress_bar("importing batches") as progress:
+            report = import_labels(
+                source,
+                out,
+                images=table,
+                label_format=found,
+                options=ImportOptions(**options),
+                engine=engine,
+                skip_bad=skip_bad,
+                overwrite=overwrite,
+                progress=progress,
+            )
     if as_json:
         print_json(report.as_json())
     else:

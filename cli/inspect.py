@@ -54,51 +54,25 @@ def command(pool: str, as_json: bool) -> None:
 
 
 def _what(summary: PoolSummary) -> Table:
+    from lpld_labels.inspection.settings import augmentation_of, codec_of, teachers_of
+
     views = summary.views_per_image
     rows = {
         "content": summary.content_digest,
-        "labels": f"{summary.label_kind}, {summary.classes} classes, codec {_codec(summary)}",
+        "labels": f"{summary.label_kind}, {summary.classes} classes, codec {codec_of(summary)}",
         "images": f"{summary.images} ({summary.images_covered} seen), "
         f"{summary.classes_covered} of {summary.classes} classes covered",
         "views per image": f"min {views.minimum}, median {views.median:g}, max {views.maximum}",
         "batches": f"{summary.batches} of {summary.batch_size} rows"
         + (f" ({summary.incomplete_batches} incomplete)" if summary.incomplete_batches else "")
         + f" over {summary.epochs} epochs, {summary.rows} rows",
-        "teacher": _teachers(summary),
-        "augmentation": _augmentation(summary),
+        "teacher": teachers_of(summary),
+        "augmentation": augmentation_of(summary.augmentation),
         "seed": "unknown" if summary.seed is None else str(summary.seed),
         "views": "stored" if summary.views == "stored" else "drawn when read (not stored)",
         "lineage": _lineage(summary),
     }
     return facts_table(f"Label pool {summary.location}", rows.items())
-
-
-def _codec(summary: PoolSummary) -> str:
-    parameters = ", ".join(f"{k} {v}" for k, v in summary.codec_parameters.items() if not isinstance(v, dict))
-    return f"{summary.codec} ({parameters})" if parameters else summary.codec
-
-
-def _teachers(summary: PoolSummary) -> str:
-    if not summary.teachers:
-        return "unknown"
-    names = [f"{t.name} {(t.weights_digest or 'weights unknown')[:12]}" for t in summary.teachers]
-    return ", ".join(names) + (f" ({summary.ensemble})" if summary.ensemble else "")
-
-
-def _augmentation(summary: PoolSummary) -> str:
-    how = summary.augmentation
-    parts = [f"{how.output_height} x {how.output_width} px, resize {how.resize}"]
-    if how.crop_scale is not None:
-        parts.append(f"crop {how.crop_scale[0]:g} to {how.crop_scale[1]:g}")
-    if how.flip_probability:
-        parts.append(f"flip {how.flip_probability:g}")
-    if how.mix != "none":
-        parts.append(how.mix + (f" Beta({how.mix_alpha:g})" if how.mix_alpha is not None else ""))
-    if how.cutout_fraction is not None:
-        parts.append(f"cut-out {how.cutout_fraction:g}")
-    if how.patch_grid is not None:
-        parts.append(f"patches {how.patch_grid} x {how.patch_grid}")
-    return ", ".join(parts)
 
 
 def _lineage(summary: PoolSummary) -> str:

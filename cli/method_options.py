@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from lpld_core.teachers.choice import DEFAULT_WEIGHTS
+
 from .common_options import together
+from .engine_options import EngineOptions
 from .teacher_options import (
-    DEFAULT_WEIGHTS,
     NETWORKS,
     check_device,
     device_options,
@@ -18,6 +21,7 @@ from .teacher_options import (
 )
 
 if TYPE_CHECKING:
+    from lpld_core.teachers.machine import Machine
     from lpld_core.teachers.teacher import LoadedTeacher
 
 network_options = together(
@@ -54,16 +58,28 @@ class NetworkOptions:
     device: str
     threads: int | None
 
-    def prepare_machine(self) -> None:
-        """Set the number of threads and refuse a device that is not there."""
+    def prepare_machine(self, workers: EngineOptions | None = None) -> Machine:
+        """Set the number of threads, refuse a device that is not there; return what workers compute with.
+
+        workers: who does the work, if not this process alone.
+        """
         import torch
 
+        from lpld_core.teachers.machine import Machine
+
+        workers = workers or EngineOptions()
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        check_device(self.device)
+        if workers.engine == "local":
+            check_device(self.device)
+        share = max(1, (os.cpu_count() or 1) // (workers.jobs or 1))
+        return Machine(device=self.device, threads=self.threads or workers.threads or share)
 
-    def load(self, *, classes: int | None = None) -> LoadedTeacher:
-        """Load the network; refuse one with another class count."""
+    def load(self, *, classes: int | None = None, device: str | None = None) -> LoadedTeacher:
+        """Load the network; refuse one with another class count.
+
+        device: where, if not where the command line says.
+        """
         from lpld_core.teachers.teacher import load_teacher
 
         return load_teacher(
@@ -73,5 +89,5 @@ class NetworkOptions:
             input_size=None if self.size is None else (self.size, self.size),
             mean=self.mean,
             std=self.std,
-            device=self.device,
+            device=device or self.device,
         )

@@ -181,9 +181,17 @@ def _columns(plan: BudgetPlan) -> list[Column]:
         Column(heading="bytes", cells=[human_bytes(row.bytes) for row in rows]),
         Column(heading="bytes\n/row", cells=[f"{row.bytes / row.rows:.0f}" for row in rows], may_go=3),
         Column(heading="views\n/image", cells=[f"{row.views_per_image:.3g}" for row in rows]),
+        *_loss_column(plan),
         *kept,
         Column(heading="top-1\nkept", cells=[f"{row.fidelity.top1:.3f}" for row in rows], may_go=2),
     ]
+
+
+def _loss_column(plan: BudgetPlan) -> list[Column]:
+    """Return what pruning alone is expected to cost, where it was measured for pools like this one."""
+    losses = [row.expected_loss for row in plan.rows]
+    cells = ["" if loss is None else f"{loss.expected:.1%}" for loss in losses]
+    return [Column(heading="top-1 lost\nby pruning", cells=cells, may_go=1)] if any(cells) else []
 
 
 def _apply(
@@ -197,6 +205,7 @@ def _apply(
     overwrite: bool,
 ) -> dict[str, Any]:
     from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.jobs.local import LocalEngine
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.rewriting.plan_apply import apply_row
 
@@ -207,7 +216,7 @@ def _apply(
             plan.recommended,
             budget=plan.budget,
             views=views,
-            jobs=jobs,
+            engine=LocalEngine(jobs),
             from_lossy=from_lossy,
             overwrite=overwrite,
             progress=progress,

@@ -1,22 +1,32 @@
-"""Progress on stderr: a bar with the time left on a terminal, a line now and then where there is none."""
+"""Progress on stderr: a bar with the time left on a terminal, a line now and then where there is none.
+
+Programs may ask for lines of JSON instead (`--progress json`), one a second; see `ProgressJson`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from .common_options import quiet
+from .common_options import progress_as_json, quiet
 from .console import stderr_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
 
+    from lpld_labels.jobs.job import TaskCounts
+
 SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_JSON_LINES = 1.0
+SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_WITHOUT_TOTAL = 1.0
 """Work of unknown length is shown once it takes longer than this."""
 
@@ -30,12 +40,21 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Something to read beside the numbers, e.g. the last loss."""
 
+    def tasks(self, counts: TaskCounts) -> None:
+        """How many tasks of a job are running, done and begun again."""
+
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
     """Show how far some work has come, and how long the rest will take. May be nested."""
     console = stderr_console()
-    if quiet():
+    if progress_as_json():
+        told = ProgressJson(what)
+        try:
+            yield told
+        finally:
+            told.finish()
+    elif quiet():
         yield _Silence()
     elif console.is_terminal:
         with _bars(console) as bars:
@@ -46,8 +65,34 @@ def progress_bar(what: str) -> Iterator[Progress]:
                 bar.finish()
     else:
         lines = ProgressLines(what)
-        yield lines
+        with _regularly(lines.say_if_due):
+            yield lines
         lines.finish()
+
+
+@contextlib.contextmanager
+def no_progress(what: str) -> Iterator[Progress]:
+    """Show nothing, where another process does."""
+    del what
+    yield _Silence()
+
+
+@contextlib.contextmanager
+def _regularly(act: Callable[[], None]) -> Iterator[None]:
+    """Call something every second meanwhile, for work that reports nothing for long (a fit, a large file)."""
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(SECONDS_BETWEEN_LOOKS):
+            act()
+
+    ticking = threading.Thread(target=tick, name="progress", daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticking.join()
 
 
 class _Silence:
@@ -56,6 +101,17 @@ class _Silence:
 
     def note(self, text: str) -> None:
         pass
+
+    def tasks(self, counts: TaskCounts) -> None:
+        pass
+
+
+def _in_words(counts: TaskCounts) -> str:
+    """Return what is worth saying of tasks; nothing of a job that is one task."""
+    if counts.running + counts.done < 2:
+        return ""
+    words = f"tasks: {counts.running} running, {counts.done} done"
+    return f"{words}, {counts.retried} begun again" if counts.retried else words
 
 
 _running: list[Bars] = []
@@ -67,8 +123,16 @@ def _bars(console: Console) -> Iterator[Bars]:
     if _running:
         yield _running[-1]
         return
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """How much is done in a second."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.3g}/s")
 
     class OnlyWhatTellsSomething(Bars):
         """Leaves out work that is over before its length is known."""
@@ -82,6 +146,7 @@ def _bars(console: Console) -> Iterator[Bars]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[counted]}"),
+        Rate(),
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[note]}"),
     )
@@ -106,6 +171,9 @@ class _Bar:
 
     def note(self, text: str) -> None:
         self._bars.update(self._task, note=text)
+
+    def tasks(self, counts: TaskCounts) -> None:
+        self.note(_in_words(counts))
 
     def finish(self) -> None:
         """Take a bar that never learnt its length off the screen."""
@@ -134,36 +202,102 @@ class ProgressLines:
         # Work that is taken up again begins at what was done before, which says nothing of its speed.
         self._first: int | None = None
         self._note = ""
+        self._lock = threading.Lock()
 
     def __call__(self, done: int, total: int) -> None:
         """Note how far the work has come and say so if it is time to."""
         self._done, self._total = done, total
         if self._first is None:
             self._first = done
-        now = self._clock()
-        if now - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = now
-            self._write(self._line(now))
+        self.say_if_due()
+
+    def say_if_due(self) -> None:
+        """Say how far the work has come if it is time to, also when nothing was noted for long."""
+        with self._lock:
+            now = self._clock()
+            if now - self._last >= SECONDS_BETWEEN_LINES:
+                self._last = now
+                self._write(self._line(now))
 
     def note(self, text: str) -> None:
         """Add something to the lines to come."""
-        self._note = f", {text}"
+        self._note = f", {text}" if text else ""
+
+    def tasks(self, counts: TaskCounts) -> None:
+        """Add how many tasks are running, done and begun again."""
+        self.note(_in_words(counts))
 
     def finish(self) -> None:
         """Say how long it took, if anything was said before."""
         if self._last > self._started:
             seconds = human_seconds(self._clock() - self._started)
-            self._write(f"{self._what}: {self._done}/{self._total}, took {seconds}{self._note}")
+            counted = f" {self._done}/{self._total}," if self._total > 0 else ""
+            self._write(f"{self._what}:{counted} took {seconds}{self._note}")
 
     def _line(self, now: float) -> str:
-        line = f"{self._what}: {self._done}/{self._total}"
-        if self._total > 0:
-            line += f" ({100 * self._done / self._total:.0f} %)"
+        if self._total <= 0:
+            return f"{self._what}: begun {human_seconds(now - self._started)} ago{self._note}"
+        line = f"{self._what}: {self._done}/{self._total} ({100 * self._done / self._total:.0f} %)"
         rate = (self._done - (self._first or 0)) / (now - self._started)
         if rate <= 0:
             return line + self._note
         left = human_seconds(max(self._total - self._done, 0) / rate)
         return f"{line}, {rate:.3g}/s, {left} left{self._note}"
+
+
+class ProgressJson:
+    """Progress for programs: a line of JSON every second, and one at the end.
+
+    {"progress": what, "done", "total", "per_second", "seconds_left", "tasks": {"running", "done", "retried"},
+    "note", "finished"}. Of the rate and the time left null is said while they are not known; of tasks, for
+    work that has none.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        write: Callable[[str], None] = lambda line: click.echo(line, err=True),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._said: dict[str, Any] = {"progress": what, "done": 0, "total": None, "tasks": None, "note": None}
+        self._write, self._clock = write, clock
+        self._last = -SECONDS_BETWEEN_JSON_LINES
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Note how far the work has come and say so if it is time to."""
+        self._said |= {"done": done, "total": total or None}
+        if self._first is None:
+            self._first = done, self._clock()
+        self._say_if_due()
+
+    def note(self, text: str) -> None:
+        """Something to read beside the numbers."""
+        self._said["note"] = text
+
+    def tasks(self, counts: TaskCounts) -> None:
+        """How many tasks are running, done and begun again."""
+        self._said["tasks"] = asdict(counts)
+        self._say_if_due()
+
+    def finish(self) -> None:
+        """Say how it ended."""
+        self._say(finished=True)
+
+    def _say_if_due(self) -> None:
+        if self._clock() - self._last >= SECONDS_BETWEEN_JSON_LINES:
+            self._last = self._clock()
+            self._say(finished=False)
+
+    def _say(self, *, finished: bool) -> None:
+        rate = left = None
+        done, total = self._said["done"], self._said["total"]
+        if self._first is not None and done > self._first[0]:
+            rate = (done - self._first[0]) / max(self._clock() - self._first[1], 1e-9)
+            left = None if total is None else round(max(total - done, 0) / rate, 1)
+        rates = {"per_second": None if rate is None else round(rate, 3), "seconds_left": left}
+        self._write(json.dumps(self._said | rates | {"finished": finished}))
 
 
 def human_seconds(seconds: float) -> str:

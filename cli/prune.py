@@ -131,9 +131,16 @@ def command(
 
 def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
     """Return the plan as JSON values."""
+    from lpld_labels.rewriting.expected_loss import PruningLaw
+
+    law = PruningLaw.of(reader)
+    random = plan.settings.by == "random" and not plan.settings.drops
+    unknown = law.unknown(plan.rows) if random else "measured for random choice"
+    loss = None if unknown else law.loss(plan.rows)
     return {
         "pool": reader.location,
         "parameters": plan.parameters(),
+        "expected_loss": {"unknown": unknown} if loss is None else loss.as_json(),
         "batches": {"pool": len(reader), "candidates": plan.considered, "kept": plan.count},
         "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
     }
@@ -149,6 +156,7 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
         "bytes": f"{human_bytes(sizes['pool'])} -> {human_bytes(sizes['kept'])}, {sizes['smaller']:.3g}x",
         "chosen": _choice(facts["parameters"]),
         "coverage": _coverage(facts["coverage"]),
+        "accuracy": _accuracy(facts["expected_loss"]),
     }
     if "out" in facts:
         rows |= {"written": facts["out"], "content": facts["content_digest"]}
@@ -168,6 +176,14 @@ def _choice(parameters: dict[str, Any]) -> str:
             f"{parameters['drop_hard']:.3g} by {parameters['drop_by']}"
         )
     return text
+
+
+def _accuracy(loss: dict[str, Any]) -> str:
+    if "unknown" in loss:
+        return f"what this costs a student is not known: {loss['unknown']}"
+    low, expected, high = (f"{loss[name]:.1%}" for name in ("low", "expected", "high"))
+    where = loss["measured_on"]
+    return f"a student is expected to lose {expected} of its top-1 ({low} to {high}), by {where}"
 
 
 def _coverage(coverage: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from lpld_core.recover.settings import (
 
 from .common_options import json_option, overwrite_option
 from .console import print_json
+from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
@@ -33,7 +34,9 @@ from .progress import Progress, progress_bar
 if TYPE_CHECKING:
     from lpld_core.part import Part
     from lpld_core.recover.run import RunSummary
+    from lpld_core.teachers.machine import Machine
     from lpld_core.teachers.teacher import LoadedTeacher
+    from lpld_labels.jobs.job import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,7 @@ class Options(NetworkOptions):
     html: Path | None
     overwrite: bool
     as_json: bool
+    workers: EngineOptions
     settings: dict[str, Any]
 
 
@@ -156,6 +160,7 @@ class Options(NetworkOptions):
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also show the images as a page, beside those of --real where given.",
 )
+@engine_options("Processes that make groups; with --device cuda, spread over the GPUs")
 @overwrite_option
 @json_option("text")
 def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
@@ -178,20 +183,25 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
       lpld-labels recover syn/rded --teacher resnet18 --method rded --real imagenet/train --ipc 10
 
     \b
-    On four GPUs (or machines that share a disk), one process each:
+    On four GPUs; on machines that share a disk, a part each, or all of a Ray cluster:
       lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
-          --device cuda:0 --part 1/4                                    (cuda:1 2/4 ...)
+          --device cuda --jobs 4
+      lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
+          --device cuda --part 1/3                                      (2/3, 3/3)
+      lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
+          --device cuda --engine ray --ray-address 10.0.0.1:6379 --gpus-per-task 1
     """
     files = ImageFiles(format=image_format, quality=quality)
     options = _options(given, files)
     _check(options)
-    options.prepare_machine()
+    machine = options.prepare_machine(options.workers)
     if options.real is not None:
         look_over(options.real)
-    teacher = options.load()
     try:
-        with progress_bar(f"{options.method} images") as progress:
-            summary = _make(options, teacher, progress)
+        with options.workers.opened() as engine:
+            teacher = options.load(device=None if engine.on_this_machine else "cpu")
+            with progress_bar(f"{options.method} images") as progress:
+                summary = _make(options, teacher, engine, machine, progress)
     except KeyboardInterrupt:
         click.echo(f"stopped: what is done is safe in {options.out}; run the same command again", err=True)
         raise
@@ -216,9 +226,10 @@ def _write_page(options: Options, path: Path) -> None:
 
 def _options(given: dict[str, Any], files: ImageFiles) -> Options:
     """Tell settings of the method from the rest of the command line."""
+    workers = EngineOptions.taken_from(given)
     about_run = {name: given.pop(name) for name in Options.__dataclass_fields__ if name in given}
     settings = {name: value for name, value in given.items() if value is not None}
-    return Options(settings={**settings, "files": files}, **about_run)
+    return Options(settings={**settings, "files": files}, workers=workers, **about_run)
 
 
 def _check(options: Options) -> None:
@@ -240,7 +251,9 @@ def _check(options: Options) -> None:
         raise click.UsageError("--overwrite is for a whole run: it does not go with --part")
 
 
-def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSummary:
+def _make(
+    options: Options, teacher: LoadedTeacher, engine: Engine, machine: Machine, progress: Progress
+) -> RunSummary:
     from lpld_core.class_statistics.statistics import ClassStatistics
     from lpld_core.images.real_images import RealFolder
     from lpld_core.recover.run import recover_images, stitch_images
@@ -261,6 +274,8 @@ def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSu
             real=RealFolder.open(options.real or ""),
             part=options.part,
             overwrite=options.overwrite,
+            engine=engine,
+            machine=machine,
             progress=progress,
         )
     return recover_images(
@@ -271,6 +286,8 @@ def _make(options: Options, teacher: LoadedTeacher, progress: Progress) -> RunSu
         class_names=None if options.real is None else class_names(options.real),
         part=options.part,
         overwrite=options.overwrite,
+        engine=engine,
+        machine=machine,
         progress=progress,
     )
 

@@ -18,7 +18,11 @@ from .progress import progress_bar
 @click.command("report", cls=GreedyCommand)
 @pool_argument
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
-@click.option("--images", type=FOLDER, help="The labelled image folder, for pictures.")
+@click.option(
+    "--images",
+    type=FOLDER,
+    help="The labelled image folder, for pictures; not needed if POOL carries its images.",
+)
 @click.option(
     "--against",
     type=click.Path(file_okay=False),
@@ -40,7 +44,7 @@ def command(
     """Show what POOL is, weighs and holds, and what is odd about it, as one HTML file.
 
     The file needs no network and no server; open it from disk. A pool of any size takes seconds: labels are
-    looked at in a random sample, and the page says over how many rows each chart was taken. With --images it
+    looked at in a random sample, and the page says over how many rows each chart was taken. With images it
     shows views as the student sees them; torch is not needed.
 
     \b

@@ -13,6 +13,7 @@ from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
 
 from .common_options import FOLDER, json_option, overwrite_option
 from .console import human_bytes, print_json
+from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options, val_by_order_option
 from .progress import progress_bar
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from lpld_core.class_statistics.statistics import ClassStatistics
     from lpld_core.class_statistics.update_bound import UpdateBound
     from lpld_core.images.real_images import RealFolder
+    from lpld_core.teachers.machine import Machine
     from lpld_core.teachers.teacher import LoadedTeacher
-
-MOMENTS = "moments.safetensors"
-"""File for what is gathered, in the directory of unfinished work beside OUT."""
+    from lpld_labels.jobs.job import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class Options(NetworkOptions):
     data: Path
     out: Path
     settings: SqueezeSettings
+    workers: EngineOptions
     train_teacher: bool
     epochs: int | None
     val: Path | None
@@ -88,13 +89,15 @@ class Options(NetworkOptions):
 @click.option("--epochs", type=click.IntRange(1), help="Of --train-teacher [default: 30].")
 @click.option("--val", type=FOLDER, help="Image folder to measure a trained teacher on.")
 @val_by_order_option
+@engine_options("Processes that gather; with --device cuda, spread over the GPUs")
 @overwrite_option
 @json_option("text")
 def command(**given: Any) -> None:
     """Take class-wise BatchNorm statistics of a teacher on DATA and save them as OUT.
 
     DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
-    classes. The paper's bound says how many a moving average needs; exact moments need no such thing.
+    classes. The paper's bound says how many a moving average needs; exact moments need no such thing,
+    and are the same, bit for bit, however many workers gather them (at equal --threads).
     Run the same command again after a crash or Ctrl-C: it goes on where it was.
 
     \b
@@ -105,18 +108,19 @@ def command(**given: Any) -> None:
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
     settings = SqueezeSettings(**{entry.name: given.pop(entry.name) for entry in fields(SqueezeSettings)})
-    options = Options(settings=settings, **given)
+    options = Options(settings=settings, workers=EngineOptions.taken_from(given), **given)
     _check(options)
-    options.prepare_machine()
+    machine = options.prepare_machine(options.workers)
     look_over(options.data)
     try:
-        _squeeze(options)
+        with options.workers.opened() as engine:
+            _squeeze(options, engine, machine)
     except KeyboardInterrupt:
         click.echo("stopped: what is done is safe; run the same command again", err=True)
         raise
 
 
-def _squeeze(options: Options) -> None:
+def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
     """Train the teacher if asked for, gather, save, show."""
     from lpld_core.class_statistics.squeeze import finished_squeeze, folder_bound, squeeze_folder
     from lpld_core.images.real_images import RealFolder
@@ -126,20 +130,27 @@ def _squeeze(options: Options) -> None:
     folder = RealFolder.open(options.data)
     bound = folder_bound(folder, options.settings)
     training = _training(options, folder) if options.train_teacher else None
-    teacher = None if training is not None else options.load(classes=folder.classes)
+    device = None if engine.on_this_machine else "cpu"
+    teacher = None if training is not None else options.load(classes=folder.classes, device=device)
     if teacher is not None:
         batchnorm_layers(teacher.model, name=f"teacher {options.network}")
     _require_free(options, teacher, folder)
     # Nothing is written before this line.
     with workplace(unfinished_beside(options.out)) as place:
         accuracy = None if training is None else training()
-        teacher = teacher or options.load(classes=folder.classes)
+        teacher = teacher or options.load(classes=folder.classes, device=device)
         statistics = finished_squeeze(options.out, teacher, folder, options.settings)
         if statistics is None:
             _require_replaceable(options)
             with progress_bar("squeezing images") as progress:
                 statistics = squeeze_folder(
-                    teacher, folder, options.settings, unfinished=place / MOMENTS, progress=progress
+                    teacher,
+                    folder,
+                    options.settings,
+                    place=place.absolute(),
+                    engine=engine,
+                    machine=machine,
+                    progress=progress,
                 )
             statistics.save(options.out, within=place)
         else:
@@ -175,6 +186,11 @@ def _check(options: Options) -> None:
     from lpld_labels.rewriting.outputs import require_apart
 
     require_apart(options.out, options.data, *([] if options.val is None else [options.val]))
+    shared_out = options.workers.engine == "ray" or (options.workers.jobs or 1) > 1
+    if options.settings.update == "ema" and shared_out:
+        raise click.UsageError(
+            "--update ema depends on the order of all batches: it does not go with --jobs or --engine ray"
+        )
     if options.val_by_order and options.val is None:
         raise click.UsageError("--val-by-order goes with --val")
     if not options.train_teacher:

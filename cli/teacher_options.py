@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
+
 from .common_options import FOLDER, Decorator, together
 
-if TYPE_CHECKING:
-    from lpld_core.teachers.ensemble import TeacherChoice
-
-DEFAULT_WEIGHTS = "DEFAULT"
 NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory"
 
 
@@ -92,8 +90,6 @@ def teacher_choices(
     std: tuple[float, ...] | None,
 ) -> list[TeacherChoice]:
     """Pair each teacher with its weights."""
-    from lpld_core.teachers.ensemble import TeacherChoice
-
     if not teachers:
         raise click.UsageError("Missing option '--teacher'.")
     if weights and len(weights) != len(teachers):

@@ -9,45 +9,59 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS, preset_named
+from lpld_core.training.presets import preset_named
 
-from .common_options import FILE, FOLDER, json_option, overwrite_option, pool_argument, quiet
+from .common_options import (
+    FILE,
+    FOLDER,
+    json_option,
+    overwrite_option,
+    pool_argument,
+    preset_option,
+    quiet,
+)
 from .console import print_json, stdout_console
 from .image_notes import look_over
 from .method_options import val_by_order_option
-from .progress import progress_bar
+from .progress import no_progress, progress_bar
+from .ranks import one_voice, start_ranks
 from .teacher_options import check_device
 from .train_options import settings_options
 
 if TYPE_CHECKING:
+    from lpld_core.training.ranks import Ranks
     from lpld_core.training.settings import TrainSettings
     from lpld_core.training.student import RunFacts, TrainResult
 
 
 @click.command("train")
 @pool_argument
-@click.option("--images", type=FOLDER, required=True, help="The labelled image folder.")
+@click.option(
+    "--images", type=FOLDER, help="The labelled image folder; not needed if POOL carries its images."
+)
 @click.option("--val", type=FOLDER, help="Image folder to measure accuracy on.")
 @val_by_order_option
 @click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
-@click.option(
-    "--preset",
-    type=click.Choice(list(EXPERIMENT_PRESETS)),
-    default=DEFAULT_PRESET,
-    show_default=True,
-    help="Settings of a published experiment; the options below replace parts of it.",
-)
+@preset_option()
 @settings_options
+@click.option(
+    "--nproc",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that train together on this machine, each with a GPU or a share of the cores.",
+)
 @overwrite_option
 @json_option("text")
 def command(
     pool: str,
-    images: Path,
+    images: Path | None,
     val: Path | None,
     val_by_order: bool,
     out: Path | None,
     preset: str,
     threads: int | None,
+    nproc: int,
     overwrite: bool,
     as_json: bool,
     **given: Any,
@@ -61,6 +75,10 @@ def command(
     A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
     temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
 
+    Several processes (--nproc, or torchrun) share the rows of every step: --batch-size counts them all,
+    and a run may go on with another number of processes. BatchNorm sees a process's own rows unless
+    --sync-batchnorm is given.
+
     \b
     Examples:
       lpld-labels train pools/in1k_40x --images syn/in1k_ipc10 --val imagenet/val --device cuda
@@ -68,20 +86,33 @@ def command(
       lpld-labels train pools/plus --images syn/in1k --preset imagenet1k-plus --student mobilenet_v2
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
       lpld-labels train pools/in1k --images syn/in1k_ipc10 --policy epoch-by-epoch
+      lpld-labels train pools/in1k --images syn/in1k_ipc10 --nproc 8 --device cuda --sync-batchnorm
+      lpld-labels train pools/in1k --images syn/in1k_ipc10 -b 1024 --accumulate 8
+      torchrun --nproc-per-node 8 -m lpld_cli train pools/in1k --images syn/in1k_ipc10 --device cuda
+      lpld-labels train pools/in1k_40x_packed --val imagenet/val
     """
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
+    from lpld_core.training.ranks import joined_ranks, launched
     from lpld_labels.rewriting.outputs import require_apart
 
     check_device(given["device"])
     settings = _settings(preset, given)
     out = out or Path(f"{Path(pool.rstrip('/')).name}-student")
-    require_apart(out, pool, images, *([] if val is None else [val]))
-    try:
-        result = _train(pool, images, (val, val_by_order), out, settings, threads, overwrite=overwrite)
-    except KeyboardInterrupt:
-        click.echo(f"stopped: what is done is safe in {out}; run the same command again", err=True)
-        raise
+    require_apart(out, pool, *(given for given in (images, val) if given is not None))
+    if nproc > 1 and not launched():
+        start_ranks(nproc, out)
+        return
+    job = (pool, images, (val, val_by_order), out, settings, threads)
+    with joined_ranks(settings.device) as ranks, one_voice(ranks):
+        try:
+            result = _train(*job, overwrite=overwrite, ranks=ranks)
+        except KeyboardInterrupt:
+            if ranks.first:
+                click.echo(f"stopped: what is done is safe in {out}; run the same command again", err=True)
+            raise
+    if not ranks.first:
+        return
     if result.resumed_from == settings.epochs and not quiet():
         click.echo(f"{out}: finished before, nothing was left to do", err=True)
     _show(result, as_json)
@@ -97,31 +128,35 @@ def _settings(preset: str, given: dict[str, Any]) -> TrainSettings:
 
 def _train(
     pool: str,
-    images: Path,
+    images: Path | None,
     validation_folder: tuple[Path | None, bool],
     out: Path,
     settings: TrainSettings,
     threads: int | None,
     *,
     overwrite: bool,
+    ranks: Ranks,
 ) -> TrainResult:
     """Train; validation_folder: where it is, and whether its classes are told by their order."""
     import torch
 
     from lpld_core.training.evaluate import ValidationSet
+    from lpld_core.training.ranks import threads_of_a_rank
     from lpld_core.training.student import train_student
     from lpld_labels.pool.reader import PoolReader
 
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads_of_a_rank(threads))
     val, by_order = validation_folder
     with PoolReader(pool) as reader:
         augmentation = reader.header.augmentation
         size = (augmentation.output_height, augmentation.output_width)
         validation = None
         if val is not None:
-            look_over(val)
+            if ranks.first:
+                look_over(val)
             validation = ValidationSet(val, size=size, by_order=by_order)
-        with progress_bar("checking images") as checked, progress_bar("training steps") as progress:
+        show = progress_bar if ranks.first else no_progress
+        with show("checking images") as checked, show("training steps") as progress:
 
             def watch(facts: RunFacts) -> None:
                 progress.note(_doing(facts))
@@ -136,6 +171,7 @@ def _train(
                 watch=watch,
                 check_progress=checked,
                 overwrite=overwrite,
+                ranks=ranks,
             )
 
 

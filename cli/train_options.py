@@ -103,6 +103,16 @@ RUN_OPTIONS = (
     click.option("--evaluate-every", type=click.IntRange(1), help="In epochs [default: 10]."),
     click.option("--save-every", type=click.IntRange(1), help="In epochs [default: 1]."),
     machine_options,
+    click.option(
+        "--accumulate",
+        type=click.IntRange(1),
+        help="Compute a step in so many passes over parts of its rows, for large batches [default: 1].",
+    ),
+    click.option(
+        "--sync-batchnorm/--no-sync-batchnorm",
+        default=None,
+        help="BatchNorm over the rows of all processes, as one process would compute it.",
+    ),
     image_cache_option,
     click.option(
         "-j",

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @click.option(
     "--images",
     type=FOLDER,
-    help="The labelled image folder; with --teacher, label some batches again and compare.",
+    help="The labelled image folder; not needed if POOL carries its images. With --teacher, label some "
+    "batches again and compare.",
 )
 @teacher_options
 @click.option(
@@ -35,31 +36,43 @@ if TYPE_CHECKING:
     help="Largest difference of a label to allow [default: what the codec rounds away].",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Which batches are sampled.")
+@click.option(
+    "--strict", is_flag=True, help="For pools from strangers: report all that is not needed, too (see above)."
+)
 @machine_options
 @json_option("text")
 def command(pool: str, as_json: bool, **options: Any) -> None:
     """Check that a pool is whole and, given its images and teacher, that its labels are true.
 
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
-    digest of every batch. Names every damaged file. With --images and --teacher it then makes the
-    views of sampled batches again, runs the teacher on them and compares labels as they are stored
-    (logits, or probabilities); the first row that differs is named. Views have the pool's size. A pool
-    of several teachers wants all of them, in order. Exit code 0: all is well, 1: not.
+    digest of every batch; images that the pool carries are compared with their digests. Names every
+    damaged file. With --teacher, and --images unless the pool carries them, it then makes the views of
+    sampled batches again, runs the teacher on them and compares labels as they are stored (logits, or
+    probabilities); the first row that differs is named. Views have the pool's size. A pool of several
+    teachers wants all of them, in order. Exit code 0: all is well, 1: not.
+
+    A pool from a stranger is safe to check and to read without --strict. With it, verify also reports what
+    the format allows, no pool of ours has, and something else could hide in: files beside the pool's own
+    (but README.md), symbolic links, manifest fields that readers ignore, bytes of Parquet files that belong
+    to no column, resize code that is not known.
 
     \b
     Examples:
       lpld-labels verify pools/in1k_ipc10
+      lpld-labels verify pools/from_a_stranger --strict
       lpld-labels verify pools/in1k_ipc10 --json | jq '.problems[].file'
       lpld-labels verify pools/in1k_ipc10 --images syn/in1k_ipc10 --teacher resnet18 --batches 20
     """
     from lpld_labels.inspection.check import check_pool
 
-    if (options["images"] is None) != (not options["teachers"]):
-        raise click.UsageError("--images and --teacher go together")
+    if options["images"] is not None and not options["teachers"]:
+        raise click.UsageError("--images goes with --teacher")
     if options["size"] is not None and not options["teachers"]:
         raise click.UsageError("--size goes with --teacher")
+    if options["teachers"] and options["images"] is None:
+        _require_packed(pool)
     with progress_bar("checking bytes") as progress:
-        report = check_pool(pool, progress=progress)
+        report = check_pool(pool, strict=options["strict"], progress=progress)
     teacher = _with_teacher(pool, options) if report.whole and options["teachers"] else None
     good = report.whole and (teacher is None or teacher.agrees)
     if as_json:
@@ -107,6 +120,15 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
             amp=options["amp"],
             progress=progress,
         )
+
+
+def _require_packed(pool: str) -> None:
+    """Refuse, before anything is read, a pool whose images are not at hand."""
+    from lpld_labels.inspection.summary import summarise
+    from lpld_labels.replay.image_source import no_images
+
+    if not summarise(pool).bytes.components["packed"]:
+        raise no_images(pool)
 
 
 def _require_size(reader: PoolReader, side: int | None) -> None:

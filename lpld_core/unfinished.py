@@ -1,4 +1,4 @@
-"""Unfinished work: where it waits, and how often it is made safe.
+"""Unfinished work: where it waits.
 
 A job's unfinished work lies in a directory of its own, in or beside the output. One process at a time works
 there. Whatever way it ends, the same job goes on from what it finds, and the directory goes when the
@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.pool.locks import locked
 from lpld_labels.pool.storage import TEMPORARY, write_errors
+from lpld_labels.stores.locks import locked
 
-SAVE_SECONDS = 30.0
-"""Between two saves: with the time that a save and a step take, a kill costs less than a minute of work."""
 SUFFIX = ".unfinished"
 LOCK = "lock"
 
@@ -65,24 +62,18 @@ def sweep(directory: Path) -> None:
         path.unlink()
 
 
-class Pace:
-    """Says when it is time to save; starts when it is made."""
+def require_same_job(
+    found: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    *,
+    what: str,
+    where: Path,
+    otherwise: str = "delete this one",
+) -> None:
+    """Raise PoolConflictError naming the first setting in which work differs from what is asked.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
-
-    def due(self) -> bool:
-        """Whether enough time has passed since the last save."""
-        return self._clock() - self._last >= SAVE_SECONDS
-
-    def saved(self) -> None:
-        """Count from now on."""
-        self._last = self._clock()
-
-
-def require_same_job(found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, where: Path) -> None:
-    """Raise PoolConflictError naming the first setting in which work differs from what is asked."""
+    otherwise: what else one may do than to keep out of its way.
+    """
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise PoolConflictError(
@@ -90,7 +81,7 @@ def require_same_job(found: Mapping[str, Any], wanted: Mapping[str, Any], *, wha
                 where=where,
                 expected=brief(found.get(name)),
                 got=brief(wanted.get(name)),
-                hint="finish it with its own settings, choose another output, or delete this one",
+                hint=f"finish it with its own settings, choose another output, or {otherwise}",
             )
 
 

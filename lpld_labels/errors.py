@@ -9,6 +9,7 @@
     |   +-- ManifestError           the manifest is there and wrong
     +-- PoolCorruptError            a file is missing, truncated or its bytes changed
     +-- PoolWriteError              the file system refused (full, read-only, not ours)
+    +-- StoreError                  storage elsewhere cannot be reached or refuses (credentials, time-out)
     +-- PoolConflictError           two writers, or a writer and the pool, disagree
     |   +-- DuplicateBatchError     the same batch was written twice
     |   +-- StagingMismatchError    unfinished work of a different pool lies in the way
@@ -20,6 +21,7 @@
     |       +-- UnsafePickleError   one file of it asks for more than data; nothing of it was run
     +-- ComputationError            a computation cannot go on (values not finite, out of memory)
     +-- WorkerDiedError             a process that prepares batches was killed or does not answer
+    +-- ClusterError                the cluster that was to do the work is missing or has no room for it
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -95,6 +97,10 @@ class PoolWriteError(LabelPoolError):
     """The file system refused a write."""
 
 
+class StoreError(LabelPoolError):
+    """Storage elsewhere cannot be reached, does not answer in time, or refuses."""
+
+
 class PoolConflictError(LabelPoolError):
     """Two writers, or a writer and the pool, disagree."""
 
@@ -137,3 +143,7 @@ class ComputationError(LabelPoolError):
 
 class WorkerDiedError(LabelPoolError):
     """A process that prepares batches was killed or does not answer."""
+
+
+class ClusterError(LabelPoolError):
+    """The cluster that was to do the work is not there, or has no room for it."""

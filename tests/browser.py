@@ -1,7 +1,7 @@
 """Headless Chromium for tests, driven over its debugging pipe with the standard library alone.
 
 Install it with ``apt-get install chromium`` (Debian) or name one with LPLD_CHROMIUM. Tests that need it skip
-where there is none, and fail where LPLD_REQUIRE_BROWSER is set, as `.ci/run` does.
+where there is none, and fail where LPLD_REQUIRE is set, as in `.ci/run`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+
+from tests.conftest import REQUIRED
 
 FLAGS = (
     "--headless",
@@ -41,15 +43,15 @@ KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, "Enter": 13}
 
 
 def find_chromium() -> str:
-    """Return the browser's path; skip the test, or fail it where a browser is required."""
+    """Return the browser's path; skip the test (at import: the file), or fail where one is required."""
     wanted = os.environ.get("LPLD_CHROMIUM")
     found = shutil.which(wanted) if wanted else shutil.which("chromium") or shutil.which("chromium-browser")
     if found is not None:
         return found
     message = "no Chromium; install Debian's package 'chromium' or set LPLD_CHROMIUM"
-    if os.environ.get("LPLD_REQUIRE_BROWSER"):
+    if REQUIRED:
         pytest.fail(message)
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)
 
 
 class Browser:

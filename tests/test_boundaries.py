@@ -21,7 +21,7 @@ MAY_IMPORT = {
 LAYERS: dict[str, tuple[set[str], ...]] = {
     "lpld_labels": (
         {"version", "errors"},
-        {"format", "processes"},
+        {"format", "jobs", "stores"},
         {"codecs"},
         {"pool"},
         {"replay"},

@@ -24,6 +24,12 @@ def test_every_path_that_is_named_exists(project: Path, document: str) -> None:
     assert [path for path in sorted(named) if not (project / path).exists()] == []
 
 
+def test_the_comparison_names_tests_that_exist(project: Path) -> None:
+    named = named_paths((project / "docs/comparison.md").read_text())
+    assert len(named) == 9
+    assert [path for path in sorted(named) if not (project / path).is_file()] == []
+
+
 def test_every_section_names_its_files(project: Path) -> None:
     _, *sections = re.split(r"^## ", (project / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     assert [section.splitlines()[0] for section in sections] == [

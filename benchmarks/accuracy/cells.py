@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from lpld_core.images.view_settings import Mix
 from lpld_core.training.settings import SamplingPolicy
 
 
@@ -34,7 +35,7 @@ class Scale:
     large_ipc: int
     epochs: int
     batch_size: int
-    mix: str = "cutmix"
+    mix: Mix = "cutmix"
     student_rate: float = 0.001
     large_epochs: int | None = None
 
@@ -127,7 +128,7 @@ class Cell:
     teacher: str = "smoothed"
     iterations: int | None = None
     epochs: int | None = None
-    mix: str | None = None
+    mix: Mix | None = None
     temperature_schedule: str | None = None
     student_temperature: str | None = None
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,8 @@ from filelock import FileLock
 
 from benchmarks.accuracy.cells import Cell, Scale
 from benchmarks.accuracy.facts import teacher_facts
-from benchmarks.common.harness import SHARED_DATA, write_whole
+from benchmarks.common.harness import write_whole
+from benchmarks.common.image_data import unpack_data
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
 from lpld_core.recover.run import recover_images, stitch_images
@@ -38,14 +38,13 @@ from lpld_core.recover.settings import (
     RecoverSettings,
     fitting_group,
 )
-from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.replay.image_folder import scan_image_folder
 
 FILES = ImageFiles(format="png")
 """At 32 px JPEG would change what was recovered and save nothing."""
@@ -207,17 +206,10 @@ class Workshop:
         pool = self.root / "pools" / f"{images.name}{teacher}-{cell.labels}-{epochs}-{mix}"
         with self._made_once(pool / "pool.json") as missing:
             if missing:
-                size = (self.scale.size, self.scale.size)
                 teachers = [self.teacher(cell.teacher)]
                 teachers += [self.teacher("second")] if cell.labels == "ensemble" else []
-                job = LabelJob(
-                    images=images,
-                    pool=pool,
-                    augmentation=LabelRecipe(mix=mix).augmentation(size),
-                    epochs=epochs,
-                    batch_size=self.scale.batch_size,
-                )
-                build_pool(job, Ensemble(teachers), scan_image_folder(images))
+                settings = BuildSettings(mix=mix, epochs=epochs, batch_size=self.scale.batch_size)
+                build_pool(images, pool, settings, ensemble=Ensemble(teachers))
         return pool
 
     @contextmanager
@@ -238,6 +230,5 @@ def _write_data(dataset: str, folder: Path) -> None:
 
         write_digits(unfinished)
     else:
-        with tarfile.open(SHARED_DATA / f"{dataset}.tar.gz") as archive:
-            archive.extractall(unfinished, filter="data")
+        unpack_data(dataset, unfinished)
     unfinished.rename(folder)

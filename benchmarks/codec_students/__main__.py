@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,20 +23,21 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, parsed, write_json
+from benchmarks.common.harness import parsed, write_json
+from benchmarks.common.image_data import unpack_data
 from lpld_core.images.digits import write_digits
-from lpld_core.relabel.build import LabelJob, build_pool
+from lpld_core.images.view_settings import ViewSettings
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.settings import TrainSettings
 from lpld_core.training.student import train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
 from lpld_labels import PoolReader
 from lpld_labels.codecs import codec_named
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.replay.image_folder import scan_image_folder
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
 from lpld_labels.rewriting.encode_size import weigh
@@ -58,7 +58,7 @@ class Chain:
     epochs: int
     learning_rate: float
     crop_scale: tuple[float, float] = (0.4, 1.0)
-    flip: float | None = None
+    flip: bool = False
 
 
 CHAINS = (
@@ -81,7 +81,7 @@ CHAINS = (
         teacher_epochs=12,
         epochs=100,
         learning_rate=0.002,
-        flip=0.5,
+        flip=True,
     ),
 )
 
@@ -95,12 +95,20 @@ class Folders:
     validation: Path
 
 
-def run_chain(chain: Chain, root: Path, *, seeds: Sequence[int], teacher_images: int = 500) -> dict[str, Any]:
+def run_chain(
+    chain: Chain,
+    root: Path,
+    *,
+    seeds: Sequence[int],
+    data: Path | None = None,
+    teacher_images: int = 500,
+) -> dict[str, Any]:
     """Go from images to students and return what came out, pool by pool.
 
+    data: a directory with train/ and val/ instead of the chain's own images.
     teacher_images: how many of each class the teacher learns from, at most.
     """
-    folders = _folders(chain, root, teacher_images)
+    folders = _folders(chain, root, data, teacher_images)
     validation = ValidationSet(folders.validation, size=(chain.size, chain.size))
     teacher_top1 = _train_teacher(chain, root, folders, validation)
     plain = _label(chain, root, folders)
@@ -115,12 +123,14 @@ def run_chain(chain: Chain, root: Path, *, seeds: Sequence[int], teacher_images:
     }
 
 
-def _folders(chain: Chain, root: Path, teacher_images: int) -> Folders:
+def _folders(chain: Chain, root: Path, data: Path | None, teacher_images: int) -> Folders:
     if chain.name == "digits":
         made = write_digits(root / "images", per_class=chain.images_per_class)
         return Folders(teacher=made.teacher, labelled=made.distilled, validation=made.validation)
-    with tarfile.open(SHARED_DATA / f"{chain.name}.tar.gz") as archive:
-        archive.extractall(root / "images", filter="data")
+    if data is None:
+        unpack_data(chain.name, root / "images")
+    else:
+        shutil.copytree(data, root / "images")
     train, labelled = root / "images" / "train", root / "images" / "labelled"
     for folder in sorted(train.iterdir()):
         files = sorted(folder.iterdir())
@@ -135,7 +145,7 @@ def _folders(chain: Chain, root: Path, teacher_images: int) -> Folders:
 
 
 def _train_teacher(chain: Chain, root: Path, folders: Folders, validation: ValidationSet) -> float:
-    views = LabelRecipe(batch_size=64, crop_scale=chain.crop_scale, flip_probability=chain.flip)
+    views = ViewSettings(batch_size=64, crop_scale=chain.crop_scale, flip=chain.flip)
     recipe = TrainSettings(
         epochs=chain.teacher_epochs,
         learning_rate=0.002,
@@ -157,16 +167,16 @@ def _train_teacher(chain: Chain, root: Path, folders: Folders, validation: Valid
 
 def _label(chain: Chain, root: Path, folders: Folders) -> Path:
     teacher = load_teacher(chain.network, weights=root / "teacher.safetensors")
-    recipe = LabelRecipe(crop_scale=chain.crop_scale, flip_probability=chain.flip, mix="cutmix")
-    job = LabelJob(
-        images=folders.labelled,
-        pool=root / "f16",
-        augmentation=recipe.augmentation((chain.size, chain.size)),
+    settings = BuildSettings(
+        crop_scale=chain.crop_scale,
+        flip=chain.flip,
+        mix="cutmix",
         epochs=chain.epochs,
         batch_size=chain.batch_size,
     )
-    build_pool(job, Ensemble([teacher]), scan_image_folder(folders.labelled))
-    return job.pool
+    pool = root / "f16"
+    build_pool(folders.labelled, pool, settings, ensemble=Ensemble([teacher]))
+    return pool
 
 
 def _encoded(plain: Path, root: Path) -> dict[str, Path]:
@@ -241,6 +251,7 @@ def main() -> None:
         "--chain", choices=[chain.name for chain in CHAINS], action="append", help="only this"
     )
     parser.add_argument("--seeds", type=int, default=3, help="students per pool")
+    parser.add_argument("--data", type=Path, help="directory with train/ and val/ instead of tiny20")
     parser.add_argument("--quick", action="store_true", help="digits, two epochs and one seed; no result")
     arguments = parsed(parser)
     torch.set_num_threads(1)
@@ -252,7 +263,7 @@ def main() -> None:
     for chain in chains:
         with tempfile.TemporaryDirectory() as folder:
             seeds = range(1 if arguments.quick else arguments.seeds)
-            results.append(run_chain(chain, Path(folder), seeds=seeds))
+            results.append(run_chain(chain, Path(folder), seeds=seeds, data=arguments.data))
         _show(console, results[-1])
     if arguments.json:
         command = "python -m benchmarks.codec_students --json OUT" + " --quick" * arguments.quick

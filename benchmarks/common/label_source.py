@@ -1,5 +1,6 @@
 """Label batches of any class count and size, made of real ImageNet-1K logits.
 
+They come with the repository as a label pool (benchmarks/data); any other pool of logits will do.
 1,000 classes: the logits as they are. Fewer: the first columns. More: the same rows seen through a linear
 head of another size; a ResNet-18's logits are a linear map of 512 features whatever the class count, so
 the rows' 512 strongest directions are mapped to `classes` outputs of the same total variance.
@@ -8,16 +9,19 @@ the rows' 512 strongest directions are mapped to `classes` outputs of the same t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels import Augmentation, BatchKey, Box, ImageTable, LabelBatch, Mix
+from benchmarks.common.harness import PROJECT
+from lpld_labels import Augmentation, BatchKey, Box, ImageTable, LabelBatch, Mix, PoolReader
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import CutOut
 
+REAL_LABELS = PROJECT / "benchmarks" / "data" / "in1k_logits"
+"""What benchmarks take for labels unless another pool is named."""
 FEATURES = 512
 NOISE = 0.05
 """Standard deviation of what is added to logits that are used again, so that no two rows are equal."""
@@ -38,16 +42,18 @@ class LabelSource:
     boxes: npt.NDArray[np.int64]
 
     @staticmethod
-    def load(data: Path, *, classes: int = 1000, rows: int | None = None) -> LabelSource:
-        """Read the shared real logits and bring them to a class count. rows: how many at most."""
-        file = np.load(data / "real_logits_in1k.npz")
-        logits = file["logits"].reshape(-1, file["logits"].shape[-1])[:rows]
+    def load(labels: Path = REAL_LABELS, *, classes: int = 1000, rows: int | None = None) -> LabelSource:
+        """Read a CutMix pool of logits and bring them to a class count. rows: how many at most."""
+        batches = list(real_batches(labels))
+        mixes = [batch.mix for batch in batches if batch.mix is not None and batch.mix.box is not None]
+        with PoolReader(labels) as pool:
+            side = pool.header.augmentation.output_height
         return LabelSource(
-            logits=_with_classes(logits, classes),
-            crops=file["crop"].reshape(-1, 4)[: len(logits)],
-            flips=file["flip"].reshape(-1)[: len(logits)],
-            strengths=file["lam"].astype(np.float64),
-            boxes=file["box"].astype(np.int64),
+            logits=_with_classes(np.concatenate([batch.labels for batch in batches])[:rows], classes),
+            crops=(np.concatenate([batch.crops for batch in batches])[:rows] / side).astype(np.float32),
+            flips=np.concatenate([batch.flips for batch in batches])[:rows],
+            strengths=np.array([mix.strength for mix in mixes], np.float64),
+            boxes=np.array([mix.box for mix in mixes], np.int64),
         )
 
     @property
@@ -101,6 +107,32 @@ class LabelSource:
             partner=random.permutation(rows).astype(np.int32),
             strength=float(self.strengths[pick]),
             box=Box(*box),
+        )
+
+
+def real_batches(labels: Path = REAL_LABELS) -> Iterator[LabelBatch]:
+    """Yield the batches of a pool as they are, labels as float16."""
+    with PoolReader(labels) as pool:
+        yield from pool.iterate(dtype=np.float16)
+
+
+def repeated_batches(labels: Path, count: int, *, per_epoch: int) -> Iterator[LabelBatch]:
+    """Yield `count` batches: the pool's first, then again and again with noise, so that no two are equal."""
+    known = list(real_batches(labels))
+    images = 1 + max(int(batch.images.max()) for batch in known)
+    for number in range(count):
+        again, place = divmod(number, len(known))
+        batch = known[place]
+        logits = batch.labels
+        if again:
+            random = keyed_generator(number, 3)
+            noise = random.standard_normal(logits.shape, dtype=np.float32) * np.float32(NOISE)
+            logits = (logits + noise).astype(np.float16)
+        yield replace(
+            batch,
+            key=BatchKey(number // per_epoch, number % per_epoch),
+            images=(batch.images + again) % images,
+            labels=logits,
         )
 
 

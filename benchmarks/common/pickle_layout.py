@@ -16,8 +16,11 @@ import torch
 from lpld_labels import LabelBatch
 
 
-def save_pickle_batch(path: Path, batch: LabelBatch, *, side: int) -> int:
-    """Write one batch the way published programs do; return the file's bytes."""
+def save_pickle_batch(path: Path, batch: LabelBatch, *, side: int, safe: bool = False) -> int:
+    """Write one batch the way published programs do; return the file's bytes.
+
+    safe: the box as Python's integers, not NumPy's, which `torch.load(weights_only=True)` refuses.
+    """
     fractions = torch.from_numpy(batch.crops.astype(np.float32) / side)
     status = torch.from_numpy(batch.flips)
     if batch.cutout is not None:
@@ -25,7 +28,7 @@ def save_pickle_batch(path: Path, batch: LabelBatch, *, side: int) -> int:
         status = torch.from_numpy(np.concatenate(parts, axis=1))
     mixing: list[Any] = [None, None, None]
     if batch.mix is not None:
-        box = None if batch.mix.box is None else [np.int64(edge) for edge in batch.mix.box]
+        box = None if batch.mix.box is None else [edge if safe else np.int64(edge) for edge in batch.mix.box]
         mixing = [torch.from_numpy(batch.mix.partner.astype(np.int64)), batch.mix.strength, box]
     labels = torch.from_numpy(np.ascontiguousarray(batch.labels))
     torch.save([fractions, status, *mixing, labels], path)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rate_distortion --json OUT --png PLOT
 
-Labels are the shared ImageNet-1K logits and any pool given with --pool. A basis is fitted on one half of
+Labels are real ImageNet-1K logits and any pool given with --pool. A basis is fitted on one half of
 the batches and everything is measured on the other. Label payload, codec tables and container are listed
 apart, with totals for pools of 10 thousand, 1 million and 60 million rows: a basis is paid once per pool.
 With them go the speed of encoding and decoding on one thread, decoding against replaying the images it
@@ -12,7 +12,6 @@ belongs to, and what becomes of 10,450 classes.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.common.harness import SHARED_DATA, parsed, write_json
+from benchmarks.common.harness import parsed, write_json
+from benchmarks.common.label_source import REAL_LABELS
+from benchmarks.common.photos import add_images_option
 from benchmarks.rate_distortion.chart import draw_chart
 from benchmarks.rate_distortion.claims import check_claims
-from benchmarks.rate_distortion.measure import MILLION, RateDistortion, real_pool
+from benchmarks.rate_distortion.measure import MILLION, RateDistortion
 from benchmarks.rate_distortion.speed import decode_against_replay, many_classes
 from lpld_labels import PoolReader
 
@@ -35,15 +36,14 @@ def main() -> None:
     parser.add_argument("--png", type=Path, help="draw the chart here")
     parser.add_argument("--pool", type=Path, action="append", default=[], help="measure this pool too")
     parser.add_argument("--quick", action="store_true", help="few settings and runs; figures are rough")
+    add_images_option(parser)
     arguments = parsed(parser)
     console = Console(width=160)
-    with tempfile.TemporaryDirectory() as folder:
-        pools = [real_pool(SHARED_DATA, Path(folder) / "real logits")]
-        pools += [PoolReader(path) for path in arguments.pool]
-        curves = [RateDistortion.measure(pool, quick=arguments.quick) for pool in pools]
+    pools = [PoolReader(path) for path in (REAL_LABELS, *arguments.pool)]
+    curves = [RateDistortion.measure(pool, quick=arguments.quick) for pool in pools]
     for curve in curves:
         _show(console, curve)
-    replay = decode_against_replay(curves[0], SHARED_DATA, runs=3 if arguments.quick else 25)
+    replay = decode_against_replay(curves[0], arguments.images, runs=3 if arguments.quick else 25)
     many = many_classes(classes=2100 if arguments.quick else 10_450, rows=2304 if arguments.quick else 10_240)
     claims = check_claims(curves[0], replay, many)
     for claim in claims:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.common.label_source import LabelSource
-from lpld_labels import Augmentation, ImageTable, PoolHeader, PoolReader, PoolWriter
+from lpld_labels import PoolReader
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.bands import pack_bands
 from lpld_labels.codecs.evaluation import payload_bytes, rebatched, try_codec
@@ -233,29 +232,6 @@ class _Bench:
         header = self._pool.header
         trial = try_codec(codec, self._rest, batch_size=header.batch_size, label_kind=header.label_kind)
         return trial.payload_per_row, trial.fidelity
-
-
-def real_pool(data: Path, folder: Path) -> PoolReader:
-    """Write the shared real logits as a pool of their 42 batches."""
-    source = LabelSource.load(data)
-    side = 224
-    augmentation = Augmentation(output_height=side, output_width=side, resize="pil", mix="cutmix")
-    sizes = np.full(1000, side, np.int32)
-    images = ImageTable(
-        paths=[f"{number:04d}.jpg" for number in range(1000)],
-        classes=np.arange(1000, dtype=np.int32),
-        widths=sizes,
-        heights=sizes,
-        digests=[None] * 1000,
-    )
-    header = PoolHeader(classes=1000, batch_size=128, augmentation=augmentation)
-    with PoolWriter(folder, header=header, images=images) as writer:
-        count = source.rows // 128
-        writer.extend(
-            source.batches(count, rows=128, augmentation=augmentation, images=1000, per_epoch=count)
-        )
-        writer.commit()
-    return PoolReader(folder)
 
 
 def cpu_seconds(call: Callable[[], object], runs: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common.harness import interleaved, peak_memory_mb
+from benchmarks.common.photos import photo_folder
 from benchmarks.rate_distortion.measure import MILLION, RateDistortion
 from lpld_labels import Augmentation
 from lpld_labels.codecs.evaluation import try_codec
@@ -22,16 +24,17 @@ FEATURES = 512
 BATCH = 128
 
 
-def decode_against_replay(curve: RateDistortion, data: Path, *, runs: int) -> dict[str, Any]:
-    """Time decoding one klt batch (step 1) against replaying 128 images of 224 pixels, on one thread."""
+def decode_against_replay(curve: RateDistortion, images: Path | None, *, runs: int) -> dict[str, Any]:
+    """Time decoding one klt batch (step 1) against replaying 128 images of 224 pixels, on one thread.
+
+    images: photos to replay, those of packages if not given.
+    """
     import torch
 
     from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
     from lpld_labels.replay.image_folder import scan_image_folder
+    from lpld_labels.replay.image_source import FolderImages
 
-    folder = data / "reference_images" / "in1k"
-    table = scan_image_folder(folder)
-    store = ImageStore(folder, table)
     augmentation = Augmentation(
         output_height=224,
         output_width=224,
@@ -42,8 +45,12 @@ def decode_against_replay(curve: RateDistortion, data: Path, *, runs: int) -> di
         mix="cutmix",
         mix_alpha=1.0,
     )
-    views = draw_views(augmentation, table, seed=0, epoch=0, batch=0, batch_size=min(BATCH, len(table)))
-    store.fill()
+    with tempfile.TemporaryDirectory() as name:
+        folder = photo_folder(Path(name), side=224, count=BATCH, images=images)
+        table = scan_image_folder(folder)
+        store = ImageStore(FolderImages(folder, table))
+        store.fill()
+    views = draw_views(augmentation, table, seed=0, epoch=0, batch=0, batch_size=BATCH)
     codec, labels = curve.codec, curve.sample
     payload = codec.encode(labels).payload
 

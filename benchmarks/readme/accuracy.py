@@ -1,4 +1,4 @@
-"""The README's section on accuracy under pruning: the main table, verdicts on claims, all other tables."""
+"""The results' section on accuracy under pruning: the main table, verdicts on claims, all other tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
 def accuracy(results: Results) -> Iterable[str]:
     """Yield the main table with three seeds, the claims, and all other tables folded away."""
     main, rest = results["accuracy_main"], results["accuracy"]
-    yield "### Accuracy under pruning"
+    yield "## Accuracy under pruning"
     yield ""
     yield _setting(main)
     yield ""
@@ -32,7 +32,7 @@ def accuracy(results: Results) -> Iterable[str]:
     yield ""
     yield f"{results.source('accuracy_main')}"
     yield ""
-    yield "![Accuracy against label bytes](benchmarks/results/accuracy.png)"
+    yield "![Accuracy against label bytes](../benchmarks/results/accuracy.png)"
     yield ""
     yield "The paper's claims and ours at this scale (difference in points, positive speaks for the claim):"
     yield ""
@@ -47,7 +47,7 @@ def accuracy(results: Results) -> Iterable[str]:
     answered = {claim["claim"] for claim in main["claims"]}
     yield from claim_lines([claim for claim in rest["claims"] if claim["claim"] not in answered])
     yield ""
-    yield "<details><summary>All other tables, top-1 in %</summary>"
+    yield "<details markdown><summary>All other tables, top-1 in %</summary>"
     for group in GROUPS:
         yield ""
         yield from _group(rest, group)

@@ -1,4 +1,4 @@
-"""The README's section on accuracy at 100 classes, as far as its plan has come."""
+"""The results' section on accuracy at 100 classes, as far as its plan has come."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def accuracy100(results: Results) -> Iterable[str]:
     if NAME not in results or results[NAME]["decisions"]["iterations"] is None:
         return
     found = results[NAME]
-    yield "### Accuracy under pruning, 100 classes"
+    yield "## Accuracy under pruning, 100 classes"
     yield ""
     yield _setting(found)
     for group in FIRST:
         yield from _group(found, group)
     yield ""
-    yield f"![Accuracy against label bytes](benchmarks/results/{NAME}.png)"
+    yield f"![Accuracy against label bytes](../benchmarks/results/{NAME}.png)"
     yield ""
     yield "The paper's claims and ours (difference in points, positive speaks for the claim):"
     yield ""
     yield from claim_lines(found["claims"])
     yield ""
-    yield "<details><summary>All other tables, top-1 in %</summary>"
+    yield "<details markdown><summary>All other tables, top-1 in %</summary>"
     for group in HEADINGS:
         if group not in FIRST:
             yield from _group(found, group)

@@ -1,4 +1,4 @@
-"""What every section of the README's results is made from."""
+"""What every section of the results is made from."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class Results:
 
     def source(self, name: str) -> str:
         """Return the command that makes a document today, and where it is."""
-        (row,) = [row for row in claim_map() if f"{name}.json" in row.results]
-        return f"`{row.commands[0]}`, [{name}.json](benchmarks/results/{name}.json)"
+        return f"`{command(name)}`, [{name}.json](../benchmarks/results/{name}.json)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +49,12 @@ def claim_map(page: Path = MAP) -> list[MappedClaim]:
             names = re.findall(r"\]\(results/([^)]+)\)", results)
             found.append(MappedClaim(commands=tuple(commands), results=tuple(names)))
     return found
+
+
+def command(name: str) -> str:
+    """Return the command that makes a document of results."""
+    (row,) = [row for row in claim_map() if f"{name}.json" in row.results]
+    return row.commands[0]
 
 
 def table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""The README's sections on speed and on how cost grows."""
+"""The results' sections on speed and on how cost grows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.readme.parts import Results, table
 
 def speed(results: Results) -> Iterable[str]:
     """Speed of every part, as a ratio to a baseline of the same run."""
-    yield "### Speed"
+    yield "## Speed"
     yield ""
     yield "Medians on two cores without a GPU, each against a baseline in the same run."
     yield ""
@@ -91,7 +91,7 @@ def scaling(results: Results) -> Iterable[str]:
     """Cost against pool size."""
     rows = results["scaling"]["rows"]
     sizes = sorted({row["batches"] for row in rows})
-    yield "### Growth"
+    yield "## Growth"
     yield ""
     body = []
     for operation, per in (("write", "row"), ("prune", "row"), ("encode", "row"), ("open", ""), ("read", "")):
@@ -110,4 +110,4 @@ def scaling(results: Results) -> Iterable[str]:
         f"{results.source('scaling')}"
     )
     yield ""
-    yield "![Time per row and memory against pool size](benchmarks/results/scaling.png)"
+    yield "![Time per row and memory against pool size](../benchmarks/results/scaling.png)"

@@ -25,8 +25,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import PROJECT, SHARED_DATA, parsed, summarise, write_json
-from benchmarks.common.label_source import LabelSource, image_table
+from benchmarks.common.harness import PROJECT, parsed, summarise, write_json
+from benchmarks.common.label_source import REAL_LABELS, LabelSource, image_table
 from lpld_core.training.presets import preset_named
 from lpld_labels import PoolHeader, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
@@ -48,11 +48,11 @@ OPENINGS = 15
 WATCH_SECONDS = 0.005
 
 
-def write(data: Path, folder: Path, batches: int) -> dict[str, float]:
+def write(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     """Write the pool; making the labels is not counted."""
     augmentation = preset_named("imagenet1k").label.augmentation((224, 224))
     header = PoolHeader(classes=CLASSES, batch_size=ROWS, augmentation=augmentation)
-    source = LabelSource.load(data)
+    source = LabelSource.load(labels)
     made = source.batches(batches, rows=ROWS, augmentation=augmentation, images=IMAGES, per_epoch=PER_EPOCH)
     seconds = 0.0
     table = image_table(IMAGES, classes=CLASSES, side=224)
@@ -68,9 +68,9 @@ def write(data: Path, folder: Path, batches: int) -> dict[str, float]:
     return {"seconds": seconds, "rows": manifest.counts.rows, "bytes": pool_bytes(manifest), "grown": grown}
 
 
-def open_pool(data: Path, folder: Path, batches: int) -> dict[str, float]:
+def open_pool(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     """Open the pool again and again; return the median."""
-    del data
+    del labels
     seconds = []
     for _ in range(OPENINGS):
         start = time.perf_counter()
@@ -81,9 +81,9 @@ def open_pool(data: Path, folder: Path, batches: int) -> dict[str, float]:
     return {"seconds": summarise(seconds).median, "rows": batches * ROWS}
 
 
-def read(data: Path, folder: Path, batches: int) -> dict[str, float]:
+def read(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     """Read random batches; return the median time of one, with all shards open as in a training run."""
-    del data
+    del labels
     random = keyed_generator(0, batches)
     seconds = []
     with PoolReader(folder / "pool") as pool:
@@ -98,9 +98,9 @@ def read(data: Path, folder: Path, batches: int) -> dict[str, float]:
     return {"seconds": summarise(seconds).median, "rows": ROWS}
 
 
-def prune(data: Path, folder: Path, batches: int) -> dict[str, float]:
+def prune(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     """Prune at random, with the command's own settings; rows are those of the parent."""
-    del data
+    del labels
     with PoolReader(folder / "pool", view_cache_bytes=0, open_shards=2) as pool:
         start = time.perf_counter()
         manifest = prune_pool(pool, folder / "pruned", PruneSettings(ratio=PRUNE_RATIO))
@@ -108,9 +108,9 @@ def prune(data: Path, folder: Path, batches: int) -> dict[str, float]:
     return {"seconds": seconds, "rows": batches * ROWS, "bytes": pool_bytes(manifest)}
 
 
-def encode(data: Path, folder: Path, batches: int) -> dict[str, float]:
+def encode(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     """Encode as int8, which needs no fitting, with the command's own settings."""
-    del data
+    del labels
     with PoolReader(folder / "pool", view_cache_bytes=0, open_shards=2) as pool:
         start = time.perf_counter()
         result = encode_pool(pool, folder / "encoded", CodecRequest(name="int8"))
@@ -118,9 +118,9 @@ def encode(data: Path, folder: Path, batches: int) -> dict[str, float]:
     return {"seconds": seconds, "rows": batches * ROWS, "bytes": result.after}
 
 
-def idle(data: Path, folder: Path, batches: int) -> dict[str, float]:
+def idle(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     """Do nothing: what the interpreter and the libraries take."""
-    del data, folder
+    del labels, folder
     return {"seconds": 0.0, "rows": batches * ROWS}
 
 
@@ -163,20 +163,20 @@ class PrivatePeak:
                 return
 
 
-def measure(data: Path, *, base: int, steps: Sequence[int] = STEPS) -> list[dict[str, Any]]:
+def measure(labels: Path, *, base: int, steps: Sequence[int] = STEPS) -> list[dict[str, Any]]:
     """Run every operation at every size; return one row each."""
     found = []
     for step in steps:
         with tempfile.TemporaryDirectory() as name:
             for operation in OPERATIONS:
-                facts = _in_process(operation, data, Path(name), base * step)
+                facts = _in_process(operation, labels, Path(name), base * step)
                 found.append({"operation": operation, "size": step, "batches": base * step, **facts})
     return found
 
 
-def _in_process(operation: str, data: Path, folder: Path, batches: int) -> dict[str, Any]:
+def _in_process(operation: str, labels: Path, folder: Path, batches: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.scaling", "--operation", operation]
-    command += ["--batches", str(batches), "--folder", str(folder), "--data", str(data)]
+    command += ["--batches", str(batches), "--folder", str(folder), "--labels", str(labels)]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"{operation} failed: {ended.stderr}")
@@ -262,7 +262,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write results here")
     parser.add_argument("--png", type=Path, help="draw the chart here")
-    parser.add_argument("--data", type=Path, default=SHARED_DATA, help="folder with real_logits_in1k.npz")
+    parser.add_argument("--labels", type=Path, default=REAL_LABELS, help="pool of real logits")
     parser.add_argument("--quick", action="store_true", help="small pools, 1x and 10x only")
     parser.add_argument("--operation", choices=list(OPERATIONS), help=argparse.SUPPRESS)
     parser.add_argument("--batches", type=int, help=argparse.SUPPRESS)
@@ -270,13 +270,13 @@ def main() -> None:
     arguments = parsed(parser)
     if arguments.operation is not None:
         with PrivatePeak() as peak:
-            facts = OPERATIONS[arguments.operation](arguments.data, arguments.folder, arguments.batches)
+            facts = OPERATIONS[arguments.operation](arguments.labels, arguments.folder, arguments.batches)
         print(json.dumps({**facts, "peak_mb": round(peak.megabytes, 1)}))
         return
     rows = (
-        measure(arguments.data, base=QUICK_BASE, steps=STEPS[:2])
+        measure(arguments.labels, base=QUICK_BASE, steps=STEPS[:2])
         if arguments.quick
-        else measure(arguments.data, base=BASE)
+        else measure(arguments.labels, base=BASE)
     )
     results = {"rows": rows, "growth": growth(rows)}
     show(results)

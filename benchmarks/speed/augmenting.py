@@ -11,6 +11,7 @@ on one thread; before anything is timed, the results are compared.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,16 @@ from rich.console import Console
 from rich.table import Table
 from torchvision.transforms import functional
 
-from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, parsed, write_json
+from benchmarks.common.harness import Timing, interleaved, parsed, write_json
+from benchmarks.common.photos import add_images_option, photo_folder
 from lpld_labels import Augmentation, ViewBatch
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.image_source import FolderImages
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FOLDERS = {224: "reference_images/in1k", 64: "reference_images/tiny"}
+SIZES = (224, 64)
+PHOTOS = 96
 BASELINE = "PIL from decoded images"
 OURS = "replay"
 
@@ -77,7 +81,7 @@ def measure_apply_speed(folder: Path, *, size: int, runs: int, batch_size: int =
 
 def _ways(folder: Path, size: int, batch_size: int) -> tuple[dict[str, Callable[[], torch.Tensor]], int]:
     table = scan_image_folder(folder)
-    store = ImageStore(folder, table)
+    store = ImageStore(FolderImages(folder, table))
     store.fill()
     plan = Augmentation(
         output_height=size, output_width=size, resize="torch", crop_scale=(0.08, 1.0), flip_probability=0.5
@@ -130,12 +134,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Apply-augmentation speed against PIL per image.")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--quick", action="store_true", help="few runs; figures are rough")
+    add_images_option(parser)
     arguments = parsed(parser)
     runs, batch_size = (3, 12) if arguments.quick else (25, 60)
-    results = [
-        measure_apply_speed(SHARED_DATA / folder, size=size, runs=runs, batch_size=batch_size)
-        for size, folder in FOLDERS.items()
-    ]
+    results = []
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = photo_folder(Path(name), side=size, count=PHOTOS, images=arguments.images)
+            results.append(measure_apply_speed(folder, size=size, runs=runs, batch_size=batch_size))
     table = Table("image size", "way", "images/s per thread", "quartiles, ms per image", "times PIL decoded")
     for result in results:
         for way, timing in result.timings.items():

@@ -31,53 +31,37 @@ import zstandard
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, parsed, peak_memory_mb, summarise, write_json
+from benchmarks.common.harness import parsed, peak_memory_mb, summarise, write_json
+from benchmarks.common.label_source import REAL_LABELS, repeated_batches
+from benchmarks.common.photos import add_images_option, photo_folder
 from lpld_labels.foreign.importers import import_labels
 from lpld_labels.foreign.importers.batch_list import read_batch_list
+from lpld_labels.jobs.local import LocalEngine
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import scan_image_folder
 
 ROWS = 128
 CLASSES = 1000
+SIDE = 224
 LABEL_BYTES = ROWS * CLASSES * 2
 
 
-def copy_images(folder: Path, photos: Path, count: int) -> None:
-    """Make an image folder of `count` images, ten to a class, from some real photos."""
-    sources = [path.read_bytes() for path in sorted(photos.rglob("*.jpg"))]
-    for number in range(count):
-        target = folder / f"new{number // 10:03d}" / f"class{number // 10:03d}_id{number % 10:03d}.jpg"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(sources[number % len(sources)])
-
-
-def write_folder(folder: Path, data: Path, *, batches: int, images: int) -> None:
+def write_folder(folder: Path, labels: Path, *, batches: int, images: int) -> None:
     """Write an LPLD folder of whole batches; an epoch has as many as fit the images."""
-    import torch
+    from benchmarks.common.pickle_layout import save_pickle_batch
 
-    source = np.load(data / "real_logits_in1k.npz")
-    rng = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     per_epoch = images // ROWS
     ids: dict[str, list[int]] = {}
     order = np.empty(0, np.int64)
-    for number in range(batches):
-        epoch, batch = divmod(number, per_epoch)
-        if batch == 0:
-            order = rng.permutation(images)
-            (folder / f"epoch_{epoch}").mkdir(parents=True)
-        pick = number % len(source["logits"])
-        logits = (source["logits"][pick] + rng.normal(0, 0.05, (ROWS, CLASSES))).astype(np.float16)
-        pixels = np.rint(source["crop"][pick] * 224)
-        content = [
-            torch.from_numpy((pixels / 224).astype(np.float32)),
-            torch.from_numpy(source["flip"][pick]),
-            torch.from_numpy(source["mix_slot"][pick].astype(np.int64)),
-            float(source["lam"][pick]),
-            [np.int64(side) for side in source["box"][pick]],
-            torch.from_numpy(logits),
-        ]
-        torch.save(content, folder / f"epoch_{epoch}" / f"batch_{batch}.tar")
-        ids.setdefault(str(epoch), []).extend(order[batch * ROWS : (batch + 1) * ROWS].tolist())
+    for batch in repeated_batches(labels, batches, per_epoch=per_epoch):
+        if batch.key.batch == 0:
+            order = random.permutation(images)
+            (folder / f"epoch_{batch.key.epoch}").mkdir(parents=True)
+        file = folder / f"epoch_{batch.key.epoch}" / f"batch_{batch.key.batch}.tar"
+        save_pickle_batch(file, batch, side=SIDE)
+        first = batch.key.batch * ROWS
+        ids.setdefault(str(batch.key.epoch), []).extend(order[first : first + ROWS].tolist())
     (folder / "sampler_indices_epoch.json").write_text(json.dumps(ids))
 
 
@@ -99,7 +83,7 @@ def import_once(source: Path, pool: Path, images: Path, jobs: int) -> dict[str, 
     start, before = time.perf_counter(), _work()
     table = scan_image_folder(images, decode=False)
     scanned, middle = time.perf_counter(), _work()
-    report = import_labels(source, pool, images=table, jobs=jobs)
+    report = import_labels(source, pool, images=table, engine=LocalEngine(jobs))
     return {
         "batches": report.batches,
         "scan_s": scanned - start,
@@ -174,12 +158,20 @@ def check(source: Path, pool: Path, batches: int) -> None:
                 raise RuntimeError(f"labels of {key} came back different")
 
 
-def measure(work: Path, data: Path, *, batches: int, images: int, runs: int, times: int) -> dict[str, Any]:
+def measure(
+    work: Path,
+    labels: Path,
+    *,
+    batches: int,
+    images: int,
+    runs: int,
+    times: int,
+    photos_from: Path | None = None,
+) -> dict[str, Any]:
     """Return all results."""
-    source, photos = work / "labels", work / "images"
-    photos.mkdir()
-    copy_images(photos, data / "reference_images" / "in1k", images)
-    write_folder(source, data, batches=batches, images=images)
+    source = work / "labels"
+    photos = photo_folder(work / "images", side=SIDE, count=images, images=photos_from)
+    write_folder(source, labels, batches=batches, images=images)
     found: dict[str, list[dict[str, Any]]] = {"1": [], "2": [], "load": [], "bare": []}
     for run in range(runs):
         for jobs in ("1", "2"):
@@ -278,7 +270,8 @@ def main() -> None:
     """Parse, measure, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--data", type=Path, default=SHARED_DATA)
+    parser.add_argument("--labels", type=Path, default=REAL_LABELS, help="pool of real logits")
+    add_images_option(parser)
     parser.add_argument("--quick", action="store_true", help="a few batches, one run")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     arguments = parsed(parser)
@@ -297,7 +290,7 @@ def main() -> None:
     if not arguments.quick:
         size = {"batches": 585, "images": 10_000, "runs": 7, "times": 4}
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(Path(folder), arguments.data, **size)
+        results = measure(Path(folder), arguments.labels, **size, photos_from=arguments.images)
     show(results)
     if arguments.json:
         command = "python -m benchmarks.speed.importing" + (" --quick" if arguments.quick else "")

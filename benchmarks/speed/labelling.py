@@ -26,18 +26,21 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, Timing, parsed, summarise, write_json
-from benchmarks.speed.augmenting import FOLDERS, measure_apply_speed
-from lpld_core.relabel.build import LabelJob, build_pool
+from benchmarks.common.harness import Timing, parsed, summarise, write_json
+from benchmarks.common.photos import add_images_option, photo_folder
+from benchmarks.speed.augmenting import PHOTOS, measure_apply_speed
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.verify_teacher import verify_with_teacher
-from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.training.presets import preset_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.image_source import FolderImages
 
-PHOTOS = SHARED_DATA / "reference_images" / "in1k"
 MEMORY_TEACHER = "small-resnet10:width=8,stem_stride=2"
 
 
@@ -105,8 +108,8 @@ def measure_labelling(folder: Path, settings: Settings) -> Labelling:
         numbers = iter(range(10**6))
 
         def build() -> None:
-            job = _job(folder, Path(directory) / f"pool{next(numbers)}", settings)
-            build_pool(job, ensemble, table)
+            pool = Path(directory) / f"pool{next(numbers)}"
+            build_pool(folder, pool, _build_settings(settings), ensemble=ensemble, table=table)
 
         teacher()
         build()
@@ -140,31 +143,25 @@ def _ensemble(name: str, size: int) -> Ensemble:
     return load_ensemble([choice], classes=1000)
 
 
-def _job(folder: Path, pool: Path, settings: Settings, *, epochs: int | None = None) -> LabelJob:
-    recipe = preset_named("imagenet1k").label
-    return LabelJob(
-        images=folder,
-        pool=pool,
-        augmentation=recipe.augmentation((settings.size, settings.size)),
-        epochs=epochs or settings.epochs,
-        batch_size=settings.batch_size,
-    )
+def _build_settings(settings: Settings) -> BuildSettings:
+    return replace(preset_named("imagenet1k").label, epochs=settings.epochs, batch_size=settings.batch_size)
 
 
 def _ready_batches(
     folder: Path, table: ImageTable, ensemble: Ensemble, settings: Settings
 ) -> list[torch.Tensor]:
     """Return every batch of a build as the teacher takes it: float32 [B, 3, H, W], normalised."""
-    store = ImageStore(folder, table)
-    job = _job(folder, folder, settings)
+    store = ImageStore(FolderImages(folder, table))
+    asked = _build_settings(settings)
+    augmentation = asked.augmentation(ensemble.input_size)
     teacher = ensemble.teachers[0]
     batches = []
-    for epoch in range(job.epochs):
-        for batch in range(-(-len(table) // job.batch_size)):
+    for epoch in range(asked.epochs):
+        for batch in range(-(-len(table) // asked.batch_size)):
             views = draw_views(
-                job.augmentation, table, seed=0, epoch=epoch, batch=batch, batch_size=job.batch_size
+                augmentation, table, seed=0, epoch=epoch, batch=batch, batch_size=asked.batch_size
             )
-            pixels = apply_views(views, store, job.augmentation)
+            pixels = apply_views(views, store, augmentation)
             batches.append(normalise(pixels, teacher.mean, teacher.std))
     return batches
 
@@ -215,9 +212,9 @@ def measure_memory(folder: Path, settings: Settings) -> MemoryUse:
     small = Settings(teacher=MEMORY_TEACHER, size=64, batch_size=settings.batch_size)
     ensemble = _ensemble(small.teacher, small.size)
     with tempfile.TemporaryDirectory() as directory:
-        job = _job(folder, Path(directory) / "pool", small, epochs=settings.memory_epochs)
         # Labels wait in memory to be sealed together; sealing often keeps them out of the picture.
-        build_pool(replace(job, seal_seconds=2.0), ensemble, table, progress=watch)
+        often = replace(_build_settings(small), epochs=settings.memory_epochs, seal_seconds=2.0)
+        build_pool(folder, Path(directory) / "pool", often, ensemble=ensemble, table=table, progress=watch)
     return MemoryUse(megabytes=use)
 
 
@@ -230,15 +227,18 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, help="torch threads [default: all cores]")
     parser.add_argument("--rounds", type=int, help="turns each side takes")
+    add_images_option(parser)
     arguments = parsed(parser)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     settings = QUICK if arguments.quick else Settings()
     if arguments.rounds:
         settings = replace(settings, rounds=arguments.rounds)
-    labelling = measure_labelling(PHOTOS, settings)
-    memory = measure_memory(PHOTOS, settings)
-    applied = measure_apply_speed(SHARED_DATA / FOLDERS[224], size=224, runs=settings.apply_runs)
+    with tempfile.TemporaryDirectory() as name:
+        folder = photo_folder(Path(name), side=224, count=PHOTOS, images=arguments.images)
+        labelling = measure_labelling(folder, settings)
+        memory = measure_memory(folder, settings)
+        applied = measure_apply_speed(folder, size=224, runs=settings.apply_runs)
     _show(settings, labelling, memory, applied.speed_up)
     if arguments.json:
         results = {

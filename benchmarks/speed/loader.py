@@ -3,7 +3,7 @@
     python -m benchmarks.speed.loader --json benchmarks/results/loader_throughput.json
 
 End to end: JPEG folder and pool on disk to normalised, mixed float32 batches with float32 labels, at 224 px
-(ImageNet photos) and 64 px (Tiny-ImageNet), with 0 and 2 workers, against a baseline in the same run that
+and 64 px, with 0 and 2 workers, against a baseline in the same run that
 loads the same label batches as relabelling programs do today (reference_loader.py). The pool's decoded
 images are cached, as they are in any training run; the first epoch, which fills the cache, is given too.
 
@@ -14,7 +14,6 @@ batches (label_peers.py). Needs `pip install "lpld-labels[peers]"` for the compa
 from __future__ import annotations
 
 import argparse
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, Timing, interleaved, parsed, write_json
+from benchmarks.common.harness import Timing, interleaved, parsed, write_json
+from benchmarks.common.label_source import REAL_LABELS, real_batches
+from benchmarks.common.photos import add_images_option, photo_folder
 from benchmarks.speed.label_peers import Read, installed_peers
 from benchmarks.speed.reference_loader import (
     ReferenceDataset,
@@ -63,41 +64,23 @@ class Scale:
     label_batches: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is measured on: a pool of real logits, and a folder of photos if not those of packages."""
+
+    labels: Path = REAL_LABELS
+    images: Path | None = None
+
+
 FULL = Scale(batch=128, images=768, epochs=7, runs=5, reads=60, label_batches=168)
 QUICK = Scale(batch=8, images=16, epochs=1, runs=1, reads=4, label_batches=6)
 
 
-def photos_224(data: Path, folder: Path, count: int) -> Path:
-    """Copy the ImageNet photos (224 px JPEGs) under new names until there are `count`."""
-    photos = sorted((data / "reference_images" / "in1k").rglob("*.jpg"))
-    for number in range(count):
-        source = photos[number % len(photos)]
-        target = folder / source.parent.name / f"{number:05d}.jpg"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read_bytes())
-    return folder
-
-
-def photos_64(data: Path, folder: Path, count: int) -> Path:
-    """Unpack the first `count` Tiny-ImageNet photos (64 px JPEGs)."""
-    written = 0
-    with tarfile.open(data / "tiny20.tar.gz") as archive:
-        for member in archive:
-            source = archive.extractfile(member) if member.name.startswith("train/") else None
-            if source is None or written == count:
-                continue
-            target = folder / Path(member.name).parent.name / Path(member.name).name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read())
-            written += 1
-    return folder
-
-
 def build_pool(
-    data: Path, path: Path, images: Path, size: int, scale: Scale, form: str = "f16"
+    source: Source, path: Path, images: Path, size: int, scale: Scale, form: str = "f16"
 ) -> PoolReader:
     """Write a CutMix pool over the photos with real logits, repeated with noise where they run out."""
-    logits = np.load(data / "real_logits_in1k.npz")["logits"]
+    logits = np.stack([batch.labels for batch in real_batches(source.labels)])
     rng = np.random.default_rng(0)
     table = scan_image_folder(images)
     augmentation = Augmentation(
@@ -164,12 +147,12 @@ def same_batches(ours: PoolLoader, theirs: Iterator[tuple[torch.Tensor, torch.Te
     return {"mean_grey_levels": round(mean, 4), "largest_grey_levels": round(worst, 2)}
 
 
-def end_to_end(data: Path, folder: Path, scale: Scale, workers: tuple[int, ...]) -> dict[str, Any]:
+def end_to_end(source: Source, folder: Path, scale: Scale, workers: tuple[int, ...]) -> dict[str, Any]:
     """Measure images per second at both sizes and all numbers of workers."""
     results: dict[str, Any] = {}
-    for size, photos in ((224, photos_224), (64, photos_64)):
-        images = photos(data, folder / f"images{size}", scale.images)
-        pool = build_pool(data, folder / f"pool{size}", images, size, scale)
+    for size in (224, 64):
+        images = photo_folder(folder / f"images{size}", side=size, count=scale.images, images=source.images)
+        pool = build_pool(source, folder / f"pool{size}", images, size, scale)
         write_reference_folder(pool, folder / f"reference{size}")
         dataset = ReferenceDataset(pool, images, folder / f"reference{size}", MEAN, STD)
         length = PASSES * batches_per_epoch(len(pool.images), scale.batch)
@@ -210,12 +193,13 @@ def rates(timing: Timing, count: int) -> dict[str, float]:
 # Random label batches
 
 
-def random_labels(data: Path, folder: Path, scale: Scale) -> dict[str, Any]:
+def random_labels(source: Source, folder: Path, scale: Scale) -> dict[str, Any]:
     """Measure label batches per second at random for every container that is installed."""
-    photos = photos_224(data, folder / "images", scale.batch)
+    photos = photo_folder(folder / "images", side=224, count=scale.batch, images=source.images)
     smaller = Scale(**{**vars(scale), "images": scale.batch, "epochs": scale.label_batches})
     pools = {
-        form: build_pool(data, folder / form.replace(":", "-"), photos, 224, smaller, form) for form in FORMS
+        form: build_pool(source, folder / form.replace(":", "-"), photos, 224, smaller, form)
+        for form in FORMS
     }
     batches = list(pools["f16"])
     reads: dict[str, Read] = {
@@ -276,13 +260,13 @@ def report(results: dict[str, Any]) -> None:
     console.print(table)
 
 
-def run(data: Path, scale: Scale, workers: tuple[int, ...] = (0, 2)) -> dict[str, Any]:
+def run(source: Source, scale: Scale, workers: tuple[int, ...] = (0, 2)) -> dict[str, Any]:
     """Measure everything in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         return {
             "scale": vars(scale),
-            "end_to_end": end_to_end(data, Path(folder) / "images", scale, workers),
-            "random_labels": random_labels(data, Path(folder) / "labels", scale),
+            "end_to_end": end_to_end(source, Path(folder) / "images", scale, workers),
+            "random_labels": random_labels(source, Path(folder) / "labels", scale),
         }
 
 
@@ -291,9 +275,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
-    parser.add_argument("--data", type=Path, default=SHARED_DATA, help="directory with logits and photos")
+    parser.add_argument("--labels", type=Path, default=REAL_LABELS, help="pool of real logits")
+    add_images_option(parser)
     options = parsed(parser)
-    results = run(options.data, QUICK if options.quick else FULL)
+    results = run(Source(labels=options.labels, images=options.images), QUICK if options.quick else FULL)
     report(results)
     if options.json:
         write_json(

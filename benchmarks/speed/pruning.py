@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.pruning --gb 6 --json benchmarks/results/prune_speed.json
 
-The pool is made of the real logits of the shared data, repeated with noise so that no two batches are equal.
+The pool is made of real ImageNet-1K logits, repeated with noise so that no two batches are equal.
 Pruning runs in a process of its own, whose peak memory is that of the pruning. `--pool` keeps the large pool
 for another run. The result is checked: the right number of batches, each with its parent's digest.
 """
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common.harness import SHARED_DATA, parsed, write_json
+from benchmarks.common.harness import parsed, write_json
+from benchmarks.common.label_source import REAL_LABELS, real_batches
 from lpld_labels import Augmentation, ImageTable, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
 from lpld_labels.replay import batches_per_epoch, draw_views
 
@@ -31,9 +32,9 @@ NOISE = 24
 """How many noisy copies of the real batches are made before they come again, labels shifted by a class."""
 
 
-def write_large_pool(data: Path, path: Path, gigabytes: float) -> PoolReader:
+def write_large_pool(labels: Path, path: Path, gigabytes: float) -> PoolReader:
     """Write a pool of about so many GB of label bytes over a table of 224 px images."""
-    logits = np.load(data / "real_logits_in1k.npz")["logits"]
+    logits = np.stack([batch.labels for batch in real_batches(labels)])
     rng = np.random.default_rng(0)
     side = np.full(IMAGES, 224, np.int32)
     table = ImageTable(
@@ -64,10 +65,10 @@ def write_large_pool(data: Path, path: Path, gigabytes: float) -> PoolReader:
         while size < gigabytes * 1e9:
             epoch, batch = divmod(number, per_epoch)
             views = draw_views(augmentation, table, seed=0, epoch=epoch, batch=batch, batch_size=BATCH)
-            labels = np.roll(
+            moved = np.roll(
                 logits[number % len(logits)] + noise[number % NOISE], number // len(logits), axis=1
             )
-            writer.append(LabelBatch(**vars(views), labels=labels[: views.rows]))
+            writer.append(LabelBatch(**vars(views), labels=moved[: views.rows]))
             # Compact fp16 stores a value in about 1.7 bytes.
             size += int(views.rows * 1000 * 1.7)
             number += 1
@@ -138,10 +139,10 @@ def first_batch_seconds(pool: PoolReader, workers: int) -> float:
     return round(seconds, 3)
 
 
-def run(data: Path, pool_path: Path, work: Path, gigabytes: float) -> dict[str, Any]:
+def run(labels: Path, pool_path: Path, work: Path, gigabytes: float) -> dict[str, Any]:
     """Make the large pool where it is missing, prune it and load from it."""
     if not (pool_path / "pool.json").exists():
-        pool = write_large_pool(data, pool_path, gigabytes)
+        pool = write_large_pool(labels, pool_path, gigabytes)
     else:
         pool = PoolReader(pool_path)
     ratio = 40 if len(pool) > 200 else 4
@@ -166,12 +167,12 @@ def main() -> None:
     parser.add_argument("--pool", type=Path, help="where the large pool is or shall be kept")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
-    parser.add_argument("--data", type=Path, default=SHARED_DATA, help="directory with the real logits")
+    parser.add_argument("--labels", type=Path, default=REAL_LABELS, help="pool of real logits")
     options = parsed(parser)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         gigabytes = 0.005 if options.quick else options.gb
-        results = run(options.data, options.pool or work / "pool", work, gigabytes)
+        results = run(options.labels, options.pool or work / "pool", work, gigabytes)
     Console().print_json(data=results)
     if options.json:
         write_json(

@@ -4,8 +4,8 @@
 
 Measures, warm cache: random and sequential read of a batch (labels as fp16 array plus metadata), write,
 files and bytes on disk, for every form of the pool; opening a pool of 20,000 batches; peak memory of
-writing ten times as many batches. Labels are the real logits of the shared data, repeated with noise so
-that no two batches are equal.
+writing ten times as many batches. Labels are real ImageNet-1K logits, repeated with noise so that no
+two batches are equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.harness import (
-    SHARED_DATA,
     Timing,
     interleaved,
     parsed,
@@ -34,13 +33,12 @@ from benchmarks.common.harness import (
     summarise,
     write_json,
 )
+from benchmarks.common.label_source import REAL_LABELS, repeated_batches
 from lpld_labels import (
     Augmentation,
     BatchKey,
-    Box,
     ImageTable,
     LabelBatch,
-    Mix,
     PoolHeader,
     PoolReader,
     PoolWriter,
@@ -51,30 +49,7 @@ CODECS = ("f16", "f16:plain", "int8")
 NATIVE = "int8 as float32"
 """int8 decodes to float32; the benchmark reads it as float16 like the others, and once as it is."""
 BATCHES_PER_EPOCH = 50
-
-
-def real_batches(data: Path, count: int) -> Iterator[LabelBatch]:
-    """Yield `count` batches: the real ones first, then the same with noise on logits and images."""
-    source = np.load(data / "real_logits_in1k.npz")
-    rng = np.random.default_rng(0)
-    total = len(source["logits"])
-    for number in range(count):
-        pick = number % total
-        logits = source["logits"][pick]
-        if number >= total:
-            logits = (logits + rng.normal(0, 0.05, logits.shape)).astype(np.float16)
-        yield LabelBatch(
-            key=BatchKey(number // BATCHES_PER_EPOCH, number % BATCHES_PER_EPOCH),
-            images=(source["image"][pick] + number // total) % 1000,
-            crops=np.rint(source["crop"][pick] * 224).astype(np.int32),
-            flips=source["flip"][pick],
-            mix=Mix(
-                partner=source["mix_slot"][pick],
-                strength=float(source["lam"][pick]),
-                box=Box(*source["box"][pick].tolist()),
-            ),
-            labels=logits,
-        )
+SIDE = 224
 
 
 def image_table(count: int, size: int) -> ImageTable:
@@ -92,37 +67,21 @@ def image_table(count: int, size: int) -> ImageTable:
 
 def pool_writer(path: Path, codec: str) -> PoolWriter:
     """Return a writer for ImageNet-1K batches of 128."""
-    augmentation = Augmentation(output_height=224, output_width=224, resize="pil", mix="cutmix")
+    augmentation = Augmentation(output_height=SIDE, output_width=SIDE, resize="pil", mix="cutmix")
     header = PoolHeader(classes=1000, batch_size=128, augmentation=augmentation)
-    return PoolWriter(path, header=header, images=image_table(1000, 224), codec=codec_named(codec))
-
-
-def save_pickle(path: Path, batch: LabelBatch) -> None:
-    """Write one batch the way relabelling programs do today."""
-    # Imported where it is used: the memory probe must not carry a gigabyte of torch.
-    import torch
-
-    if batch.mix is None or batch.mix.box is None:
-        raise ValueError("this layout is for CutMix batches")
-    fractions = torch.from_numpy(batch.crops.astype(np.float32) / 224)
-    parts = [
-        fractions,
-        torch.from_numpy(batch.flips),
-        torch.from_numpy(batch.mix.partner.astype(np.int64)),
-        batch.mix.strength,
-        list(batch.mix.box),
-        torch.from_numpy(np.ascontiguousarray(batch.labels)),
-    ]
-    torch.save(parts, path)
+    return PoolWriter(path, header=header, images=image_table(1000, SIDE), codec=codec_named(codec))
 
 
 def write_all(folder: Path, batches: list[LabelBatch]) -> dict[str, float]:
     """Write every layout; return seconds per batch."""
+    # Imported where it is used: the memory probe must not carry a gigabyte of torch.
+    from benchmarks.common.pickle_layout import save_pickle_batch
+
     seconds = {}
     (folder / "pickle").mkdir()
     start = time.perf_counter()
     for number, batch in enumerate(batches):
-        save_pickle(folder / "pickle" / f"batch_{number}.tar", batch)
+        save_pickle_batch(folder / "pickle" / f"batch_{number}.tar", batch, side=SIDE, safe=True)
     seconds["pickle"] = (time.perf_counter() - start) / len(batches)
     for codec in CODECS:
         start = time.perf_counter()
@@ -225,23 +184,23 @@ def open_time(folder: Path, batches: int) -> Timing:
     return summarise(seconds)
 
 
-def memory_probe(data: Path, count: int) -> None:
+def memory_probe(labels: Path, count: int) -> None:
     """Write `count` batches and print the peak memory in MB (run in a process of its own)."""
     with tempfile.TemporaryDirectory() as name, pool_writer(Path(name) / "pool", "f16") as writer:
-        for batch in real_batches(data, count):
+        for batch in repeated_batches(labels, count, per_epoch=BATCHES_PER_EPOCH):
             writer.append(batch)
         writer.commit()
     print(peak_memory_mb())
 
 
-def peak_of(data: Path, count: int) -> float:
+def peak_of(labels: Path, count: int) -> float:
     """Return the peak memory in MB of a process that writes `count` batches."""
     command = [
         sys.executable,
         "-m",
         "benchmarks.speed.read_write",
-        "--data",
-        str(data),
+        "--labels",
+        str(labels),
         "--memory-probe",
         str(count),
     ]
@@ -249,9 +208,9 @@ def peak_of(data: Path, count: int) -> float:
     return float(ended.stdout)
 
 
-def measure(data: Path, *, batches: int, reads: int, many: int, probe: int) -> dict[str, Any]:
+def measure(labels: Path, *, batches: int, reads: int, many: int, probe: int) -> dict[str, Any]:
     """Run everything and return the results."""
-    source = list(real_batches(data, batches))
+    source = list(repeated_batches(labels, batches, per_epoch=BATCHES_PER_EPOCH))
     rng = np.random.default_rng(2)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -280,7 +239,7 @@ def measure(data: Path, *, batches: int, reads: int, many: int, probe: int) -> d
             layouts[layout]["sequential_read_s"] = round(in_order[layout], 6)
             layouts[layout]["sequential_read_ratio"] = round(in_order[layout] / in_order["pickle"], 3)
         opening = open_time(folder, many)
-    small, large = peak_of(data, probe), peak_of(data, 10 * probe)
+    small, large = peak_of(labels, probe), peak_of(labels, 10 * probe)
     return {
         "batches": batches,
         "layouts": layouts,
@@ -317,19 +276,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write results here")
-    parser.add_argument("--data", type=Path, default=SHARED_DATA, help="folder with real_logits_in1k.npz")
+    parser.add_argument("--labels", type=Path, default=REAL_LABELS, help="pool of real logits")
     parser.add_argument("--quick", action="store_true", help="a few batches only")
     parser.add_argument("--memory-probe", type=int, help=argparse.SUPPRESS)
     arguments = parsed(parser)
     if arguments.memory_probe is not None:
-        memory_probe(arguments.data, arguments.memory_probe)
+        memory_probe(arguments.labels, arguments.memory_probe)
         return
     size = (
         {"batches": 20, "reads": 20, "many": 500, "probe": 5}
         if arguments.quick
         else {"batches": 400, "reads": 500, "many": 20_000, "probe": 400}
     )
-    results = measure(arguments.data, **size)
+    results = measure(arguments.labels, **size)
     show(results)
     if arguments.json is not None:
         command = "python -m benchmarks.speed.read_write --json benchmarks/results/read_write.json"

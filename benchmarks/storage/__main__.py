@@ -20,7 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import SHARED_DATA, parsed, write_json
+from benchmarks.common.harness import parsed, write_json
+from benchmarks.common.label_source import REAL_LABELS
 from benchmarks.storage.chart import draw
 from benchmarks.storage.components import component_table, statistics_table
 from benchmarks.storage.materialise import materialise
@@ -81,7 +82,7 @@ def _place(row: dict[str, Any]) -> tuple[str, int, int]:
     return row["dataset"], row["ipc"], row["ratio"]
 
 
-def measure(data: Path, *, batches: int, datasets: Sequence[Dataset] = DATASETS) -> dict[str, Any]:
+def measure(labels: Path, *, batches: int, datasets: Sequence[Dataset] = DATASETS) -> dict[str, Any]:
     """Run everything but --materialise."""
     start = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -89,7 +90,7 @@ def measure(data: Path, *, batches: int, datasets: Sequence[Dataset] = DATASETS)
     components: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         for dataset in datasets:
-            measurement = Measurement(data, dataset, Path(name), batches=batches)
+            measurement = Measurement(labels, dataset, Path(name), batches=batches)
             rows += storage_rows(measurement)
             kept[dataset.name] = {codec: round(value, 4) for codec, value in measurement.kept.items()}
             if dataset is IMAGENET_1K:
@@ -197,18 +198,18 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write results here")
     parser.add_argument("--png", type=Path, help="draw the chart here")
-    parser.add_argument("--data", type=Path, default=SHARED_DATA, help="folder with real_logits_in1k.npz")
+    parser.add_argument("--labels", type=Path, default=REAL_LABELS, help="pool of real logits")
     parser.add_argument("--quick", action="store_true", help="few batches; without ImageNet-21K-P")
     parser.add_argument("--materialise", action="store_true", help="write whole ImageNet-1K IPC 10 pools")
     parser.add_argument("--epochs", type=int, help="of --materialise [default: all 300]")
     arguments = parsed(parser)
     command = "python -m benchmarks.storage"
     if arguments.materialise:
-        results: Any = _materialised(arguments.data, arguments.epochs)
+        results: Any = _materialised(arguments.labels, arguments.epochs)
         command += " --materialise"
     else:
         results = measure(
-            arguments.data,
+            arguments.labels,
             batches=QUICK_BATCHES if arguments.quick else BATCHES,
             datasets=DATASETS[:2] if arguments.quick else DATASETS,
         )
@@ -219,10 +220,10 @@ def main() -> None:
         write_json(arguments.json, benchmark="storage_tables", command=command, results=results)
 
 
-def _materialised(data: Path, epochs: int | None) -> list[dict[str, Any]]:
+def _materialised(labels: Path, epochs: int | None) -> list[dict[str, Any]]:
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as name, console.status("writing") as status:
-        measurement = Measurement(data, IMAGENET_1K, Path(name), batches=BATCHES)
+        measurement = Measurement(labels, IMAGENET_1K, Path(name), batches=BATCHES)
         found = materialise(
             measurement,
             Path(name),

@@ -40,14 +40,14 @@ class Growth:
 class Measurement:
     """Sizes of one data set's labels in the original layout and in ours."""
 
-    def __init__(self, data: Path, dataset: Dataset, folder: Path, *, batches: int) -> None:
+    def __init__(self, labels: Path, dataset: Dataset, folder: Path, *, batches: int) -> None:
         """batches: to write per layout, at most; fewer where the real rows do not suffice."""
         self.dataset = dataset
         self._folder = folder
         # A wide head has no more than 512 directions to find, and finding them is slow.
         self._fit_rows = 2048 if dataset.classes <= 1000 else 1024
         wanted = self._fit_rows + TUNE_ROWS + batches * dataset.batch_size
-        self._source = LabelSource.load(data, classes=dataset.classes, rows=wanted)
+        self._source = LabelSource.load(labels, classes=dataset.classes, rows=wanted)
         available = (self._source.rows - self._fit_rows - TUNE_ROWS) // dataset.batch_size
         self._batches = max(2, min(batches, available) // 2 * 2)
         self.kept: dict[str, float] = {}

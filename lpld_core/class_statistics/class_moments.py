@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,6 +50,16 @@ class BatchRows:
             squares.append(second / pixels)
         self._parts = [None] * len(self._layers)
         return torch.cat(means, dim=1).double(), torch.cat(squares, dim=1).double()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupMoments:
+    """Mean and variance float64 [classes, channels], views per class, and layers that ran."""
+
+    mean: Tensor
+    variance: Tensor
+    counts: Tensor
+    reached: frozenset[int]
 
 
 class ClassMoments(ABC):

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterator
+import tempfile
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from lpld_core.class_statistics.groups import (
+    GroupSqueezer,
+    class_groups,
+    gathered,
+    is_gathered,
+    start_squeezer,
+)
 from lpld_core.class_statistics.settings import SqueezeSettings
-from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.class_statistics.shown import shown_batches
+from lpld_core.class_statistics.statistics import (
+    ClassStatistics,
+    collect_statistics,
+    exact_statistics,
+    require_same_classes,
+)
 from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
 from lpld_core.class_statistics.update_bound import UpdateBound, update_bound
-from lpld_core.images.centre import centre_view
-from lpld_core.images.random_view import random_view
-from lpld_core.images.real_images import Pixels, RealFolder, labelled_batches, shuffled_rows
+from lpld_core.images.real_images import RealFolder
+from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_labels.errors import LabelPoolError
-from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError
+from lpld_labels.jobs.job import Engine, Job, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
+
+MOMENTS = "moments.safetensors"
+"""What a moving average has gathered, among unfinished work."""
 
 
 def squeeze_folder(
@@ -27,32 +43,82 @@ def squeeze_folder(
     folder: RealFolder,
     settings: SqueezeSettings | None = None,
     *,
-    unfinished: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    place: Path | None = None,
+    engine: Engine = ONE_PROCESS,
+    machine: Machine | None = None,
+    progress: Progress | None = None,
 ) -> ClassStatistics:
     """Return the class statistics of all images; order and views follow from the seed alone.
 
-    unfinished: file for what is gathered on the way; what is found there is gone on from.
+    place: directory for what is gathered on the way; what is found there is gone on from.
+    engine: who gathers; the statistics are the same. A moving average depends on the order of all batches,
+    so it is one task. machine: what workers compute with, if not this process alone.
     progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
     job = squeeze_job(teacher, folder, settings)
-    kept = None if unfinished is None else UnfinishedMoments(unfinished, job)
+    with contextlib.ExitStack() as stack:
+        if place is None:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        gather = _exact if settings.update == "exact" else _moving_average
+        statistics = gather(teacher, folder, settings, place, job, engine, machine or Machine(), progress)
+    return replace(statistics, views=settings.views, passes=settings.passes, job=job)
 
-    def report(done: int) -> None:
-        if progress is not None:
-            progress(done, len(folder) * settings.passes)
 
-    statistics = collect_statistics(
+def _exact(
+    teacher: LoadedTeacher,
+    folder: RealFolder,
+    settings: SqueezeSettings,
+    place: Path,
+    job: dict[str, Any],
+    engine: Engine,
+    machine: Machine,
+    progress: Progress | None,
+) -> ClassStatistics:
+    require_same_classes(teacher, folder.class_names)
+    groups = class_groups(folder, settings)
+    missing = [group for group in groups if not is_gathered(group, place, job)]
+    total = sum(group.views for group in groups)
+    work = Job(
+        start=partial(start_squeezer, teacher.on("cpu"), folder, settings, place, job, machine),
+        here=lambda: GroupSqueezer(teacher=teacher, folder=folder, settings=settings, place=place, job=job),
+        tasks=missing,
+        name=lambda group: group.name(folder),
+        total=total,
+        done=total - sum(group.views for group in missing),
+        where=place,
+    )
+    engine.run(work, progress)
+    return exact_statistics(teacher, gathered(groups, place), class_names=folder.class_names)
+
+
+def _moving_average(
+    teacher: LoadedTeacher,
+    folder: RealFolder,
+    settings: SqueezeSettings,
+    place: Path,
+    job: dict[str, Any],
+    engine: Engine,
+    machine: Machine,
+    progress: Progress | None,
+) -> ClassStatistics:
+    del machine
+    if engine.workers > 1 or not engine.on_this_machine:
+        raise InvalidArgumentError(
+            "a moving average depends on the order of all batches, so it cannot be shared out",
+            hint="use --update exact, or one process of this machine",
+        )
+    kept = UnfinishedMoments(place / MOMENTS, job)
+    views = len(folder) * settings.passes
+    return collect_statistics(
         teacher,
-        _batches(teacher, folder, settings, 0 if kept is None else kept.batches),
+        shown_batches(teacher, folder, settings, done=kept.batches),
         class_names=folder.class_names,
         update=settings.update,
         momentum=settings.momentum,
-        progress=report,
+        progress=None if progress is None else lambda done: progress(done, views),
         unfinished=kept,
     )
-    return replace(statistics, views=settings.views, passes=settings.passes, job=job)
 
 
 def squeeze_job(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> dict[str, Any]:
@@ -81,31 +147,6 @@ def finished_squeeze(
     except LabelPoolError:
         return None
     return found if found.job == squeeze_job(teacher, folder, settings) else None
-
-
-def _batches(
-    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, done: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the normalised views float32 [B, 3, H, W] and labels int64 [B] of all passes but for `done`."""
-    per_pass = -(-len(folder) // settings.batch_size)
-    for number in range(done // per_pass, settings.passes):
-
-        def show(row: int, image: Pixels, number: int = number) -> Tensor:
-            if settings.views == "centre":
-                return centre_view(image, teacher.input_size)
-            # Keyed by pass and image: neither threads nor the order of the images change a view.
-            draws = keyed_generator(settings.seed, Stream.SQUEEZE_VIEWS, number, row, 0)
-            return random_view(image, teacher.input_size, draws)
-
-        first = max(0, done - number * per_pass) * settings.batch_size
-        yield from labelled_batches(
-            folder,
-            shuffled_rows(folder, settings.seed, number)[first:],
-            show,
-            mean=teacher.mean,
-            std=teacher.std,
-            batch_size=settings.batch_size,
-        )
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
-from lpld_core.class_statistics.class_moments import BatchRows, ClassMoments, ExactMoments, RunningMoments
+from lpld_core.class_statistics.class_moments import ClassMoments, ExactMoments, GroupMoments, RunningMoments
+from lpld_core.class_statistics.gathering import Gatherer
 from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
 from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
-from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
+from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
@@ -144,15 +145,9 @@ def collect_statistics(
     unfinished: where moments are kept on their way; `batches` are those it does not have yet.
     """
     SqueezeSettings(update=update, momentum=momentum)  # refuses what neither is
-    if len(class_names) != teacher.classes:
-        raise InvalidArgumentError(
-            "teacher and data differ in their number of classes",
-            expected=f"{teacher.classes} (the teacher's)",
-            got=f"{len(class_names)} class folders",
-            hint="use the data this teacher was trained on",
-        )
-    layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
-    rows = BatchRows(layers)
+    require_same_classes(teacher, class_names)
+    gatherer = Gatherer(teacher)
+    rows = gatherer.rows
     moments: ClassMoments
     if update == "exact":
         moments = ExactMoments(teacher.classes, rows.shift)
@@ -161,31 +156,51 @@ def collect_statistics(
     if unfinished is not None:
         rows.reached |= unfinished.restore(moments)
     done = int(moments.counts.sum())
-    with watched_inputs(layers, rows.watch), torch.inference_mode():
-        for images, labels in batches:
-            teacher.model(images.to(rows.shift.device))
-            moments.add(labels.to(rows.shift.device), *rows.take(len(labels)))
-            done += len(labels)
-            if unfinished is not None:
-                unfinished.passed_batch(moments, rows.reached)
-            if progress is not None:
-                progress(done)
+    for count in gatherer.gather(batches, moments):
+        done += count
+        if unfinished is not None:
+            unfinished.passed_batch(moments, rows.reached)
+        if progress is not None:
+            progress(done)
+    mean, variance = moments.result()
+    found = GroupMoments(mean=mean, variance=variance, counts=moments.counts, reached=frozenset(rows.reached))
+    statistics = exact_statistics(teacher, found, class_names=class_names)
+    return replace(statistics, update=update, momentum=momentum if update == "ema" else None)
+
+
+def exact_statistics(
+    teacher: LoadedTeacher, moments: GroupMoments, *, class_names: Sequence[str]
+) -> ClassStatistics:
+    """Return the moments of all classes as statistics of a teacher; refuse a class without images."""
     counts = moments.counts.cpu()
     _refuse_empty_classes(counts, class_names)
+    layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
     return ClassStatistics(
         teacher=teacher.description,
         class_names=tuple(class_names),
         counts=counts,
         # A layer that only runs in training (an auxiliary head) has nothing to match.
-        layers=tuple(layer for n, layer in enumerate(_by_layer(layers, moments)) if n in rows.reached),
-        update=update,
-        momentum=momentum if update == "ema" else None,
+        layers=tuple(layer for n, layer in enumerate(_by_layer(layers, moments)) if n in moments.reached),
+        update="exact",
+        momentum=None,
     )
 
 
-def _by_layer(layers: Sequence[BatchNormLayer], moments: ClassMoments) -> Iterator[LayerStatistics]:
+def require_same_classes(teacher: LoadedTeacher, class_names: Sequence[str]) -> None:
+    """Refuse data with another number of classes than the teacher's."""
+    if len(class_names) != teacher.classes:
+        raise InvalidArgumentError(
+            "teacher and data differ in their number of classes",
+            expected=f"{teacher.classes} (the teacher's)",
+            got=f"{len(class_names)} class folders",
+            hint="use the data this teacher was trained on",
+        )
+
+
+def _by_layer(layers: Sequence[BatchNormLayer], moments: GroupMoments) -> Iterator[LayerStatistics]:
     sizes = [layer.channels for layer in layers]
-    parts = (torch.split(table.float().cpu(), sizes, dim=1) for table in moments.result())
+    tables = (moments.mean, moments.variance)
+    parts = (torch.split(table.float().cpu(), sizes, dim=1) for table in tables)
     for layer, mean, variance in zip(layers, *parts, strict=True):
         if not (torch.isfinite(mean).all() and torch.isfinite(variance).all()):
             raise InvalidArgumentError(

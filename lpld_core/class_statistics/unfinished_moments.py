@@ -7,7 +7,8 @@ from typing import Any
 
 from lpld_core.class_statistics.class_moments import ClassMoments
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
-from lpld_core.unfinished import Pace, require_same_job
+from lpld_core.unfinished import require_same_job
+from lpld_labels.pool.pace import Pace
 
 
 class UnfinishedMoments:

@@ -23,7 +23,7 @@ from lpld_core.images.prefetch import map_ahead
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 from lpld_labels.replay.decoding import decode_image
-from lpld_labels.replay.image_folder import class_names, list_images, read_file
+from lpld_labels.replay.image_folder import class_names, file_size, list_images, read_file
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
@@ -72,7 +72,7 @@ class RealFolder:
         """Return the hex SHA-256 over path and size of every image; none is opened."""
         state = hashlib.sha256()
         for path in self.paths:
-            state.update(f"{path}:{(self.root / path).stat().st_size}\n".encode())
+            state.update(f"{path}:{file_size(self.root / path)}\n".encode())
         return state.hexdigest()
 
     def decode(self, row: int) -> Pixels:

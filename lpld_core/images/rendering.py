@@ -26,7 +26,7 @@ def rendered(
 ) -> Generator[tuple[V, torch.Tensor], None, None]:
     """Yield (views, pixels) for the keys in order; pixels [B, 3, H, W] with values 0..255.
 
-    views_of: draws a batch or reads it from a pool; called by one thread at a time.
+    views_of: draws a batch of these images or reads it from a pool of them; called by one thread at a time.
     pixels: uint8, or float32 where MixUp makes fractions. Same values either way.
     """
     dtype = torch.float32 if augmentation.mix == "mixup" else torch.uint8
@@ -35,6 +35,6 @@ def rendered(
     def render(key: BatchKey) -> tuple[V, torch.Tensor]:
         with one_at_a_time:
             views = views_of(key)
-        return views, apply_views(views, store, augmentation, dtype=dtype)
+        return views, apply_views(views, store, augmentation, dtype=dtype, inside=True)
 
     return map_ahead(render, keys, workers=workers, ahead=workers + 1)

@@ -30,7 +30,7 @@ from lpld_labels.errors import InvalidArgumentError
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _SMALL = re.compile(r"small-resnet(\d+)(?::(.*))?")
-_SMALL_OPTIONS = ("width", "stem_stride")
+_SMALL_OPTIONS = ("width", "stem_stride", "channels")
 _SMALL_INPUT = 64
 _LARGE_INPUT = 224
 

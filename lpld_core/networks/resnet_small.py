@@ -20,21 +20,26 @@ class SmallResNet(nn.Module):
 
     depth: 10, 18 or 34. width: channels of the first stage, doubled at each later one.
     stem_stride: 1 keeps every pixel (32 and 64 px); 2 halves the side and quarters the cost.
+    channels: 3, or 1 for grey images: the network then sees the mean of the three colours, so that
+    recovery cannot paint with colours that no image of the data has.
     """
 
-    def __init__(self, *, classes: int, depth: int = 18, width: int = 64, stem_stride: int = 1) -> None:
+    def __init__(
+        self, *, classes: int, depth: int = 18, width: int = 64, stem_stride: int = 1, channels: int = 3
+    ) -> None:
         super().__init__()
         if depth not in BLOCKS_PER_STAGE:
             raise InvalidArgumentError(
                 "no small ResNet of this depth", expected=f"one of {sorted(BLOCKS_PER_STAGE)}", got=depth
             )
-        if width < 1 or stem_stride not in (1, 2):
+        if width < 1 or stem_stride not in (1, 2) or channels not in (1, 3):
             raise InvalidArgumentError(
                 "small ResNet cannot be built",
-                expected="width >= 1 and stem_stride 1 or 2",
-                got=f"width {width}, stem_stride {stem_stride}",
+                expected="width >= 1, stem_stride 1 or 2 and channels 1 or 3",
+                got=f"width {width}, stem_stride {stem_stride}, channels {channels}",
             )
-        self.conv1 = nn.Conv2d(3, width, 3, stride=stem_stride, padding=1, bias=False)
+        self._grey = channels == 1
+        self.conv1 = nn.Conv2d(channels, width, 3, stride=stem_stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         blocks = BLOCKS_PER_STAGE[depth]
@@ -50,7 +55,8 @@ class SmallResNet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, classes] of normalised images [B, 3, H, W]."""
-        features = self.relu(self.bn1(self.conv1(images)))
+        seen = images.mean(dim=1, keepdim=True) if self._grey else images
+        features = self.relu(self.bn1(self.conv1(seen)))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             features = stage(features)
         logits: torch.Tensor = self.fc(self.avgpool(features).flatten(1))

@@ -24,7 +24,7 @@ Tensors = dict[str, torch.Tensor]
 
 METADATA_KEY = "lpld-labels"
 """The one safetensors metadata entry this project writes: a JSON object."""
-_GLOBAL = re.compile(r"(?:GLOBAL|global:?) ([\w.]+)")
+_GLOBAL = re.compile(r"(?:GLOBAL|global:?|class) ([\w.]+)")
 """What torch says of a name in a checkpoint that it does not allow."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _HARMLESS = "num_batches_tracked"

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from lpld_labels.replay.decoding import decode_image
+from lpld_labels.replay.image_folder import read_file
+
 _GAP = 2
 _BACKGROUND = (255, 255, 255)
 _SCREEN = (1600, 1000)
@@ -50,8 +53,8 @@ def contact_sheet(
     for row, label in enumerate(classes):
         pen.text((_GAP, row * cell + cell // 2), titles[row], fill="black", font=font, anchor="lm")
         for column, number in enumerate(images):
-            with Image.open(image_path(label, number)) as opened:
-                tile = _scaled(opened.convert("RGB"), cell - _GAP)
+            path = image_path(label, number)
+            tile = _scaled(Image.fromarray(decode_image(read_file(path), where=path)), cell - _GAP)
             sheet.paste(tile, (margin + column * cell, row * cell + _GAP))
     return sheet
 

@@ -24,8 +24,8 @@ from lpld_core.recover.settings import ImageFiles
 from lpld_core.unfinished import LOCK, SUFFIX, brief, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.pool.locks import in_use
 from lpld_labels.pool.storage import write_atomically, write_errors
+from lpld_labels.stores.locks import in_use
 
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -139,9 +139,32 @@ def recover_group(
 ) -> RecoveredGroup:
     """Optimise one group's images and return the last iterate.
 
-    progress: called with the number of iterations done after each. unfinished: where the images are kept
-    on their way; what is found there is gone on from. Raises ComputationError that names
-    the class when values stop being finite, or what to lower when memory runs out.
+    progress: called with the number of iterations done after each. For the rest see `recovery`.
+    """
+    steps = recovery(teacher, group, targets, settings, unfinished=unfinished)
+    while True:
+        try:
+            done = next(steps)
+        except StopIteration as end:
+            made: RecoveredGroup = end.value
+            return made
+        if progress is not None:
+            progress(done)
+
+
+def recovery(
+    teacher: LoadedTeacher,
+    group: Group,
+    targets: Sequence[LayerTarget],
+    settings: RecoverSettings,
+    *,
+    unfinished: UnfinishedGroup | None = None,
+) -> Generator[int, None, RecoveredGroup]:
+    """Optimise one group's images: yield the iterations done after each, return the last iterate.
+
+    unfinished: where the images are kept on their way; what is found there is gone on from. Raises
+    ComputationError that names the class when values stop being finite, or what to lower when memory
+    runs out.
     """
     last = settings.iterations - 1
     with memory_errors(settings):
@@ -160,8 +183,7 @@ def recover_group(
             # Not after the last: its losses are reported, and they are not kept.
             if unfinished is not None and iteration != last:
                 unfinished.save_if_due(iteration + 1, optimiser.state)
-            if progress is not None:
-                progress(iteration + 1)
+            yield iteration + 1
     images = optimiser.images.detach()
     sizes = [len(unit.members) for unit in group.units]
     _refuse_not_finite(torch.stack([unit.sum() for unit in torch.split(images, sizes)]), group, last)

@@ -6,7 +6,7 @@ the best crops of a class, shrunk and stitched n x n, are its images.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -31,11 +31,10 @@ def stitch_class(
     settings: RdedSettings,
     *,
     batch_size: int = 100,
-    progress: Callable[[int, int], None] | None = None,
-) -> Tensor:
-    """Return a class's images: uint8 [ipc, H, W, 3].
+) -> Generator[int, None, Tensor]:
+    """Make a class's images: yield the candidates looked at, return uint8 [ipc, H, W, 3].
 
-    batch_size: crops the teacher sees at a time. progress: called with (images done, candidates).
+    batch_size: crops the teacher sees at a time.
     """
     rows = candidates(folder, label, settings)
     kept, losses = [], []
@@ -48,8 +47,7 @@ def stitch_class(
             best = loss.view(len(chosen), settings.crops).min(dim=1)
             kept.append(crops[torch.arange(len(chosen)), best.indices])
             losses.append(best.values)
-            if progress is not None:
-                progress(min(start + step, len(rows)), len(rows))
+            yield min(start + step, len(rows))
     order = torch.cat(losses).argsort(stable=True)[: settings.ipc * settings.tiles**2]
     return _stitched(torch.cat(kept)[order], settings)
 

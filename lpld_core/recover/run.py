@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
-from lpld_core.recover.folder import RecoveredFolder, to_pixels
-from lpld_core.recover.optimise import layer_targets, recover_group
+from lpld_core.recover.folder import RecoveredFolder
+from lpld_core.recover.optimise import layer_targets
 from lpld_core.recover.plan import Group
-from lpld_core.recover.rded import candidates, stitch_class
+from lpld_core.recover.rded import candidates
 from lpld_core.recover.settings import RdedSettings, RecoverSettings, Settings
-from lpld_core.recover.unfinished_group import UnfinishedGroup
+from lpld_core.recover.worker import GroupWorker, LastLosses, Method, Optimising, Stitching, start_worker
+from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_core.unfinished import workplace
-from lpld_labels.errors import ComputationError, InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.jobs.job import Engine, Job, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.version import __version__
 
-log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-"""Called with (images done, images to make); an image in the middle of its steps is a part of one."""
-GroupSteps = Callable[[int], None]
-"""Called with the steps of the present group that are done."""
-UNFINISHED_GROUP = "group.safetensors"
 _SHEET_CLASSES = 10
 _SHEET_IMAGES = 10
 _UNSAID = {"roll_direction": "both", "scoring": "whole"}
@@ -65,33 +58,26 @@ def recover_images(
     class_names: Sequence[str] | None = None,
     part: Part | None = None,
     overwrite: bool = False,
+    engine: Engine = ONE_PROCESS,
+    machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Optimise images from noise (lpld, sre2l, cda) and save them as an image folder.
 
     statistics: needed where settings ask for class statistics. class_names: directory names; those of
     the statistics or, without any, class numbers. Groups whose images are there already are passed over.
-    overwrite: delete the images of another run that are there.
+    overwrite: delete the images of another run that are there. engine: who makes them; machine: what its
+    workers compute with, if not this process alone.
     """
     if statistics is not None:
         statistics.check_teacher(teacher)
-    targets = layer_targets(teacher, statistics, settings.statistics_kind)
+    layer_targets(teacher, statistics, settings.statistics_kind)  # refuses what cannot be matched
     names = class_names or (statistics.class_names if statistics else default_names(teacher.classes))
     folder = _folder(out, names, settings, teacher)
     used = statistics if settings.statistics_kind == "class" else None
     folder.prepare(_record(settings, teacher, folder, used), overwrite=overwrite)
-    losses: list[tuple[float, float]] = []
-
-    def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
-        unfinished = UnfinishedGroup(place / UNFINISHED_GROUP, group)
-        try:
-            made = recover_group(teacher, group, targets, settings, progress=steps, unfinished=unfinished)
-        except ComputationError as error:
-            raise _with_class_names(error, group, names) from None
-        losses.append((made.cross_entropy, made.batchnorm))
-        return to_pixels(made.images, teacher.mean, teacher.std)
-
-    return _fill(folder, settings, settings.iterations, make, losses, part=part, progress=progress)
+    method = Optimising(settings=settings, statistics=statistics, names=names)
+    return _fill(teacher, folder, settings, method, part, engine, machine, progress)
 
 
 def stitch_images(
@@ -102,6 +88,8 @@ def stitch_images(
     real: RealFolder,
     part: Part | None = None,
     overwrite: bool = False,
+    engine: Engine = ONE_PROCESS,
+    machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Stitch images from crops of real ones (rded) and save them as an image folder."""
@@ -109,14 +97,8 @@ def stitch_images(
     for label in range(real.classes):
         candidates(real, label, settings)  # refuses a class with too few
     folder.prepare(_record(settings, teacher, folder, None), overwrite=overwrite)
-
-    def make(group: Group, place: Path, steps: GroupSteps) -> Tensor:
-        del place
-        (label,) = group.classes
-        return stitch_class(teacher, real, label, settings, progress=lambda done, total: steps(done))
-
-    steps = min(settings.candidates, int(real.counts().max()))
-    return _fill(folder, settings, steps, make, [], part=part, progress=progress)
+    method = Stitching(settings=settings, real=real)
+    return _fill(teacher, folder, settings, method, part, engine, machine, progress)
 
 
 def default_names(classes: int) -> tuple[str, ...]:
@@ -139,13 +121,13 @@ def _folder(
 
 
 def _fill(
+    teacher: LoadedTeacher,
     folder: RecoveredFolder,
     settings: Settings,
-    steps_per_group: int,
-    make: Callable[[Group, Path, GroupSteps], Tensor],
-    losses: list[tuple[float, float]],
-    *,
+    method: Method,
     part: Part | None,
+    engine: Engine,
+    machine: Machine | None,
     progress: Progress | None,
 ) -> RunSummary:
     groups = settings.groups(len(folder.class_names))
@@ -153,17 +135,16 @@ def _fill(
     missing = [group for group in mine if not folder.has(group)]
     images = sum(len(group.members) for group in missing)
     start = time.monotonic()
-    before = 0
-    for group in missing:
-
-        def steps(done: int, before: int = before, count: int = len(group.members)) -> None:
-            if progress is not None:
-                progress(before + count * done // steps_per_group, images)
-
-        with workplace(folder.workplace(group)) as place:
-            folder.save(group, make(group, place, steps))
-        before += len(group.members)
-        log.info("group %d: %d images saved", group.index, len(group.members))
+    job = Job(
+        start=partial(start_worker, teacher.on("cpu"), folder, method, machine or Machine()),
+        here=lambda: GroupWorker(teacher=teacher, folder=folder, method=method),
+        tasks=missing,
+        name=lambda group: _group_name(folder, group),
+        total=images,
+        done=0,
+        where=folder.root,
+    )
+    losses: list[LastLosses] = engine.run(job, progress)
     complete = all(folder.has(group) for group in groups)
     return RunSummary(
         made_groups=len(missing),
@@ -172,9 +153,14 @@ def _fill(
         seconds=time.monotonic() - start,
         complete=complete,
         contact_sheet=_finish(folder, settings.ipc) if complete else None,
-        cross_entropy=_mean([entry[0] for entry in losses]),
-        batchnorm=_mean([entry[1] for entry in losses]),
+        cross_entropy=_mean([entry.cross_entropy for entry in losses]),
+        batchnorm=_mean([entry.batchnorm for entry in losses]),
     )
+
+
+def _group_name(folder: RecoveredFolder, group: Group) -> str:
+    first, last = (folder.class_names[label] for label in (group.classes[0], group.classes[-1]))
+    return f"group {group.index} ({first if first == last else f'{first} to {last}'})"
 
 
 def _finish(folder: RecoveredFolder, ipc: int) -> Path:
@@ -211,10 +197,3 @@ def _record(
         "image_files": files,
         "created_by": f"lpld-labels {__version__}",
     }
-
-
-def _with_class_names(error: ComputationError, group: Group, names: Sequence[str]) -> ComputationError:
-    """Say which class directories a failed group was for."""
-    first, last = names[group.classes[0]], names[group.classes[-1]]
-    where = f"group {group.index} ({first}{'' if first == last else f' to {last}'})"
-    return ComputationError(error.problem, where=where, hint=error.hint)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_core.recover.plan import Group
-from lpld_core.unfinished import Pace
+from lpld_labels.pool.pace import Pace
 
 
 class UnfinishedGroup:

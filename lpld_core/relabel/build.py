@@ -6,67 +6,36 @@ many processes or in how many sittings they are labelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
-from lpld_core.images.prefetch import WorkBehind
-from lpld_core.images.rendering import rendered
 from lpld_core.part import Part
-from lpld_core.relabel.rehearsal import labelled, rehearse, require_room
-from lpld_core.relabel.replayable import Replayer, check_replayable
-from lpld_core.teachers.ensemble import Ensemble
+from lpld_core.relabel.growing import refuse_other_images, refuse_other_order, refuse_surplus
+from lpld_core.relabel.rehearsal import rehearse, require_room
+from lpld_core.relabel.replayable import check_replayable
+from lpld_core.relabel.settings import BuildSettings
+from lpld_core.teachers.choice import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
+from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.codecs import Codec, codec_named
-from lpld_labels.errors import (
-    ImageMismatchError,
-    InvalidArgumentError,
-    NotAPoolError,
-    PoolConflictError,
-)
+from lpld_labels.errors import InvalidArgumentError, NotAPoolError
 from lpld_labels.foreign.sampler import SampledOrders
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.format.schema import Views
+from lpld_labels.jobs.job import Progress
+from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.writer import PoolWriter, missing_keys
-from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
+from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.replay import batches_per_epoch, draw_views
+from lpld_labels.replay.image_folder import class_names, scan_image_folder
+from lpld_labels.replay.image_source import FolderImages
 from lpld_labels.rewriting.selection import kept_count
-
-Progress = Callable[[int, int], None]
-"""Called with (batches labelled, batches to label)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelJob:
-    """What to label and where to put it.
-
-    images, pool: the image folder and the pool's directory. epochs: views per image at ratio 1.
-    ratio: label only the batches that random pruning by this ratio would keep.
-    codec: a spelling of `codec_named`. views: whether the pool keeps its views.
-    seal_seconds: work a crash may cost.
-    image_cache: directory for decoded images that processes share; None keeps them in memory.
-    replayable_by: program whose image order to follow, so that an exported folder suits it (see
-        replayable.py); None to draw the order from the seed.
-    """
-
-    images: Path
-    pool: Path
-    augmentation: Augmentation
-    epochs: int
-    batch_size: int
-    seed: int = 0
-    ratio: float = 1.0
-    codec: str = "f16"
-    views: Views = "stored"
-    seal_seconds: float = 45.0
-    image_cache: Path | None = None
-    replayable_by: Replayer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +45,14 @@ class BuildResult:
     labelled: int
     found: int
     manifest: Manifest | None
+
+
+def load_teachers(images: Path, settings: BuildSettings) -> Ensemble:
+    """Load the teachers as the settings say, with as many classes as the folder has; set torch's threads."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    classes = None if settings.fewer_classes else len(class_names(images))
+    return load_ensemble(settings.teachers, classes=classes, device=settings.device, amp=settings.amp)
 
 
 def wanted_batches(
@@ -95,210 +72,180 @@ def wanted_batches(
     return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
 
 
-def build_pool(
-    job: LabelJob,
-    ensemble: Ensemble,
-    images: ImageTable,
-    *,
-    part: Part | None = None,
-    publish: bool = True,
-    workers: int = 1,
-    progress: Progress | None = None,
-) -> BuildResult:
-    """Label what is missing and publish the pool.
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """One build with all it needs at hand.
 
-    part: label only this share of the batches. publish: commit at the end; where several processes fill
-    one pool, one of them does so when the others are done.
-    workers: threads that prepare pixels. Interrupting keeps all finished batches for the next run.
+    images, pool: the image folder and the pool's directory. table: the folder's images.
     """
-    wanted, codec = check_job(job, ensemble, images)
-    with (
-        _published(job, images, wanted) as published,
-        _writer(job, ensemble, images, codec, published) as writer,
-    ):
-        _refuse_surplus(writer.keys, wanted, job)
-        share = (part or Part()).share(wanted)
-        missing = list(missing_keys(writer, share))
-        _label(job, ensemble, images, codec, missing, writer, workers=workers, progress=progress)
-        manifest = None
-        if publish:
-            manifest = writer.commit(lineage=_lineage(writer, published, job, ensemble, wanted))
-    return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
 
+    images: Path
+    pool: Path
+    settings: BuildSettings
+    ensemble: Ensemble
+    table: ImageTable
 
-def check_job(job: LabelJob, ensemble: Ensemble, images: ImageTable) -> tuple[list[BatchKey], Codec]:
-    """Refuse a job that cannot be done, before anything is written; return its batches and codec."""
-    if job.replayable_by is not None:
-        check_replayable(job.replayable_by, job.augmentation, ratio=job.ratio)
-        if job.views == "drawn":
-            raise InvalidArgumentError(
-                "views in another program's order cannot be drawn again",
-                where=job.pool,
-                hint="keep them (--views stored), or leave out --replayable-by",
-            )
-    wanted = wanted_batches(
-        len(images), batch_size=job.batch_size, epochs=job.epochs, seed=job.seed, ratio=job.ratio
-    )
-    codec = codec_named(job.codec)
-    bytes_per_row = rehearse(job, ensemble, images, codec)
-    require_room(job.pool, len(wanted) * min(job.batch_size, len(images)), bytes_per_row)
-    return wanted, codec
+    @classmethod
+    def prepare(
+        cls,
+        images: Path,
+        pool: Path,
+        settings: BuildSettings,
+        *,
+        ensemble: Ensemble | None = None,
+        table: ImageTable | None = None,
+        device: str | None = None,
+        image_progress: Progress | None = None,
+    ) -> Build:
+        """Load what is not given, and refuse what cannot be done, before anything is written.
 
+        device: where the teachers are loaded here, if not where the settings say.
+        """
+        codec_named(settings.codec)  # a name that is none is told before the teacher is loaded
+        if ensemble is None:
+            ensemble = load_teachers(images, replace(settings, device=device or settings.device))
+        if table is None:
+            table = scan_image_folder(images, progress=image_progress)
+        build = cls(images=images, pool=pool, settings=settings, ensemble=ensemble, table=table)
+        build.check()
+        return build
 
-@contextmanager
-def _published(job: LabelJob, images: ImageTable, wanted: Sequence[BatchKey]) -> Iterator[PoolReader | None]:
-    """Open the pool if there is one already; it must be of the same images and hold nothing else."""
-    try:
-        pool = PoolReader(job.pool)
-    except NotAPoolError:
-        yield None
-        return
-    with pool:
-        _refuse_other_images(pool.images, images, job)
-        _refuse_surplus(pool.keys, wanted, job)
-        _refuse_other_order(pool.header.lineage, job)
-        yield pool
+    @cached_property
+    def source(self) -> FolderImages:
+        """The images of the folder, each known to be the one that was scanned."""
+        return FolderImages(self.images, self.table)
 
+    @cached_property
+    def augmentation(self) -> Augmentation:
+        """How views are made, as the pool records it."""
+        return self.settings.augmentation(self.ensemble.input_size)
 
-def _writer(
-    job: LabelJob, ensemble: Ensemble, images: ImageTable, codec: Codec, published: PoolReader | None
-) -> PoolWriter:
-    return PoolWriter(
-        job.pool,
-        header=_header(job, ensemble),
-        images=images,
-        codec=codec,
-        views=job.views,
-        onto=published,
-        seal_seconds=job.seal_seconds,
-    )
+    @cached_property
+    def codec(self) -> Codec:
+        """How labels are stored."""
+        return codec_named(self.settings.codec)
 
+    @cached_property
+    def _orders(self) -> SampledOrders | None:
+        """The image order of each epoch, where another program's is followed."""
+        return None if self.settings.replayable_by is None else SampledOrders(len(self.table))
 
-def _refuse_other_images(labelled: ImageTable, found: ImageTable, job: LabelJob) -> None:
-    """Name the first image that is not as it was when the pool was begun."""
-    hint = "restore the labelled images, or label these into another pool"
-    before = zip(labelled.paths, labelled.digests, strict=True)
-    now = zip(found.paths, found.digests, strict=True)
-    for (path, digest), (other, other_digest) in zip_longest(before, now, fillvalue=("no more images", None)):
-        if path != other:
-            raise ImageMismatchError(
-                "not the images the pool was built from",
-                where=job.images,
-                expected=path,
-                got=other,
-                hint=hint,
-            )
-        if digest is not None and other_digest is not None and digest != other_digest:
-            raise ImageMismatchError(
-                "image has changed since the pool was built",
-                where=job.images / path,
-                expected=f"digest {digest.hex()}",
-                got=other_digest.hex(),
-                hint=hint,
-            )
-
-
-def _refuse_surplus(present: Iterable[BatchKey], wanted: Sequence[BatchKey], job: LabelJob) -> None:
-    """A build adds; it must not leave a pool that holds more than was asked for."""
-    surplus = set(present).difference(wanted)
-    if not surplus:
-        return
-    epochs = max(key.epoch for key in surplus) + 1
-    way = f"prune it to ratio {job.ratio:g} instead"
-    if epochs > job.epochs:
-        way = f"build with {epochs} epochs, as it has, or more"
-    raise PoolConflictError(
-        f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
-        where=job.pool,
-        hint=f"{way}, or choose another path",
-    )
-
-
-def _refuse_other_order(lineage: Sequence[LineageStep], job: LabelJob) -> None:
-    """A build that adds must take images in the order the pool was begun with."""
-    begun = [step.parameters.get("replayable_by") for step in lineage if step.operation == "build"]
-    if begun and begun[0] != job.replayable_by:
-        raise PoolConflictError(
-            "the pool's images come in another order",
-            where=job.pool,
-            expected=f"--replayable-by {begun[0]}" if begun[0] else "no --replayable-by",
-            got=job.replayable_by,
-            hint="run the command the pool was built with, or choose another path",
-        )
-
-
-def _header(job: LabelJob, ensemble: Ensemble) -> PoolHeader:
-    return PoolHeader(
-        classes=ensemble.classes,
-        batch_size=job.batch_size,
-        augmentation=job.augmentation,
-        seed=job.seed,
-        teachers=ensemble.descriptions,
-        ensemble=ensemble.rule,
-    )
-
-
-def _label(
-    job: LabelJob,
-    ensemble: Ensemble,
-    images: ImageTable,
-    codec: Codec,
-    keys: Sequence[BatchKey],
-    writer: PoolWriter,
-    *,
-    workers: int,
-    progress: Progress | None,
-) -> None:
-    """Draw and render ahead, label, write behind."""
-    store = ImageStore(job.images, images, cache_directory=job.image_cache)
-    orders = None if job.replayable_by is None else SampledOrders(len(images))
-
-    def draw(key: BatchKey) -> ViewBatch:
+    def draw(self, key: BatchKey) -> ViewBatch:
+        """Draw the views of a batch; called by one thread at a time."""
         return draw_views(
-            job.augmentation,
-            images,
-            seed=job.seed,
+            self.augmentation,
+            self.table,
+            seed=self.settings.seed,
             epoch=key.epoch,
             batch=key.batch,
-            batch_size=job.batch_size,
-            order=None if orders is None else orders[key.epoch],
+            batch_size=self.settings.batch_size,
+            order=None if self._orders is None else self._orders[key.epoch],
         )
 
-    with (
-        WorkBehind(writer.append) as write,
-        closing(rendered(keys, draw, store, job.augmentation, workers=workers)) as batches,
-    ):
-        for done, (views, pixels) in enumerate(batches, 1):
-            write.put(labelled(views, ensemble.logits(pixels), codec))
-            if progress is not None:
-                progress(done, len(keys))
+    @cached_property
+    def wanted(self) -> list[BatchKey]:
+        """All batches of the finished pool, in key order."""
+        asked = self.settings
+        return wanted_batches(
+            len(self.table),
+            batch_size=asked.batch_size,
+            epochs=asked.epochs,
+            seed=asked.seed,
+            ratio=asked.ratio,
+        )
+
+    def check(self) -> None:
+        """Refuse a build that cannot be done."""
+        asked = self.settings
+        if asked.replayable_by is not None:
+            check_replayable(asked.replayable_by, self.augmentation, ratio=asked.ratio)
+            if asked.views == "drawn":
+                raise InvalidArgumentError(
+                    "views in another program's order cannot be drawn again",
+                    where=self.pool,
+                    hint="keep them (--views stored), or leave out --replayable-by",
+                )
+        rows = len(self.wanted) * min(asked.batch_size, len(self.table))
+        require_room(self.pool, rows, rehearse(self))
+
+    def share_of(self, writer: PoolWriter) -> Sequence[BatchKey]:
+        """Return the batches that are this part's, finished or not; refuse a pool that holds more."""
+        refuse_surplus(self.pool, writer.keys, self.wanted, self.settings)
+        return (self.settings.part or Part()).share(self.wanted)
+
+    def opened_writer(self) -> PoolWriter:
+        """Return a writer that knows what is published and sealed by now."""
+        with self.published() as published:
+            return self.writer(published)
+
+    def commit(self, writer: PoolWriter, published: PoolReader | None) -> Manifest:
+        """Publish all that is sealed."""
+        return writer.commit(lineage=self._lineage(writer, published))
+
+    @contextmanager
+    def published(self) -> Iterator[PoolReader | None]:
+        """Open the pool if there is one already; it must be of the same images and hold nothing else."""
+        try:
+            pool = PoolReader(self.pool)
+        except NotAPoolError:
+            yield None
+            return
+        with pool:
+            refuse_other_images(pool.images, self.table, self.images)
+            refuse_surplus(self.pool, pool.keys, self.wanted, self.settings)
+            refuse_other_order(self.pool, pool.header.lineage, self.settings.replayable_by)
+            yield pool
+
+    def writer(self, published: PoolReader | None) -> PoolWriter:
+        """Open a writer on the pool."""
+        header = PoolHeader(
+            classes=self.ensemble.classes,
+            batch_size=self.settings.batch_size,
+            augmentation=self.augmentation,
+            seed=self.settings.seed,
+            teachers=self.ensemble.descriptions,
+            ensemble=self.ensemble.rule,
+        )
+        return PoolWriter(
+            self.pool,
+            header=header,
+            images=self.table,
+            codec=self.codec,
+            views=self.settings.views,
+            onto=published,
+            packed=Packed(self.source) if self.settings.pack else None,
+            seal_seconds=self.settings.seal_seconds,
+        )
+
+    def _lineage(self, writer: PoolWriter, published: PoolReader | None) -> tuple[LineageStep, ...]:
+        """Return the pool's past; a build that finds everything done leaves no trace in it."""
+        before = published.header.lineage if published else ()
+        if published is not None and len(writer.keys) == len(published):
+            return before
+        asked = self.settings
+        step = LineageStep(
+            operation="build",
+            parent_digest=published.manifest.content_digest if published else None,
+            parameters={
+                "ratio": asked.ratio,
+                "seed": asked.seed,
+                "level": "batch",
+                "epochs": asked.epochs,
+                "batches": len(self.wanted),
+                "torch": torch.__version__,
+                "device": torch.device(self.settings.device).type,
+                "amp": self.ensemble.amp,
+                "threads": torch.get_num_threads(),
+                "codec": asked.codec,
+                "views": asked.views,
+                "fewer_classes": asked.fewer_classes,
+                "weights": [_public(choice.weights) for choice in asked.teachers],
+                **({"replayable_by": asked.replayable_by} if asked.replayable_by else {}),
+            },
+        )
+        return (*before, step)
 
 
-def _lineage(
-    writer: PoolWriter,
-    published: PoolReader | None,
-    job: LabelJob,
-    ensemble: Ensemble,
-    wanted: Sequence[BatchKey],
-) -> tuple[LineageStep, ...]:
-    """Return the pool's past; a build that finds everything done leaves no trace in it."""
-    before = published.header.lineage if published else ()
-    if published is not None and len(writer.keys) == len(published):
-        return before
-    step = LineageStep(
-        operation="build",
-        parent_digest=published.manifest.content_digest if published else None,
-        parameters={
-            "ratio": job.ratio,
-            "seed": job.seed,
-            "level": "batch",
-            "epochs": job.epochs,
-            "batches": len(wanted),
-            "torch": torch.__version__,
-            "device": ensemble.device.type,
-            "amp": ensemble.amp,
-            "threads": torch.get_num_threads(),
-            **({"replayable_by": job.replayable_by} if job.replayable_by else {}),
-        },
-    )
-    return (*before, step)
+def _public(weights: str) -> str | None:
+    """Return weights that are known by a word; where a file was is nobody's business but its owner's."""
+    return weights if weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else None

@@ -1,97 +1,115 @@
-"""One pool, several processes: each labels its share, then one commit publishes the whole."""
+"""A build as a job: tasks are ranges of batches, and any engine labels them; then one commit publishes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
-from lpld_core.part import Part
-from lpld_core.relabel.build import LabelJob, Progress, build_pool
-from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
+from lpld_core.relabel.build import Build, BuildResult, load_teachers
+from lpld_core.relabel.labeller import Labeller
+from lpld_core.relabel.settings import BuildSettings
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_core.teachers.machine import Machine
+from lpld_labels.errors import ImageMismatchError, PoolConflictError
 from lpld_labels.format.images import ImageTable
-from lpld_labels.processes import Send, work_in_processes
+from lpld_labels.format.records import BatchKey
+from lpld_labels.jobs.job import Engine, Job, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.pool.writer import PoolWriter, missing_keys
+from lpld_labels.rewriting.engine import batches_named, batches_per_shard
+from lpld_labels.rewriting.outputs import delete_pool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What each process uses: device, autocast, torch threads, threads that prepare pixels."""
-
-    device: str = "cpu"
-    amp: bool = False
-    threads: int = 1
-    workers: int = 1
-
-    def device_of(self, part: int) -> str:
-        """Spread processes over the GPUs of this machine; other devices are shared."""
-        if self.device == "cuda":
-            return f"cuda:{part % torch.cuda.device_count()}"
-        return self.device
-
-
-def label_in_processes(
-    job: LabelJob,
-    teachers: Sequence[TeacherChoice],
-    images: ImageTable,
+def build_pool(
+    images: Path,
+    pool: Path,
+    settings: BuildSettings,
     *,
-    classes: int | None,
-    jobs: int,
-    machine: Machine,
+    ensemble: Ensemble | None = None,
+    table: ImageTable | None = None,
     progress: Progress | None = None,
-) -> None:
-    """Label with `jobs` processes and wait for them; a call of `build_pool` then publishes.
+) -> BuildResult:
+    """Label an image folder in this process and publish the pool.
 
-    If a process fails, the others finish the batch in hand and seal their work before its error is
+    ensemble, table: the teachers and the folder's images, where they are loaded and read already.
+    What is labelled already, published or not, is kept; interrupting keeps all finished batches for the
+    next run. A part of a build is not published: a call without `part` does so when all parts are done.
+    """
+    build = Build.prepare(images, pool, settings, ensemble=ensemble, table=table)
+    return run_build(build, progress=progress)
+
+
+def run_build(
+    build: Build,
+    engine: Engine = ONE_PROCESS,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Label what is missing with an engine, and publish unless this is a part.
+
+    overwrite: where another pool is at this place, or unfinished work for one, delete it first.
+    If a task fails, the other workers finish the batch in hand and seal their work before its error is
     raised; the same holds for Ctrl-C.
     """
-    counts: dict[int, tuple[int, int]] = {}
-
-    def on_message(news: tuple[int, int, int]) -> None:
-        part, done, total = news
-        counts[part] = done, total
-        if progress is not None and len(counts) == jobs:
-            progress(sum(done for done, _ in counts.values()), sum(total for _, total in counts.values()))
-
-    start = partial(_Labeller, job, tuple(teachers), images, classes, jobs, machine)
-    work_in_processes(start, range(jobs), processes=jobs, on_message=on_message, where=job.pool)
+    try:
+        return _run(build, engine, progress)
+    except (PoolConflictError, ImageMismatchError):
+        # Told before anything is labelled.
+        if not overwrite:
+            raise
+    delete_pool(build.pool)
+    return _run(build, engine, progress)
 
 
-@dataclass(frozen=True)
-class _Labeller:
-    """Lives in a process of its own and labels its parts."""
-
-    job: LabelJob
-    teachers: Sequence[TeacherChoice]
-    images: ImageTable
-    classes: int | None
-    jobs: int
-    machine: Machine
-
-    def __call__(self, part: int, send: Send) -> None:
-        def report(done: int, total: int) -> None:
-            if not send((part, done, total)):
-                raise _StopError
-
-        machine = self.machine
-        torch.set_num_threads(machine.threads)
-        ensemble = load_ensemble(
-            self.teachers, classes=self.classes, device=machine.device_of(part), amp=machine.amp
-        )
-        try:
-            build_pool(
-                self.job,
-                ensemble,
-                self.images,
-                part=Part(number=part + 1, of=self.jobs),
-                publish=False,
-                workers=machine.workers,
-                progress=report,
-            )
-        except _StopError:
-            return
+def _run(build: Build, engine: Engine, progress: Progress | None) -> BuildResult:
+    with build.published() as published, build.writer(published) as writer:
+        share = build.share_of(writer)
+        missing = missing_keys(writer, share)
+        engine.run(_job(build, share, missing, writer, engine), progress)
+        # Opened again, it knows what others have sealed.
+        last = writer if all(key in writer for key in missing) else build.writer(published)
+        manifest = None if build.settings.part else build.commit(last, published)
+    return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
 
 
-class _StopError(Exception):
-    """The parent asks to stop; what is in hand has been sealed."""
+def _job(
+    build: Build, share: Sequence[BatchKey], missing: Sequence[BatchKey], writer: PoolWriter, engine: Engine
+) -> Job[Sequence[BatchKey]]:
+    size = max(1, len(missing))
+    if engine.workers > 1:
+        size = engine.task_size(len(missing), largest=batches_per_shard(writer.header))
+    # Workers of other machines get the weights, once; those of this one read the files they came from.
+    ensemble = None if engine.on_this_machine and build.settings.teachers else build.ensemble.on("cpu")
+    return Job(
+        start=partial(_started, build.images, build.pool, build.settings, build.table, ensemble),
+        here=lambda: Labeller(build, writer),
+        tasks=(missing[first : first + size] for first in range(0, len(missing), size)),
+        name=lambda task: batches_named(task[0], task[-1]),
+        total=len(share),
+        done=len(share) - len(missing),
+        where=build.pool,
+    )
+
+
+def _started(
+    images: Path,
+    pool: Path,
+    settings: BuildSettings,
+    table: ImageTable,
+    ensemble: Ensemble | None,
+    number: int,
+) -> Labeller:
+    """Load the teachers, or move those that came along to their device."""
+    settings = replace(settings, device=Machine(device=settings.device).device_of(number))
+    if ensemble is None:
+        ensemble = load_teachers(images, settings)
+    else:
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        ensemble = ensemble.on(settings.device)
+    return Labeller(Build(images=images, pool=pool, settings=settings, ensemble=ensemble, table=table))

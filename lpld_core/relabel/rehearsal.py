@@ -1,6 +1,6 @@
 """A build's rehearsal: two views drawn, shown, labelled and encoded in memory, before anything is written.
 
-Whatever is wrong with a job (ranges, a codec that does not suit the classes, weights that give no numbers,
+Whatever is wrong with a build (ranges, a codec that does not suit the classes, weights that give no numbers,
 an image that cannot be read) shows here, not in the middle of a staged pool.
 """
 
@@ -8,42 +8,41 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import ComputationError, PoolWriteError
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import LabelBatch, ViewBatch
+from lpld_labels.format.records import LabelBatch, ViewBatch, check_labels
+from lpld_labels.format.views import labelled as with_labels
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.replay import ImageStore, apply_views, draw_views
 
 if TYPE_CHECKING:
-    from lpld_core.relabel.build import LabelJob
+    from lpld_core.relabel.build import Build
 
 _ROWS = 2
 _LEAST_SHARE = 0.5
 """A pool may compress to less than its rehearsal's bytes a row, but to less than half of them it does not."""
 
 
-def rehearse(job: LabelJob, ensemble: Ensemble, images: ImageTable, codec: Codec) -> float:
+def rehearse(build: Build) -> float:
     """Label two views and encode them; return the bytes of one label."""
-    rows = min(_ROWS, job.batch_size, len(images))
-    views = draw_views(job.augmentation, images, seed=job.seed, epoch=0, batch=0, batch_size=rows)
-    pixels = apply_views(views, ImageStore(job.images, images), job.augmentation)
-    batch = labelled(views, ensemble.logits(pixels), codec)
+    settings, table, augmentation = build.settings, build.table, build.augmentation
+    rows = min(_ROWS, settings.batch_size, len(table))
+    views = draw_views(augmentation, table, seed=settings.seed, epoch=0, batch=0, batch_size=rows)
+    pixels = apply_views(views, ImageStore(build.source), augmentation, inside=True)
+    batch = labelled(views, build.ensemble.logits(pixels), build.codec)
     if not np.isfinite(batch.labels).all():
         raise ComputationError(
             "the teacher gives labels that are not finite",
-            where=", ".join(teacher.name for teacher in ensemble.descriptions),
+            where=", ".join(teacher.name for teacher in build.ensemble.descriptions),
             hint="check its weights and normalisation; labels above 65504 need --codec f32",
         )
-    return EncodedBatch.make(batch, codec.encode(batch.labels)).nbytes / rows
+    return EncodedBatch.make(batch, build.codec.encode(batch.labels)).nbytes / rows
 
 
 def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
@@ -65,5 +64,6 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
 def labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch:
     """Attach labels, rounded to float16 unless the codec keeps all 32 bits."""
     labels = logits.half() if np.dtype(codec.label_dtype) == np.float16 else logits
-    known: dict[str, Any] = {field.name: getattr(views, field.name) for field in fields(views)}
-    return LabelBatch(**known, labels=labels.numpy())
+    values = labels.numpy()
+    check_labels(values, views.key, views.images)
+    return with_labels(views, values)

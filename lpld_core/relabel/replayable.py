@@ -7,13 +7,10 @@ pixel. Crops, flips and mixing come from the pool's own seed as ever: those are 
 
 from __future__ import annotations
 
-from typing import Literal
-
+from lpld_core.relabel.settings import Replayer
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation
 
-Replayer = Literal["sre2l", "lpld"]
-REPLAYERS: tuple[Replayer, ...] = ("sre2l", "lpld")
 PILLOW = "pil"
 
 

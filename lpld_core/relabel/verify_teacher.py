@@ -8,7 +8,7 @@ weights move logits by orders of magnitude more.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -28,13 +28,14 @@ from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.codecs.kept import kept_classes
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.ensembles import EnsembleRule, ensemble_rule
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay import ImageStore
-from lpld_labels.replay.image_folder import check_images
+from lpld_labels.replay.image_source import check_images, find_images
 
-Progress = Callable[[int, int], None]
 FloatArray = npt.NDArray[np.float32]
 
 
@@ -77,7 +78,7 @@ class TeacherCheck:
 
 def verify_with_teacher(
     pool: PoolReader,
-    images_dir: str | os.PathLike[str],
+    images_dir: str | os.PathLike[str] | None,
     teachers: LoadedTeacher | Sequence[LoadedTeacher],
     *,
     batches: int = 8,
@@ -90,6 +91,7 @@ def verify_with_teacher(
 ) -> TeacherCheck:
     """Label sampled batches again and compare with what the pool holds.
 
+    images_dir: the labelled image folder; None for a pool that carries its images.
     teachers: in the pool's order, their logits combined as the pool records. batches: how many to sample,
     by `seed`. device: where to move the teachers first; None leaves them where they are.
     tolerance: largest difference of a label to allow; None allows what the codec rounds away.
@@ -103,15 +105,16 @@ def verify_with_teacher(
             teacher.model.to(device)
     _check_fit(pool, ensemble)
     keys = _sample(pool, batches, seed)
-    check_images(images_dir, pool.images, progress=image_progress)
-    store = ImageStore(images_dir, pool.images)
+    images = find_images(pool, images_dir)
+    check_images(images, progress=image_progress)
+    store = ImageStore(images)
     comparison = _Comparison(pool, tolerance)
     with closing(rendered(keys, pool.read, store, pool.header.augmentation)) as again:
         for done, (batch, pixels) in enumerate(again, 1):
             comparison.add(batch, ensemble.logits(pixels).numpy())
             if progress is not None:
                 progress(done, len(keys))
-    return comparison.result(_wrong_teachers(pool, ensemble))
+    return comparison.result(wrong_teachers(pool.header, ensemble))
 
 
 def _rule(pool: PoolReader, teachers: int) -> EnsembleRule:
@@ -146,12 +149,12 @@ def _sample(pool: PoolReader, count: int, seed: int) -> list[BatchKey]:
     return [pool.keys[place] for place in sorted(order[:count].tolist())]
 
 
-def _wrong_teachers(pool: PoolReader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Compare what the pool records about its teachers with those at hand; unknown weights pass."""
-    recorded = pool.header.teachers
+def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
+    """Compare what a pool records about its teachers with those at hand; unknown weights pass."""
+    recorded = header.teachers
     if not recorded:
         return ()
-    if len(recorded) == 1 and pool.header.ensemble is not None and recorded[0].weights_digest is None:
+    if len(recorded) == 1 and header.ensemble is not None and recorded[0].weights_digest is None:
         # An imported ensemble: how many teachers it had is not known, what they share is.
         recorded = recorded * len(ensemble.teachers)
     if len(recorded) != len(ensemble.teachers):

@@ -8,29 +8,15 @@ elsewhere may hold plain averages: checking them needs that rule too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from lpld_core.teachers.teacher import DEFAULT_WEIGHTS, LoadedTeacher, load_teacher
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule
 from lpld_labels.format.manifest import Teacher
 from lpld_labels.replay import normalise
-
-NORMALISED_MEAN = ENSEMBLE_WORDS["norm-scaled"]
-"""What a pool records in its header as `ensemble`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeacherChoice:
-    """What a person asked for, before anything is loaded; arguments of `load_teacher`."""
-
-    name: str
-    weights: str = DEFAULT_WEIGHTS
-    input_size: tuple[int, int] | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
 
 
 def load_ensemble(
@@ -88,6 +74,11 @@ class Ensemble:
     def device(self) -> torch.device:
         """Where the teachers are."""
         return next(self.teachers[0].model.parameters()).device
+
+    def on(self, device: str | torch.device) -> Ensemble:
+        """Return these teachers on a device; those that are there already are the same ones."""
+        moved = [teacher.on(device) for teacher in self.teachers]
+        return Ensemble(moved, amp=self.amp, combine=self.combine)
 
     @property
     def input_size(self) -> tuple[int, int]:

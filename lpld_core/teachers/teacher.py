@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,22 +13,16 @@ from torch import nn
 
 from lpld_core.networks.models import Network, NetworkSource, Preprocessing, network_source, seeded
 from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_weights, weights_digest
+from lpld_core.teachers.choice import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
 
 __all__ = [
-    "DEFAULT_WEIGHTS",
-    "RANDOM_WEIGHTS",
     "LoadedTeacher",
     "load_teacher",
     "output_classes",
     "weights_digest",
 ]
-
-DEFAULT_WEIGHTS = "DEFAULT"
-"""The weights its makers publish."""
-RANDOM_WEIGHTS = "random"
-"""Fresh weights, the same every time: for timing and tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +48,12 @@ class LoadedTeacher:
     def std(self) -> tuple[float, ...]:
         """Per-channel standard deviation, on pixels scaled to 0..1."""
         return self.description.std or ()
+
+    def on(self, device: str | torch.device) -> LoadedTeacher:
+        """Return this teacher on a device: itself if it is there, else a copy."""
+        if next(self.model.parameters()).device == torch.device(device):
+            return self
+        return replace(self, model=copy.deepcopy(self.model).to(device))
 
 
 def load_teacher(

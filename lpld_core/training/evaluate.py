@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from torch import nn
 
 from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
+from lpld_core.training.ranks import ALONE, Ranks
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.jobs.job import Progress
 from lpld_labels.replay import normalise
 from lpld_labels.replay.decoding import decode_image
 from lpld_labels.replay.image_folder import class_names, list_images, read_file
 
-Progress = Callable[[int, int], None]
 BATCH = 128
 _SHOWN_NAMES = 12
 KEEP_BYTES = 2 * 1024**3
@@ -92,30 +93,36 @@ class ValidationSet:
         mean: Sequence[float],
         std: Sequence[float],
         *,
+        ranks: Ranks = ALONE,
         progress: Progress | None = None,
     ) -> Accuracy:
-        """Evaluate a model, which is left in the mode it was in."""
+        """Evaluate a model, which is left in the mode it was in.
+
+        ranks: processes that do it together, each a part of the images, with the first one's model.
+        """
+        ranks.copy_from_first(model)
         device = next(model.parameters()).device
         was_training = model.training
         model.eval()
-        top1 = top5 = seen = 0
-        for views in self._views():
-            logits = model(normalise(views.to(device), mean, std)).float().cpu()
-            labels = self._labels[seen : seen + len(views), None]
+        dtype = next(model.parameters()).dtype
+        top1 = top5 = 0
+        starts = range(ranks.rank * BATCH, len(self), ranks.world * BATCH)
+        for start, views in zip(starts, self._views(starts), strict=True):
+            logits = model(normalise(views.to(device), mean, std).to(dtype)).float().cpu()
+            labels = self._labels[start : start + len(views), None]
             ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels
             top1 += int(ranked[:, 0].sum())
             top5 += int(ranked.sum())
-            seen += len(views)
             if progress is not None:
-                progress(seen, len(self))
+                progress(start + len(views), len(self))
         model.train(was_training)
-        return Accuracy(top1=top1 / seen, top5=top5 / seen, images=seen)
+        right = ranks.sum(torch.tensor([top1, top5]))
+        return Accuracy(top1=int(right[0]) / len(self), top5=int(right[1]) / len(self), images=len(self))
 
-    def _views(self) -> list[torch.Tensor] | Iterator[torch.Tensor]:
-        """Yield views uint8 [B, 3, H, W] in folder order."""
+    def _views(self, starts: range) -> list[torch.Tensor] | Iterator[torch.Tensor]:
+        """Yield views uint8 [B, 3, H, W] from some places of the folder on, always the same ones."""
         if self._kept:
             return self._kept
-        starts = range(0, len(self), BATCH)
         decoded = map_ahead(self._decode, starts, workers=self._workers, ahead=self._workers + 1)
         if len(self) * self._size[0] * self._size[1] * 3 > KEEP_BYTES:
             return decoded

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # its usual name
 
 from lpld_core.networks.weights import Tensors
+from lpld_core.training.ranks import ALONE, Ranks
 from lpld_core.training.schedules import temperature_in
 from lpld_core.training.settings import TrainSettings
 from lpld_labels.codecs.label_meaning import as_logits, softened
@@ -17,8 +18,8 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.replay import ImageStore
 
-LossOf = Callable[[torch.Tensor], torch.Tensor]
-"""Logits [B, C] on the training device -> scalar loss."""
+LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
+"""Logits [n, C] of n rows of a batch on the training device, and which rows -> their mean loss, a scalar."""
 
 CALIBRATION_GRID = np.linspace(0.01, 1, 100)
 """Temperatures that calibrated alignment tries."""
@@ -36,6 +37,10 @@ class TrueClasses:
     own: torch.Tensor
     partner: torch.Tensor
     weight: torch.Tensor
+
+    def __getitem__(self, rows: slice) -> TrueClasses:
+        """Return those of some rows."""
+        return TrueClasses(own=self.own[rows], partner=self.partner[rows], weight=self.weight[rows])
 
     def to(self, device: torch.device) -> TrueClasses:
         """Return the same on another device."""
@@ -71,7 +76,7 @@ class StudentLoss:
         self._label_kind = label_kind
         self._kept = kept if settings.tail == "none" else None
         self._calibrated = 1.0
-        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._last: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.temperature = temperature_in(settings, 0)
 
     @property
@@ -86,14 +91,21 @@ class StudentLoss:
         self.temperature = temperature_in(self._settings, epoch)
 
     def of(self, labels: torch.Tensor, truth: TrueClasses) -> LossOf:
-        """Return the mean loss of a batch as a function of the student's logits, float32 [B, C].
+        """Return the loss of a batch as a function of the student's logits.
 
         labels: float32 [B, C].
         """
-        if self._settings.loss == "kl":
-            target = self.target(labels)
-            return lambda output: self._kl(output, target)
-        return lambda output: mse_and_truth(self._settings, output, labels, truth)
+        if self._settings.loss != "kl":
+            return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], truth[rows])
+        target = self.target(labels)
+        seen = self._last = []
+
+        def kl_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
+            seen.append((output.detach(), target[rows]))
+            loss = kl(output, target[rows], self.student_temperature)
+            return loss * self.temperature**2 if self._settings.scale_by_t2 else loss
+
+        return kl_of
 
     def target(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the probabilities [B, C] that the student is to match."""
@@ -106,18 +118,17 @@ class StudentLoss:
         target = softened(labels, kind, self.temperature)
         return target.lerp(torch.full_like(target, 1 / target.shape[1]), share) if share else target
 
-    def _kl(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        self._last = (output.detach(), target)
-        loss = kl(output, target, self.student_temperature)
-        return loss * self.temperature**2 if self._settings.scale_by_t2 else loss
-
-    def end_epoch(self) -> None:
-        """Align the student's temperature with the labels, where that is asked for."""
-        if self._settings.student_temperature == "calibrated" and self._last is not None:
-            output, target = self._last
-            losses = [float(kl(output, target, temperature)) for temperature in CALIBRATION_GRID.tolist()]
-            self._calibrated = float(CALIBRATION_GRID[int(np.argmin(losses))])
-        self._last = None
+    def end_epoch(self, ranks: Ranks = ALONE) -> None:
+        """Align the student's temperature with the labels of the last batch, where that is asked for."""
+        if self._settings.student_temperature == "calibrated":
+            losses = torch.zeros(len(CALIBRATION_GRID), dtype=torch.float64)
+            for output, target in self._last:
+                for place, temperature in enumerate(CALIBRATION_GRID.tolist()):
+                    losses[place] += float(kl(output, target, temperature)) * len(output)
+            losses = ranks.sum(losses)
+            if bool(losses.any()):
+                self._calibrated = float(CALIBRATION_GRID[int(losses.argmin())])
+        self._last = []
 
     def state(self) -> Tensors:
         """Return what the next epoch depends on."""

@@ -16,9 +16,10 @@ from typing import Any
 
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_core.training.trainer import EpochSoFar
-from lpld_core.unfinished import SUFFIX, Pace, require_same_job, sweep, workplace
+from lpld_core.unfinished import SUFFIX, require_same_job, sweep, workplace
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.format.strict_json import from_json
+from lpld_labels.pool.pace import Pace
 from lpld_labels.pool.storage import TEMPORARY, write_atomically, write_errors
 
 LOG = "log.jsonl"
@@ -38,10 +39,11 @@ class Checkpoint:
 class TrainingRun:
     """Keeps a run's files.
 
-    settings: what decides its outcome, as JSON values. overwrite: let a run of other settings go.
+    settings: what decides its outcome, as JSON values. overwrite: let a run of other settings go; None where
+    the user has no say in it.
     """
 
-    def __init__(self, directory: Path, settings: dict[str, Any], *, overwrite: bool = False) -> None:
+    def __init__(self, directory: Path, settings: dict[str, Any], *, overwrite: bool | None = None) -> None:
         self.directory = directory
         self._overwrite = overwrite
         # Through JSON and back, so that tuples compare equal to the lists they become.
@@ -70,7 +72,11 @@ class TrainingRun:
         file = read_weights(path)
         try:
             require_same_job(
-                file.about.get("settings", {}), self._settings, what="another training run", where=path
+                file.about.get("settings", {}),
+                self._settings,
+                what="another training run",
+                where=path,
+                otherwise="delete this one" if self._overwrite is None else "replace it (--overwrite)",
             )
         except PoolConflictError:
             if not self._overwrite:

@@ -49,6 +49,7 @@ _ABOVE_0 = (
     "learning_rate",
     "evaluate_every",
     "save_every",
+    "accumulate",
 )
 _FROM_0 = ("seed", "gamma", "weight_decay", "warmup_epochs", "workers")
 _BELOW_1 = ("label_smoothing", "momentum", "ema")
@@ -58,7 +59,16 @@ _RANGES: tuple[tuple[tuple[str, ...], str, Callable[[float], bool]], ...] = (
     (_BELOW_1, "a number from 0, below 1", lambda x: 0 <= x < 1),
     (("warmup_from",), "a number from 0 to 1", lambda x: 0 <= x <= 1),
 )
-_DECIDES_NOTHING = ("evaluate_every", "save_every", "device", "workers", "image_cache")
+_DECIDES_NOTHING = (
+    "evaluate_every",
+    "save_every",
+    "device",
+    "workers",
+    "image_cache",
+    # How a step's rows are shared out, like the number of processes; with BatchNorm it shows in the result.
+    "accumulate",
+    "sync_batchnorm",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +77,8 @@ class TrainSettings:
 
     student: a network name; None chooses ResNet-18, in its small-image form for views below 128 px.
     epochs: step budget, in passes over the images.
-    batch_size: rows of a step; None for the pool's own. Label batches are cut and joined to it.
+    batch_size: rows of a step, of all processes together; None for the pool's own. Label batches are cut and
+        joined to it.
     policy: of drawing label batches, see lpld_labels.loader.sampling.
     epoch_steps: steps of an epoch. "stored" rounds images / batch size down where the pool holds complete
         batches only, as pruned pools do, and up where it holds others; "ceil" always rounds up.
@@ -93,6 +104,8 @@ class TrainSettings:
 
     evaluate_every, save_every: in epochs; the last epoch always does both. device: of torch.
     amp: autocast to bfloat16, which needs no loss scaling. workers: processes that prepare batches ahead.
+    accumulate: compute a step's gradients in so many passes over parts of its rows, for less memory.
+    sync_batchnorm: where several processes train, BatchNorm takes its statistics of all their rows.
     image_cache: directory for decoded images that processes share; None keeps them in memory.
     """
 
@@ -135,6 +148,8 @@ class TrainSettings:
     device: str = "cpu"
     amp: bool = False
     workers: int = 0
+    accumulate: int = 1
+    sync_batchnorm: bool = False
     image_cache: Path | None = None
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -12,19 +13,19 @@ import torch
 
 from lpld_core.networks.models import network_source, seeded
 from lpld_core.training.evaluate import Accuracy, ValidationSet
-from lpld_core.training.losses import LossOf, StudentLoss, TrueClasses
+from lpld_core.training.losses import StudentLoss, TrueClasses
+from lpld_core.training.ranks import ALONE, Ranks, gone_processes_told
 from lpld_core.training.run_directory import TrainingRun, require_run_directory
 from lpld_core.training.settings import TrainSettings
-from lpld_core.training.trainer import EpochFacts, EpochSoFar, Trainer
+from lpld_core.training.trainer import EpochFacts, EpochSoFar, Trainer, TrainingBatch
 from lpld_labels.codecs.label_meaning import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.images import ImageTable
+from lpld_labels.jobs.job import Progress
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_folder import check_images
+from lpld_labels.replay.image_source import check_images, find_images
 
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all)."""
 Watch = Callable[["RunFacts"], None]
 
 SMALL_VIEWS_BELOW = 128
@@ -51,7 +52,7 @@ class TrainResult:
 
 def train_student(
     pool: PoolReader,
-    images_dir: str | os.PathLike[str],
+    images_dir: str | os.PathLike[str] | None,
     out: str | os.PathLike[str],
     settings: TrainSettings,
     *,
@@ -60,9 +61,14 @@ def train_student(
     watch: Watch | None = None,
     check_progress: Progress | None = None,
     overwrite: bool = False,
+    ranks: Ranks = ALONE,
 ) -> TrainResult:
     """Train until the budget is used: epochs x steps of an epoch, whatever the pool holds.
 
+    images_dir: the labelled image folder; None for a pool that carries its images.
+    ranks: processes that all call this and train one student together, as `joined_ranks` gives them; the
+    first one alone touches `out`. Without BatchNorm, or with it synced, their number makes no difference but
+    rounding; a run may go on with another number.
     out: the run's directory (see run_directory.py). watch: called with how it is doing after each step,
     before `progress`. overwrite: let an earlier run of other settings go.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
@@ -74,7 +80,7 @@ def train_student(
     )
     with seeded(settings.seed):
         model = network_source(settings.student or default_student(pool)).build(pool.classes).module
-    check_images(images_dir, pool.images, progress=check_progress)
+    check_images(find_images(pool, images_dir), progress=check_progress)
     require_run_directory(Path(out))
     about = {**settings.deciding(), "pool": pool.manifest.content_digest}
     run = TrainingRun(Path(out), about, overwrite=overwrite)
@@ -85,21 +91,21 @@ def train_student(
         policy=settings.policy,
         seed=settings.seed,
         batches_per_epoch=epoch_steps(settings, pool),
+        global_batch=True,
+        rank=ranks.rank,
+        world_size=ranks.world,
         normalised=False,
         num_workers=settings.workers,
         cache_directory=settings.image_cache,
     )
-    training = _Training(Trainer(model, settings), loss, run, loader, validation, progress, watch)
-    with run.at_work():
+    training = _Training(Trainer(model, settings, ranks), loss, run, loader, validation, progress, watch)
+    with gone_processes_told(), run.at_work() if ranks.first else contextlib.nullcontext():
         start = training.resume()
         accuracy = training.run(start)
-        run.finish(training.trainer.result.state_dict(), _about(pool, settings))
-    return TrainResult(
-        weights=run.result,
-        accuracy=accuracy,
-        steps=sum(record["steps"] for record in run.records()),
-        resumed_from=start,
-    )
+        if ranks.first:
+            run.finish(training.trainer.result.state_dict(), _about(pool, settings))
+        steps = ranks.told_by_first(sum(record["steps"] for record in run.records()) if ranks.first else None)
+    return TrainResult(weights=run.result, accuracy=accuracy, steps=steps or 0, resumed_from=start)
 
 
 class _Training:
@@ -122,15 +128,16 @@ class _Training:
 
     def resume(self) -> int:
         """Go on from the checkpoint, if there is one; return how many epochs are done."""
-        found = self._run.resume()
-        if found is None:
-            self._run.keep_log_before(0)
-            return 0
-        self.trainer.load_state(found.state)
-        self._loss.load_state(found.state)
-        self._run.keep_log_before(found.epochs_done)
-        self._begin = found.within
-        return found.epochs_done
+        ranks = self.trainer.ranks
+        found = ranks.told_by_first(self._run.resume() if ranks.first else None)
+        done = 0 if found is None else found.epochs_done
+        if ranks.first:
+            self._run.keep_log_before(done)
+        if found is not None:
+            self.trainer.load_state(found.state)
+            self._loss.load_state(found.state)
+            self._begin = found.within
+        return done
 
     def run(self, start: int) -> Accuracy | None:
         """Train the epochs that are left; return the accuracy at the end."""
@@ -145,9 +152,11 @@ class _Training:
                 "student_temperature": self._loss.student_temperature,
             }
             facts = self._epoch(epoch)
-            self._loss.end_epoch()
+            self._loss.end_epoch(self.trainer.ranks)
             measured = self._evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
             self._accuracy = measured or self._accuracy
+            if not self.trainer.ranks.first:
+                continue
             self._run.log(_record(epoch, facts, measured) | record)
             if last or (epoch + 1) % settings.save_every == 0:
                 self._run.save(epoch + 1, {**self.trainer.state(), **self._loss.state()})
@@ -157,22 +166,22 @@ class _Training:
         settings = self.trainer.settings
         if self._validation is None or settings.mean is None or settings.std is None:
             return None
-        return self._validation.accuracy(self.trainer.result, settings.mean, settings.std)
+        ranks = self.trainer.ranks
+        return self._validation.accuracy(self.trainer.result, settings.mean, settings.std, ranks=ranks)
 
     def _epoch(self, epoch: int) -> EpochFacts:
         begin, self._begin = self._begin, None
         self._loader.set_epoch(epoch)
         steps = len(self._loader)
+        rows = self._loader.rows_of_steps()
         if begin is not None:
-            # A step is a label batch, and one process takes them all.
-            self._loader.load_state_dict(
-                {**self._loader.state_dict(), "done": begin.steps, "steps": begin.steps}
-            )
+            self._loader.skip_to(epoch, begin.steps)
+            rows = rows[begin.steps :]
 
         def after_step(so_far: EpochSoFar, rate: float) -> None:
             # Never after the last step: what it leaves for the calibration is not in a checkpoint.
-            if so_far.steps < steps and self._run.due():
-                state = {**self.trainer.state_within(), **self._loss.state()}
+            if self.trainer.ranks.first and so_far.steps < steps and self._run.due():
+                state = {**self.trainer.state(), **self._loss.state()}
                 self._run.save(epoch, state, within=so_far)
             if self._watch is not None:
                 loss = so_far.loss_sum / max(so_far.images, 1)
@@ -180,13 +189,16 @@ class _Training:
             if self._progress is not None:
                 self._progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
 
-        return self.trainer.run_epoch(epoch, self._batches(), steps=steps, begin=begin, after_step=after_step)
+        batches = self._batches(rows)
+        return self.trainer.run_epoch(epoch, batches, steps=steps, begin=begin, after_step=after_step)
 
-    def _batches(self) -> Iterator[tuple[torch.Tensor, LossOf]]:
+    def _batches(self, rows_of_steps: list[int]) -> Iterator[TrainingBatch]:
         device = self.trainer.device
-        for batch in self._loader:
+        for batch, rows in zip(self._loader, rows_of_steps, strict=True):
             truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
-            yield batch.images, self._loss.of(batch.labels.to(device), truth.to(device))
+            # The loss remembers the last step, but not one of a single row, which is passed over.
+            loss_of = self._loss.of(batch.labels.to(device), truth.to(device)) if rows > 1 else _no_loss
+            yield TrainingBatch(batch.images, loss_of, rows)
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
@@ -231,6 +243,11 @@ def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet 
             got=int(pool.images.classes.max()) + 1,
             hint="train with the kl loss",
         )
+
+
+def _no_loss(output: torch.Tensor, rows: slice) -> torch.Tensor:
+    del rows
+    return 0 * output.sum()
 
 
 def _record(epoch: int, facts: EpochFacts, accuracy: Accuracy | None) -> dict[str, Any]:

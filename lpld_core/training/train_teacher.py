@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,28 +14,27 @@ from typing import Any
 import torch
 
 from lpld_core.images.rendering import rendered
+from lpld_core.images.view_settings import ViewSettings
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.networks.weights import load_into, read_weights, save_weights
 from lpld_core.teachers.teacher import output_classes
 from lpld_core.training.evaluate import Accuracy, ValidationSet
-from lpld_core.training.losses import LossOf, mixed_cross_entropy, true_classes
-from lpld_core.training.presets import LabelRecipe
+from lpld_core.training.losses import TrueClasses, mixed_cross_entropy, true_classes
 from lpld_core.training.run_directory import TrainingRun
 from lpld_core.training.settings import TrainSettings
-from lpld_core.training.trainer import EpochSoFar, Trainer
+from lpld_core.training.trainer import EpochSoFar, Trainer, TrainingBatch
 from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.jobs.job import Progress
 from lpld_labels.replay import ImageStore, batches_per_epoch, draw_views
 from lpld_labels.replay.image_folder import class_names, scan_image_folder
-
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all)."""
+from lpld_labels.replay.image_source import FolderImages
 
 SMALL_TEACHER = "small-resnet10:width=32,stem_stride=2"
 """1.2 million parameters: trains in minutes on a laptop at 64 px."""
-TEACHER_VIEWS = LabelRecipe(batch_size=64, crop_scale=(0.35, 1.0))
+TEACHER_VIEWS = ViewSettings(batch_size=64, crop_scale=(0.35, 1.0))
 TEACHER_RECIPE = TrainSettings(
     epochs=30,
     learning_rate=0.002,
@@ -58,7 +57,7 @@ class TeacherJob:
     out: Path
     network: str = SMALL_TEACHER
     size: tuple[int, int] = (64, 64)
-    views: LabelRecipe = TEACHER_VIEWS
+    views: ViewSettings = TEACHER_VIEWS
     recipe: TrainSettings = TEACHER_RECIPE
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -93,7 +92,7 @@ def train_teacher(
         job.recipe, mean=job.mean, std=job.std, seed=job.seed, device=str(device), amp=amp, workers=workers
     )
     trainer = Trainer(model, settings)
-    store = ImageStore(images_dir, table)
+    store = ImageStore(FolderImages(images_dir, table))
     about = _about(job, settings, table, classes)
     with workplace(unfinished_beside(job.out)) as directory:
         found = trained_by(job.out)
@@ -144,7 +143,7 @@ def _train(
         def after_step(so_far: EpochSoFar, rate: float, epoch: int = epoch) -> None:
             del rate
             if so_far.steps < steps and run.due():
-                run.save(epoch, trainer.state_within(), within=so_far)
+                run.save(epoch, trainer.state(), within=so_far)
             if progress is not None:
                 progress(epoch * steps + so_far.steps, job.recipe.epochs * steps)
 
@@ -156,7 +155,7 @@ def _train(
 
 def _batches(
     job: TeacherJob, store: ImageStore, trainer: Trainer, epoch: int, steps: range, workers: int
-) -> Generator[tuple[torch.Tensor, LossOf], None, None]:
+) -> Generator[TrainingBatch, None, None]:
     augmentation = job.views.augmentation(job.size)
 
     def draw(key: BatchKey) -> ViewBatch:
@@ -173,8 +172,11 @@ def _batches(
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
             truth = true_classes(views, store).to(trainer.device)
-            loss = partial(mixed_cross_entropy, truth=truth, label_smoothing=job.recipe.label_smoothing)
-            yield pixels, loss
+            yield TrainingBatch(pixels, partial(_loss, truth, job.recipe.label_smoothing), len(pixels))
+
+
+def _loss(truth: TrueClasses, smoothing: float, output: torch.Tensor, rows: slice) -> torch.Tensor:
+    return mixed_cross_entropy(output, truth[rows], label_smoothing=smoothing)
 
 
 def _about(job: TeacherJob, settings: TrainSettings, table: ImageTable, classes: int) -> dict[str, Any]:

@@ -63,6 +63,9 @@ class Codec(ABC):
     lossless: ClassVar[bool]
     """True when decoding gives back the stored labels bit for bit."""
 
+    spelled_by: ClassVar[tuple[str, ...]] = ()
+    """Fields that a codec's spelling gives after its name."""
+
     native_dtype: ClassVar[npt.DTypeLike] = np.float32
     """The dtype that decoding gives without rounding: what readers return unless told otherwise."""
 
@@ -90,6 +93,11 @@ class Codec(ABC):
         """Return the codec of a spelling ``name:argument:...``, or None if there is none such."""
         del label_kind
         return None if arguments or cls.demands else cls()
+
+    @property
+    def spelling(self) -> str:
+        """How a person asks for this codec; `spelled` takes it apart again."""
+        return ":".join([self.name, *(str(getattr(self, name)) for name in self.spelled_by)])
 
     @classmethod
     def fitter(cls, labels: FittingLabels, *, rows: int, seed: int = 0) -> Fitter:

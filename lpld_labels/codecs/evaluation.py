@@ -55,7 +55,7 @@ def rebatched(blocks: Sequence[LabelArray], batch_size: int) -> list[LabelArray]
 
 def payload_bytes(payload: Payload) -> int:
     """Return the bytes of the values in a payload."""
-    return sum(_value_bytes(array) for array in payload.values())
+    return sum(map(_value_bytes, payload.values()))
 
 
 def _value_bytes(array: arrow.Array) -> int:

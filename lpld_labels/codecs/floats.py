@@ -61,6 +61,11 @@ class _FloatCodec(Codec):
         del label_kind
         return {(): cls(), ("plain",): cls(layout="plain")}.get(tuple(arguments))
 
+    @property
+    def spelling(self) -> str:
+        """The name, and the layout unless it is the compact one."""
+        return self.name if self.layout == "compact" else f"{self.name}:{self.layout}"
+
     def parameters(self) -> dict[str, Any]:
         return {"layout": self.layout}
 

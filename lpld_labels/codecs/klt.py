@@ -38,8 +38,9 @@ from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, MAX_CLASSES, Column
+from lpld_labels.format.schema import LABEL_KINDS, Column
 
 FloatArray = npt.NDArray[np.float32]
 

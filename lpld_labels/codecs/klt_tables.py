@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
 from lpld_labels.codecs.bands import Integers, pack_integers, unpack_integers
 from lpld_labels.codecs.base import raw_bytes
-from lpld_labels.errors import PoolCorruptError
+from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.format.limits import MAX_BASIS_VALUES
 
 BASIS = "basis.pco"
 SCALES = "scale.npy"
 MEAN = "mean.npy"
-MAX_BASIS = 1 << 28
-"""Vectors times classes."""
-_NPY_1_0 = b"\x93NUMPY\x01\x00"
+_HEADER_START = 10
+_NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<kind><f[24])', 'fortran_order': False, "
+    rb"'shape': \((?P<count>[0-9]{1,12}),\), \} *\n",
+    re.DOTALL,
+)
+"""The header is a Python literal; whoever evaluates it evaluates what a stranger wrote."""
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -38,6 +43,15 @@ class KltTables:
     scales: FloatArray
     mean: npt.NDArray[np.float16]
     packed: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors.size > MAX_BASIS_VALUES:
+            raise InvalidArgumentError(
+                "codec 'klt' would need a larger basis than pools may have",
+                expected=f"at most {MAX_BASIS_VALUES} numbers",
+                got=f"{len(self.scales)} vectors of {self.classes} classes",
+                hint="ask for less fidelity, or use codec 'int8'",
+            )
 
     @property
     def classes(self) -> int:
@@ -66,11 +80,11 @@ class KltTables:
         """Read the files; what is missing, damaged or does not fit together is refused."""
         scales = _loaded(files, SCALES, np.float32)
         mean = _loaded(files, MEAN, np.float16)
-        if len(scales) > len(mean) or len(scales) * len(mean) > MAX_BASIS:
+        if len(scales) > len(mean) or len(scales) * len(mean) > MAX_BASIS_VALUES:
             raise PoolCorruptError(
                 "codec table has the wrong length",
                 where=SCALES,
-                expected=f"at most {len(mean)} scales, of a basis of at most {MAX_BASIS} numbers",
+                expected=f"at most {len(mean)} scales, of a basis of at most {MAX_BASIS_VALUES} numbers",
                 got=len(scales),
             )
         packed = _file(files, BASIS)
@@ -93,25 +107,22 @@ def _file(files: Mapping[str, bytes], name: str) -> bytes:
 def _loaded(files: Mapping[str, bytes], name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an npy table: version 1.0, one dimension, the dtype given, finite, and not a byte more."""
     data = _file(files, name)
-    stream = io.BytesIO(data)
-    if data[:8] != _NPY_1_0:
-        raise PoolCorruptError("codec table is damaged: not npy of version 1.0", where=name)
-    stream.seek(len(_NPY_1_0))
-    try:
-        shape, by_column, found = npy.read_array_header_1_0(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
-        raise PoolCorruptError(f"codec table is damaged: {error}", where=name) from None
     kind = np.dtype(dtype).newbyteorder("<")
-    if len(shape) != 1 or by_column or found.str != kind.str:
+    header = _NPY_HEADER.match(data)
+    if header is None or len(header[0]) != _HEADER_START + int.from_bytes(data[8:_HEADER_START], "little"):
         raise PoolCorruptError(
-            "codec table has the wrong type", where=name, expected=f"{kind.str} [n]", got=f"{found} {shape}"
+            "codec table is damaged: not npy of version 1.0 and one dimension, as NumPy writes it", where=name
         )
-    start = stream.tell()
-    if len(data) - start != shape[0] * kind.itemsize:
+    start, count = len(header[0]), int(header["count"])
+    if header["kind"].decode() != kind.str:
+        raise PoolCorruptError(
+            "codec table has the wrong type", where=name, expected=kind.str, got=header["kind"].decode()
+        )
+    if len(data) - start != count * kind.itemsize:
         raise PoolCorruptError(
             "codec table has the wrong length",
             where=name,
-            expected=f"{shape[0]} values",
+            expected=f"{count} values",
             got=f"{len(data) - start} bytes",
         )
     array = np.frombuffer(data, kind, offset=start)

@@ -28,7 +28,7 @@ def pack_planes(values: npt.NDArray[Any]) -> bytes:
     planes = flat.view(np.uint8).reshape(-1, flat.dtype.itemsize)
     compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
     frames = [compressor.compress(planes[:, k].tobytes()) for k in range(flat.dtype.itemsize)]
-    return b"".join(_LENGTH.pack(len(frame)) + frame for frame in frames)
+    return b"".join([_LENGTH.pack(len(frame)) + frame for frame in frames])
 
 
 def unpack_planes(

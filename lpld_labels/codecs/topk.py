@@ -29,8 +29,9 @@ from lpld_labels.codecs.rowgrid import RowGrid
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, MAX_CLASSES, Column
+from lpld_labels.format.schema import LABEL_KINDS, Column
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
@@ -70,6 +71,7 @@ class TopKCodec(Codec):
     name = "topk"
     spellings = ("topk:K[:BITS]",)
     lossless = False
+    spelled_by = ("k", "value_bits")
 
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
         if k < 1:

@@ -16,6 +16,8 @@ import numpy as np
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.records import MAX_INDEX, IntArray
 
+MAX_LISTS = 1 << 21
+"""ImageNet-21K with 50 images a class, in batches of 100 for 300 epochs, has one and a half million."""
 _LIST = re.compile(rb'\s*"(\d{1,9})"\s*:\s*(\[[\d,\s]*\])\s*')
 
 
@@ -38,7 +40,12 @@ class SamplerIds:
             found = _LIST.match(self._data, place + 1)
             if found is None:
                 break
-            spans[int(found[1])] = found.span(2)
+            number = int(found[1])
+            if number in spans:
+                raise LabelSourceError(f"image ids of '{number}' are there twice", where=self.path)
+            if len(spans) == MAX_LISTS:
+                raise LabelSourceError("too many lists of image ids", where=self.path, expected=MAX_LISTS)
+            spans[number] = found.span(2)
             place, separator = found.end(), b","
         if not spans or self._data[place:].strip() != b"}":
             raise LabelSourceError(
@@ -66,7 +73,7 @@ class SamplerIds:
         start, end = self._spans[key]
         try:
             numbers = json.loads(self._data[start:end])
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # also of a number with thousands of digits
             raise LabelSourceError(
                 f"image ids of '{key}' are damaged: {error}", where=self.path, hint="restore this file"
             ) from None

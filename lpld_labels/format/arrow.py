@@ -64,6 +64,17 @@ def texts(column: Column | Array) -> list[str]:
     return cast("list[str]", column.to_pylist())
 
 
+def raw_texts(column: Column | Array) -> list[bytes]:
+    """Return the values of a string column that is never null as bytes, which need not be UTF-8."""
+    return binaries(cast("Any", column).cast(pa.binary()))
+
+
 def binaries(column: Column | Array) -> list[bytes]:
     """Return the values of a binary column that is never null."""
     return cast("list[bytes]", column.to_pylist())
+
+
+def field_of(structs: Column | Array, name: str) -> Array:
+    """Return one field of a column of structs."""
+    whole = structs.combine_chunks() if isinstance(structs, pa.ChunkedArray) else structs
+    return cast("Array", cast("Any", whole).field(name))

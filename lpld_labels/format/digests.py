@@ -25,6 +25,8 @@ SHORT = 16
 VIEWS_SHORT = 8
 """Bytes of a views digest in the batch index."""
 _CHUNK = 1 << 20
+_KNOWN = "_views_digest"
+"""Where a record keeps the digest of its views."""
 
 
 def file_digest(path: Path) -> str:
@@ -41,12 +43,21 @@ def bytes_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def image_digest(data: bytes) -> bytes:
+    """Return the digest of an image file: the first 16 bytes of its SHA-256."""
+    return hashlib.sha256(data).digest()[:SHORT]
+
+
 def views_digest(views: ViewBatch) -> bytes:
-    """Return the 32-byte digest of a batch's views; the index keeps the first 8."""
-    state = hashlib.sha256()
-    for part in _view_parts(views):
-        state.update(part)
-    return state.digest()
+    """Return the 32-byte digest of a batch's views; the index keeps the first 8.
+
+    Records do not change, so it is taken once: what is read, proven and written again needs it twice.
+    """
+    known: bytes | None = vars(views).get(_KNOWN)
+    if known is None:
+        known = hashlib.sha256(b"".join(_view_parts(views))).digest()
+        vars(views)[_KNOWN] = known
+    return known
 
 
 def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:

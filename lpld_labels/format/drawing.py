@@ -99,17 +99,26 @@ def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size:
     return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
 
 
-@lru_cache(maxsize=512)
 def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
     """Return the permutation of the images for an epoch: int32 [N], read-only because it is shared.
 
-    Loaders jump between epochs, and shuffling all images for a batch would cost more than the batch: for
-    ten thousand images this many epochs take 20 MB.
+    Loaders jump between epochs, and shuffling all images for a batch would cost more than the batch. As many
+    epochs are kept as take 64 MB; four at least.
     """
+    kept = _order_of_few if n_images <= _FEW_IMAGES else _order_of_many
+    return kept(seed, epoch, n_images)
+
+
+def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
     draws = keyed_generator(seed, epoch).random(n_images)
     order = np.argsort(draws, kind="stable").astype(np.int32)
     order.setflags(write=False)
     return order
+
+
+_FEW_IMAGES = 1 << 15
+_order_of_few = lru_cache(maxsize=512)(_shuffled)
+_order_of_many = lru_cache(maxsize=4)(_shuffled)
 
 
 def _draw_patches(rng: np.random.Generator, rows: int, grid: int | None) -> npt.NDArray[np.uint8] | None:

@@ -7,15 +7,26 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.limits import (
+    MAX_FILES,
+    MAX_FOOTER_BYTES,
+    MAX_IMAGES,
+    MAX_IMAGES_PER_BYTE,
+    MAX_ROWS,
+    MIN_FOOTER_BYTES,
+)
 from lpld_labels.format.paths import pool_path_problem, repeated_path
-from lpld_labels.format.schema import MAX_FILES, MAX_IMAGES
+from lpld_labels.format.schema import Component
 
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
 FILE_ROLES: tuple[FileRole, ...] = ("views", "labels", "batches", "images", "codec", "packed")
-MAX_ROWS = 2**40
-MAX_FOOTER_BYTES = 2**28
-MIN_FOOTER_BYTES = 12
-"""An empty Parquet footer: one byte of metadata at least, its length and the magic number."""
+FILE_COMPONENTS: dict[FileRole, Component] = {
+    "batches": "container",
+    "images": "container",
+    "codec": "codec",
+    "packed": "packed",
+}
+"""The component of files that belong to one as a whole; those of shards are weighed column by column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,3 +159,29 @@ def check_files(files: Sequence[FileEntry], *, drawn: bool, reader: FieldReader)
     if names["views"] != wanted:
         expected = "no views files, because views are drawn" if drawn else "a views file for each labels file"
         raise reader.error("files", expected, f"{names['views'][:5]} and {names['labels'][:5]}")
+
+
+def check_counts(
+    counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int, reader: FieldReader
+) -> None:
+    """Refuse counts that files of these rows and bytes do not have, before any of them is opened."""
+    rows: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
+    size: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
+    for entry in files:
+        rows[entry.role] += entry.rows
+        size[entry.role] += entry.bytes
+    stated = [("batches", "batches"), ("images", "images")]
+    stated += [] if drawn else [("rows", "views")]
+    stated += [("images", "packed")] if size["packed"] else []
+    for name, role in stated:
+        if getattr(counts, name) != rows[role]:
+            raise reader.error(f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name))
+    for name, most, why in (
+        ("batches", size["labels"], "one for each byte of labels"),
+        ("images", MAX_IMAGES_PER_BYTE * size["images"], f"{MAX_IMAGES_PER_BYTE} for each byte of its table"),
+        ("rows", counts.batches * batch_size, "what the batches can hold"),
+        ("epochs", counts.batches, "one for each batch"),
+        ("incomplete_batches", counts.batches, "one for each batch"),
+    ):
+        if getattr(counts, name) > most:
+            raise reader.error(f"counts.{name}", f"at most {most}: {why}", getattr(counts, name))

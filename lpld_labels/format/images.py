@@ -19,8 +19,9 @@ import pyarrow as pa
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import text_bytes
+from lpld_labels.format.limits import MAX_CLASSES, MAX_SIDE
 from lpld_labels.format.paths import image_paths_problem
-from lpld_labels.format.schema import IMAGE_SCHEMA, MAX_CLASSES, MAX_SIDE
+from lpld_labels.format.schema import IMAGE_SCHEMA
 
 IntArray = npt.NDArray[np.int32]
 
@@ -102,8 +103,12 @@ class ImageTable:
                 expected=f"0 to {classes - 1}",
                 got=int(table["class"].to_numpy().max()),
             )
+        try:
+            paths = arrow.texts(table["path"])
+        except UnicodeDecodeError:
+            raise InvalidArgumentError("column 'path' is not UTF-8") from None
         return ImageTable(
-            paths=arrow.texts(table["path"]),
+            paths=paths,
             classes=table["class"].to_numpy(),
             widths=table["width"].to_numpy(),
             heights=table["height"].to_numpy(),

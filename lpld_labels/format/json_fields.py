@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from lpld_labels.errors import ManifestError
+from lpld_labels.format.limits import MAX_INTEGER
 
 T = TypeVar("T")
 IGNORABLE = "must_understand"
 """An unknown field is refused unless its value is an object with ``"must_understand": false``."""
-MAX_INTEGER = 2**63 - 1
 _SHOWN = 200
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

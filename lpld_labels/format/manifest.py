@@ -11,24 +11,34 @@ from functools import cached_property
 from typing import Any
 
 from lpld_labels.errors import FormatVersionError, ManifestError
-from lpld_labels.format.files import CodecEntry, Counts, Coverage, FileEntry, FileRole, check_files
+from lpld_labels.format.files import (
+    CodecEntry,
+    Counts,
+    Coverage,
+    FileEntry,
+    FileRole,
+    check_counts,
+    check_files,
+)
 from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.limits import (
+    MAX_BATCH_SIZE,
+    MAX_BATCH_VALUES,
+    MAX_CLASSES,
+    MAX_PATCH_GRID,
+    MAX_SEED,
+    MAX_SIDE,
+)
 from lpld_labels.format.schema import (
     COMPONENTS,
     FORMAT_NAME,
     FORMAT_VERSION,
     LABEL_KINDS,
-    MAX_BATCH_SIZE,
-    MAX_BATCH_VALUES,
-    MAX_CLASSES,
-    MAX_SIDE,
     VIEWS,
     Component,
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
-
-MAX_SEED = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +117,9 @@ class Augmentation:
             mix=reader.text("mix", choices=("none", "cutmix", "mixup")),
             mix_alpha=reader.optional("mix_alpha", reader.number),
             cutout_fraction=reader.optional("cutout_fraction", reader.number),
-            patch_grid=reader.optional("patch_grid", lambda n: reader.integer(n, minimum=1, maximum=15)),
+            patch_grid=reader.optional(
+                "patch_grid", lambda n: reader.integer(n, minimum=1, maximum=MAX_PATCH_GRID)
+            ),
         )
 
 
@@ -248,8 +260,9 @@ class Manifest:
         return manifest
 
     def _check(self, reader: FieldReader) -> None:
-        check_files(self.files, drawn=self.views == "drawn", reader=reader)
-        if self.views == "drawn":
+        drawn = self.views == "drawn"
+        check_files(self.files, drawn=drawn, reader=reader)
+        if drawn:
             if self.header.seed is None:
                 raise reader.error("seed", "a number, because views are drawn", None)
             problem = self.header.augmentation.drawing_problem()
@@ -257,9 +270,7 @@ class Manifest:
                 raise reader.error(
                     f"augmentation.{problem}", "a range that views can be drawn from", "another"
                 )
-        most = sum(entry.bytes for entry in self.files if entry.role == "labels")
-        if self.counts.batches > most:
-            raise reader.error("counts.batches", f"at most the {most} bytes of labels", self.counts.batches)
+        check_counts(self.counts, self.files, drawn=drawn, batch_size=self.header.batch_size, reader=reader)
         problem = self.coverage.problem(self.counts, self.header.classes)
         if problem is not None:
             raise reader.error("coverage", problem, str(asdict(self.coverage)))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from lpld_labels.format.limits import MAX_PATH_BYTES
+
 PATTERNS = {
     "batches": r"batches-[0-9a-f]{8}\.parquet",
     "images": r"images\.parquet",
@@ -21,7 +23,6 @@ PATTERNS = {
 _NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
 _COMPILED = {role: re.compile(pattern.replace("{name}", _NAME)) for role, pattern in PATTERNS.items()}
 
-MAX_PATH_BYTES = 4096
 _FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE | re.MULTILINE), expected)
     for pattern, expected in (

@@ -49,7 +49,7 @@ class Stream(IntEnum):
     CROPS_OF_IMAGES = 0x464B4443
     """(epoch): in which order FKD's scripts get images, and which of their crops."""
     TRAINING = 0x54524149
-    """(epoch): torch's own draws while a student or teacher trains."""
+    """(epoch, step, process): torch's own draws while a student or teacher trains."""
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -87,7 +87,7 @@ def keyed_generator(seed: int, *place: int) -> np.random.Generator:
     seed: 0 to 2**64 - 1. place: numbers from 0 to 2**32 - 1.
     Different (seed, place) give unrelated streams, also where one place begins like another.
     """
-    if not 0 <= seed < 2**64 or not all(0 <= number < 2**32 for number in place):
+    if not 0 <= seed < 2**64 or not 0 <= min(place, default=0) <= max(place, default=0) < 2**32:
         raise InvalidArgumentError(
             "seed or place is out of range",
             expected="a seed from 0 to 2**64 - 1 and numbers from 0 to 2**32 - 1",

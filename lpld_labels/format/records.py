@@ -214,7 +214,7 @@ def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
         raise _bad(key, "mix.strength", "0 to 1", strength)
     box = None
     if mix.box is not None:
-        box = Box(*(int(side) for side in mix.box))
+        box = Box(*map(int, mix.box))
         if not (0 <= box.top <= box.bottom and 0 <= box.left <= box.right):
             raise _bad(key, "mix.box", "0 <= top <= bottom and 0 <= left <= right", tuple(box))
     return Mix(partner=partner, strength=strength, box=box)

@@ -1,4 +1,4 @@
-"""The on-disk layout in one place: names, versions, columns and limits.
+"""The on-disk layout in one place: names, versions and columns (limits are in limits.py).
 
 SPEC.md describes the same things in words; a test compares the two, so change both together.
 """
@@ -14,25 +14,14 @@ FORMAT_NAME = "lpld-label-pool"
 FORMAT_VERSION = 1
 
 MANIFEST_FILE = "pool.json"
+README_FILE = "README.md"
+"""For people; not part of the pool."""
 IMAGES_FILE = "images.parquet"
 VIEWS_DIRECTORY = "views"
 LABELS_DIRECTORY = "labels"
 CODEC_DIRECTORY = "codec"
 PACKED_DIRECTORY = "packed"
 STAGING_DIRECTORY = "staging"
-
-MAX_CLASSES = 1 << 24
-MAX_BATCH_SIZE = 1 << 20
-MAX_BATCH_VALUES = 1 << 27
-"""Classes times batch size: a batch decodes to at most half a gigabyte of float32."""
-MAX_SIDE = (1 << 16) - 1
-"""Pixels on a side of an image or a view."""
-MAX_IMAGES = (1 << 31) - 1
-MAX_FILES = 1_000_000
-MAX_GROUP_ROWS = 1 << 20
-MAX_PAGE_BYTES = 1 << 30
-MAX_HEADER_BYTES = 1 << 16
-"""Of a page."""
 
 VIEW_ROWS_PER_GROUP = 8192
 """A views row group closes at the first whole batch at or above this many rows."""
@@ -63,6 +52,8 @@ LabelKind = Literal["logits", "probabilities"]
 LABEL_KINDS: tuple[LabelKind, ...] = ("logits", "probabilities")
 Views = Literal["stored", "drawn"]
 VIEWS: tuple[Views, ...] = ("stored", "drawn")
+RESIZE_CODES = ("torch", "pil", "pil_bicubic")
+"""Names of resize code that SPEC.md gives a meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 from lpld_labels.errors import ManifestError
+from lpld_labels.format.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH
 
-MAX_BYTES = 16 * 1024 * 1024
-MAX_DEPTH = 32
 _HINT = "restore the file; the pool's data may be intact"
 
 
@@ -25,9 +25,9 @@ def to_json(document: dict[str, Any]) -> bytes:
 
 def from_json(data: bytes, *, where: str) -> Any:
     """Parse UTF-8 JSON; whatever the format does not allow becomes a ManifestError with its place."""
-    if len(data) > MAX_BYTES:
+    if len(data) > MAX_JSON_BYTES:
         raise ManifestError(
-            "JSON file is too large", where=where, expected=f"at most {MAX_BYTES} bytes", got=len(data)
+            "JSON file is too large", where=where, expected=f"at most {MAX_JSON_BYTES} bytes", got=len(data)
         )
     try:
         text = data.decode("utf-8")
@@ -47,13 +47,13 @@ def from_json(data: bytes, *, where: str) -> Any:
         pass
     except (UnicodeError, ValueError) as error:
         raise ManifestError(f"not valid JSON: {error}", where=where, hint=_HINT) from None
-    raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_DEPTH} levels")
+    raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
 
 
 def _too_deep(document: Any) -> bool:
     """Whether a parsed document nests deeper than allowed."""
     level = [document]
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         inner: list[Any] = []
         for item in level:
             held = item.values() if isinstance(item, dict) else item
@@ -67,8 +67,8 @@ def _too_deep(document: Any) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        # Counted once: asking for each of a million names how often it occurs would take hours.
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"field {twice!r} occurs twice")
     return document
 

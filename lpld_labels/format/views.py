@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -33,7 +34,7 @@ def _column(field: arrow.Field, parts: Sequence[npt.NDArray[Any] | None], rows: 
     given = [part for part in parts if part is not None]
     if not given:
         return cast("arrow.Array", pa.nulls(sum(rows), field.type))
-    if len(given) == len(parts) and all(part.ndim == 1 for part in given):
+    if len(given) == len(parts) and given[0].ndim == 1:
         # The usual case. One Arrow array per batch and column would take longer than writing them.
         return cast("arrow.Array", pa.array(np.concatenate(given), field.type))
     arrays: list[Any] = [
@@ -93,10 +94,7 @@ class DecodedViews:
 
     def batch(self, key: BatchKey, part: slice) -> ViewBatch:
         """Return one batch. Its arrays are views into this block, already validated when written."""
-        return _trusted(ViewBatch, self._fields(key, part))
-
-    def _fields(self, key: BatchKey, part: slice) -> dict[str, Any]:
-        return {
+        fields = {
             "key": key,
             "images": self.images[part],
             "crops": self.crops[part],
@@ -105,6 +103,7 @@ class DecodedViews:
             "cutout": self._cutout_of(part),
             "patch_order": self._patches_of(part),
         }
+        return _trusted(ViewBatch, fields)
 
     def _mix_of(self, part: slice) -> Mix | None:
         if not self._mix.present(part):
@@ -113,7 +112,7 @@ class DecodedViews:
         strength = float(self._mix.columns["mix_strength"][part.start])
         box = None
         if self._mix_box.present(part):
-            box = Box(*(int(self._mix_box.columns[name][part.start]) for name in MIX_BOX))
+            box = Box(*[int(self._mix_box.columns[name][part.start]) for name in MIX_BOX])
         return Mix(partner=partner, strength=strength, box=box)
 
     def _cutout_of(self, part: slice) -> CutOut | None:
@@ -131,6 +130,20 @@ class DecodedViews:
         if rows.null_count:
             return None
         return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
+
+
+def owned(views: ViewBatch) -> ViewBatch:
+    """Return the same views in memory of their own, without checking them again."""
+    mix, cutout, patches = views.mix, views.cutout, views.patch_order
+    copies = {
+        "images": views.images.copy(),
+        "crops": views.crops.copy(),
+        "flips": views.flips.copy(),
+        "mix": mix and replace(mix, partner=mix.partner.copy()),
+        "cutout": cutout and replace(cutout, boxes=cutout.boxes.copy(), fill=cutout.fill.copy()),
+        "patch_order": None if patches is None else patches.copy(),
+    }
+    return _trusted(ViewBatch, {**vars(views), **copies})
 
 
 def labelled(views: ViewBatch, labels: LabelArray) -> LabelBatch:

@@ -1,4 +1,4 @@
-"""What a pool is, as names and words: one line each, the same for a report and a comparison."""
+"""What a pool is, as names and words: the same on a terminal, in a report and in a comparison."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from lpld_labels.inspection.summary import PoolSummary
 
 def settings_of(summary: PoolSummary) -> dict[str, str]:
     """Return the settings by name."""
-    parameters = ", ".join(f"{k} {v}" for k, v in summary.codec_parameters.items() if not isinstance(v, dict))
     return {
         "content digest": summary.content_digest,
         "labels": f"{summary.label_kind}, {summary.classes:,} classes",
-        "codec": summary.codec + (f" ({parameters})" if parameters else ""),
+        "codec": codec_of(summary),
         "images": f"{summary.images:,} ({summary.images_covered:,} seen)",
         "classes seen": f"{summary.classes_covered:,} of {summary.classes:,}",
         "batches": f"{summary.batches:,} of {summary.batch_size:,} rows",
@@ -26,19 +25,26 @@ def settings_of(summary: PoolSummary) -> dict[str, str]:
     }
 
 
+def codec_of(summary: PoolSummary) -> str:
+    """Return the codec with its parameters."""
+    parameters = ", ".join(f"{k} {v}" for k, v in summary.codec_parameters.items() if not isinstance(v, dict))
+    return f"{summary.codec} ({parameters})" if parameters else summary.codec
+
+
 def teachers_of(summary: PoolSummary) -> str:
     """Return the teachers with the head of their weights' digests."""
     if not summary.teachers:
         return "unknown"
-    names = [f"{t.name} (weights {(t.weights_digest or 'unknown')[:12]})" for t in summary.teachers]
-    return ", ".join(names) + (f", {summary.ensemble}" if summary.ensemble else "")
+    heads = [t.weights_digest[:12] if t.weights_digest else "weights unknown" for t in summary.teachers]
+    names = [f"{teacher.name} {head}" for teacher, head in zip(summary.teachers, heads, strict=True)]
+    return ", ".join(names) + (f" ({summary.ensemble})" if summary.ensemble else "")
 
 
 def augmentation_of(how: Augmentation) -> str:
     """Return how views were drawn, in words."""
     parts = [f"{how.output_height} x {how.output_width} px, resize {how.resize}"]
     if how.crop_scale is not None:
-        parts.append(f"crop area {how.crop_scale[0]:g} to {how.crop_scale[1]:g}")
+        parts.append(f"crop {how.crop_scale[0]:g} to {how.crop_scale[1]:g}")
     if how.flip_probability:
         parts.append(f"flip {how.flip_probability:g}")
     if how.mix != "none":

@@ -8,8 +8,8 @@ from typing import Any
 
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, Teacher
 from lpld_labels.format.schema import FORMAT_VERSION, MANIFEST_FILE, Component
-from lpld_labels.pool.pool_files import read_manifest
-from lpld_labels.pool.storage import resolve
+from lpld_labels.pool.pool_files import open_files
+from lpld_labels.stores.addresses import shown
 
 PICKLE_BATCH_OVERHEAD = 2000
 """Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""
@@ -78,14 +78,14 @@ class PoolSummary:
 
 def summarise(location: str | os.PathLike[str]) -> PoolSummary:
     """Return the summary of a pool. Reads its manifest and nothing else."""
-    system, path = resolve(location)
-    manifest = read_manifest(system, path, os.fspath(location))
-    size = int(system.get_file_info(f"{path}/{MANIFEST_FILE}").size)
+    files = open_files(location)
+    text = files.manifest_text()
+    manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
     header, counts, coverage = manifest.header, manifest.counts, manifest.coverage
-    sizes = _weigh(manifest, size)
+    sizes = _weigh(manifest, len(text))
     return PoolSummary(
         format_version=FORMAT_VERSION,
-        location=os.fspath(location),
+        location=shown(location),
         classes=header.classes,
         classes_covered=coverage.classes,
         images=counts.images,

@@ -71,7 +71,8 @@ class Pieces:
 class Assembler:
     """Makes training batches on a device.
 
-    classes: int64 [N], class of each image. label_kind: "logits" or "probabilities".
+    classes: int64 [N], class of each image. columns: of a label row, C.
+    label_kind: "logits" or "probabilities".
     normalisation: (mean, std), or None to leave pixels as they are.
     temperature: softens the labels, see `PoolSettings`; None leaves them as they are.
     """
@@ -79,6 +80,7 @@ class Assembler:
     renderer: Renderer
     decoder: TorchDecoder
     classes: npt.NDArray[np.int64]
+    columns: int
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
     label_kind: str
     temperature: Temperature | None
@@ -114,6 +116,8 @@ class Assembler:
 
     def assemble(self, pieces: Pieces, rows: int | None, epoch: int) -> PoolBatch:
         """Return the next batch of `rows` rows, or of the next label batch as it is."""
+        if rows == 0:
+            return self._no_rows()
         if rows is None:
             rows = pieces.ahead()
         images = self._empty_images(rows)
@@ -136,6 +140,18 @@ class Assembler:
             partner_targets=_joined(partner_targets).to(self.device),
             mix_strength=_joined(strengths).to(self.device),
             keys=_joined(keys).to(self.device),
+        )
+
+    def _no_rows(self) -> PoolBatch:
+        """Return a batch of no rows, without asking for a label batch: there may never be one."""
+        numbers = torch.empty(0, dtype=torch.int64, device=self.device)
+        return PoolBatch(
+            images=self._empty_images(1)[:0],
+            labels=torch.empty((0, self.columns), device=self.device),
+            targets=numbers,
+            partner_targets=numbers,
+            mix_strength=torch.empty(0, device=self.device),
+            keys=numbers.reshape(0, 3),
         )
 
     def _empty_images(self, rows: int) -> torch.Tensor:

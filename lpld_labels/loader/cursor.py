@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,8 +85,22 @@ class Schedule:
 
     def count(self, position: Position, processes: Processes) -> int:
         """Return how many steps are left of an epoch at a position."""
-        left = self.units(position.epoch).left(position, processes)
-        return self.cut.steps(left, processes.world)
+        return len(self.cut.shares(self.units(position.epoch).ends, position.done, processes).after)
+
+    def position(self, epoch: int, steps: int, processes: Processes) -> Position:
+        """Return where an epoch is after some of its steps."""
+        before = Position(epoch)
+        done = islice(self.steps(before, processes), steps)
+        return max((step.after for step in done), default=before)
+
+    def rows_of_steps(self, epoch: int, processes: Processes) -> list[int]:
+        """Return the rows of each step of an epoch, of all processes together."""
+        units = self.units(epoch)
+        after = self.cut.shares(units.ends, 0, processes).after
+        if self.whole_batches:
+            after = np.cumsum(self.rows[units.places], dtype=np.int64)[after - 1]
+        rows: list[int] = np.diff(after, prepend=0).tolist()
+        return rows
 
     def steps(self, position: Position, processes: Processes) -> Iterator[Step]:
         """Yield the steps that are left of an epoch at a position."""

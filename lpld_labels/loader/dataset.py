@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -71,9 +72,9 @@ class Renderer:
         wanted = views if self.mixed else replace(views, mix=None)
         fractions = wanted.mix is not None and wanted.mix.box is None
         if fractions and self.buffers.dtype == torch.uint8:
-            return apply_views(wanted, self.store, self.augmentation)
+            return apply_views(wanted, self.store, self.augmentation, inside=True)
         out = self.pixels(buffer, views.rows)
-        apply_views(wanted, self.store, self.augmentation, dtype=out.dtype, out=out)
+        apply_views(wanted, self.store, self.augmentation, dtype=out.dtype, out=out, inside=True)
         return None
 
     def pixels(self, buffer: int, rows: int) -> torch.Tensor:
@@ -88,6 +89,14 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
         self._pool = pool
         self._decoder = decoder
         self._renderer = renderer
+
+    def expect(self, places: Iterable[int]) -> None:
+        """Say which label batches will be asked for, in this order; those elsewhere are fetched ahead."""
+        self._pool.expect(places)
+
+    def reached(self) -> None:
+        """Say that the next of them is about to be prepared."""
+        self._pool.reached()
 
     def __len__(self) -> int:
         """Number of label batches in the pool."""

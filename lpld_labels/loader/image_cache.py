@@ -12,9 +12,8 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from lpld_labels.format.images import ImageTable
 from lpld_labels.replay import ImageStore
-from lpld_labels.replay.image_folder import class_names
+from lpld_labels.replay.image_source import ImageSource
 
 MEMORY_BYTES = 4 * 1024**3
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the file system in memory; names in it are random
@@ -22,26 +21,25 @@ _PREFIX = "lpld-labels-"
 
 
 def open_images(
-    root: str | os.PathLike[str],
-    table: ImageTable,
+    source: ImageSource,
     *,
     num_workers: int,
     cache_directory: str | os.PathLike[str] | None = None,
     memory_bytes: int = MEMORY_BYTES,
 ) -> ImageStore:
-    """Open the image folder for a loader.
+    """Open the images for a loader.
 
     With `cache_directory`, decoded images are kept there in a memory-mapped file, also for later runs.
     Without, they are kept in memory up to `memory_bytes`, shared by all workers where the system has
     room for that; images beyond it are decoded every time.
     """
-    class_names(root)
+    table = source.table
     if cache_directory is not None or num_workers == 0:
-        return ImageStore(root, table, memory_bytes=memory_bytes, cache_directory=cache_directory)
+        return ImageStore(source, memory_bytes=memory_bytes, cache_directory=cache_directory)
     needed = int((table.heights.astype(np.int64) * table.widths * 3).sum())
     if needed > memory_bytes or not _has_room(needed):
-        return ImageStore(root, table, memory_bytes=memory_bytes // num_workers)
-    return _shared_store(root, table)
+        return ImageStore(source, memory_bytes=memory_bytes // num_workers)
+    return _shared_store(source)
 
 
 def _has_room(needed: int) -> bool:
@@ -52,14 +50,14 @@ def _has_room(needed: int) -> bool:
     return needed < shutil.disk_usage(SHARED_MEMORY).free // 2
 
 
-def _shared_store(root: str | os.PathLike[str], table: ImageTable) -> ImageStore:
+def _shared_store(source: ImageSource) -> ImageStore:
     """Return a store in shared memory that goes when the last process that uses it has gone."""
     directory = SHARED_MEMORY / f"{_PREFIX}{uuid.uuid4().hex}"
     # Held by this process and, through fork, by its workers: whoever finds it free may clean up.
     lock = filelock.FileLock(f"{directory}.lock")
     lock.acquire()
     directory.mkdir()
-    store = ImageStore(root, table, cache_directory=directory)
+    store = ImageStore(source, cache_directory=directory)
     weakref.finalize(store, _remove, directory, lock, os.getpid())
     return store
 

@@ -53,7 +53,7 @@ def label_loader(settings: LabelSettings, pool: PoolReader | Location) -> LabelL
     One item is one label batch, since its views were mixed with each other. Processes take turns; at
     most world_size - 1 label batches at an epoch's end are left out. Keywords: see `LabelSettings`.
     """
-    reader = open_reader(pool)
+    reader = open_reader(pool, settings.cache_directory, settings.cache_bytes)
     schedule = make_schedule(reader, settings)
     decoder = decoder_for(reader.codec, reader.classes)
     stream = LabelStream(LabelBatches(reader, decoder, None), schedule, settings)

@@ -26,7 +26,7 @@ from lpld_labels.loader.steps import TrainingSteps
 from lpld_labels.loader.streaming import LabelStream
 from lpld_labels.loader.streaming_loader import StreamingLoader
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_folder import check_images
+from lpld_labels.replay.image_source import check_images, find_images
 
 
 class PoolLoader(StreamingLoader):
@@ -61,22 +61,33 @@ def _formatted(batch: PoolBatch, batch_format: BatchFormat) -> Any:
 
 
 @takes_options(PoolSettings)
-def pool_loader(settings: PoolSettings, pool: PoolReader | Location, images_dir: Location) -> PoolLoader:
+def pool_loader(
+    settings: PoolSettings, pool: PoolReader | Location, images_dir: Location | None = None
+) -> PoolLoader:
     """Open a pool and its images for training; returns a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
+    images_dir: the labelled image folder; a pool that carries its images needs none.
     Keywords: see `PoolSettings`, `ImageSettings` and `LabelSettings` in `lpld_labels.loader.settings`.
     """
-    reader = open_reader(pool)
+    reader = open_reader(pool, settings.cache_directory, settings.cache_bytes)
     normalisation = find_normalisation(reader, settings.mean, settings.std) if settings.normalised else None
-    schedule = make_schedule(reader, settings, batch_size=settings.batch_size, drop_last=settings.drop_last)
-    renderer = open_renderer(reader, images_dir, settings)
+    schedule = make_schedule(
+        reader,
+        settings,
+        batch_size=settings.batch_size,
+        drop_last=settings.drop_last,
+        global_batch=settings.global_batch,
+    )
+    images = find_images(reader, images_dir)
+    renderer = open_renderer(reader, images, settings)
     if settings.verify_images:
-        check_images(images_dir, reader.images)
+        check_images(images)
     decoder = decoder_for(reader.codec, reader.classes)
     assembler = Assembler(
         renderer=renderer,
         decoder=decoder,
         classes=reader.images.classes.astype(np.int64),
+        columns=reader.classes,
         normalisation=normalisation,
         label_kind=reader.header.label_kind,
         temperature=settings.temperature,
@@ -85,7 +96,7 @@ def pool_loader(settings: PoolSettings, pool: PoolReader | Location, images_dir:
     )
     cutter = PoolCutter(
         assembler=assembler,
-        whole_batches=settings.batch_size is None,
+        whole_batches=schedule.whole_batches,
         batch_format=settings.batch_format,
         device=None if settings.device is None else torch.device(settings.device),
     )

@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, get_args, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
 
 import torch
 
 from lpld_labels.codecs.label_meaning import check_temperature
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.image_cache import MEMORY_BYTES
+from lpld_labels.stores.disk_cache import CACHE_BYTES
 
 BatchFormat = Literal["batch", "dict", "tuple"]
 Temperature = float | Callable[[int], float]
@@ -35,6 +36,8 @@ class LabelSettings:
         parallel training, get the same rank); from torch.distributed when an iteration starts unless
         given. See `lpld_labels.loader.share` for who gets what.
     num_workers, prefetch_factor, timeout, multiprocessing_context: as for DataLoader. Workers stay.
+    cache_directory: keep there what is fetched of a pool at an address, for later epochs and runs; by default
+        in $LPLD_LABELS_CACHE or below ~/.cache. cache_bytes: how much of it, the oldest going first.
     """
 
     policy: str = "batches"
@@ -47,6 +50,8 @@ class LabelSettings:
     prefetch_factor: int = 2
     timeout: float = 0
     multiprocessing_context: Any = None
+    cache_directory: str | os.PathLike[str] | None = None
+    cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
         if self.num_workers < 0 or self.prefetch_factor < 1:
@@ -75,13 +80,12 @@ class ImageSettings(LabelSettings):
     """Options of loaders that replay images.
 
     mean, std: of the normalisation, for pixels scaled to 0..1; the teacher's unless given.
-    cache_directory: keep decoded images in a memory-mapped file there, for later runs too.
+    cache_directory: keep decoded images in a memory-mapped file there too, for later runs.
     memory_bytes: how much memory decoded images may take otherwise.
     """
 
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
-    cache_directory: str | os.PathLike[str] | None = None
     memory_bytes: int = MEMORY_BYTES
 
 
@@ -92,6 +96,8 @@ class PoolSettings(ImageSettings):
     batch_size: rows per batch and process, any number. Views are mixed within their label batch first
         and cut into batches then, so pixels and labels do not depend on it. None gives each label batch
         as it is.
+    global_batch: `batch_size`, or a label batch, is what all processes take in a step together: steps are
+        those of one process, whatever the number of processes. Shares may be unequal, or empty.
     drop_last: leave out a last batch of fewer rows than `batch_size`.
     temperature: give softened probabilities softmax(z / temperature) instead of the stored labels; a
         function of the epoch where it changes from one to the next.
@@ -105,6 +111,7 @@ class PoolSettings(ImageSettings):
     """
 
     batch_size: int | None = None
+    global_batch: bool = False
     drop_last: bool = False
     temperature: Temperature | None = None
     batch_format: BatchFormat = "batch"
@@ -134,6 +141,20 @@ Settings = TypeVar("Settings", bound=LabelSettings)
 Pool = TypeVar("Pool")
 Images = TypeVar("Images")
 Loader = TypeVar("Loader")
+Pool_contra = TypeVar("Pool_contra", contravariant=True)
+Images_contra = TypeVar("Images_contra", contravariant=True)
+Loader_co = TypeVar("Loader_co", covariant=True)
+
+
+class WithOrWithoutImages(Protocol[Pool_contra, Images_contra, Options, Loader_co]):
+    """A factory of loaders that takes a pool, the images unless the pool carries them, and options."""
+
+    @overload
+    def __call__(
+        self, pool: Pool_contra, images: Images_contra, /, *_: Options.args, **options: Options.kwargs
+    ) -> Loader_co: ...
+    @overload
+    def __call__(self, pool: Pool_contra, /, *_: Options.args, **options: Options.kwargs) -> Loader_co: ...
 
 
 class takes_options(Generic[Options, Settings]):  # noqa: N801  # a decorator
@@ -145,7 +166,7 @@ class takes_options(Generic[Options, Settings]):  # noqa: N801  # a decorator
     @overload
     def __call__(
         self, make: Callable[[Settings, Pool, Images], Loader]
-    ) -> Callable[Concatenate[Pool, Images, Options], Loader]: ...
+    ) -> WithOrWithoutImages[Pool, Images, Options, Loader]: ...
     @overload
     def __call__(
         self, make: Callable[[Settings, Pool], Loader]

@@ -9,6 +9,10 @@ steps; at most W - 1 rows at an epoch's end, too few to go round, are left out.
 Where batches are whole label batches, units below are label batches and b is 1: step s of process r is
 label batch s * W + r.
 
+Where steps are global (`GlobalCut`), they are those of one process, whatever W: step s of n rows (b of them,
+or a label batch) is shared out in W parts as equal as can be, some perhaps empty. No row is left out, and
+what a step trains on does not depend on W at all.
+
 Views are mixed with partners of their own label batch. Where a label batch is shared by several
 processes, each renders the rows it takes and their partners: up to twice its rows, none where b is a
 multiple of the label batch's size.
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -56,22 +60,71 @@ class Step(NamedTuple):
         return self.after.epoch != self.before.epoch
 
 
+class Shares(NamedTuple):
+    """One process's share of an epoch, step by step.
+
+    starts, stops: int64 [n], its units of each step. after: int64 [n], units that all processes together
+    have had after each step.
+    """
+
+    starts: Integers
+    stops: Integers
+    after: Integers
+
+
+class Cut(Protocol):
+    """How epochs are cut into steps and steps into shares."""
+
+    def shares(self, ends: Integers, done: int, processes: Processes) -> Shares:
+        """Return what is left of an epoch of which `done` units are done. ends: of its label batches."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """How epochs are cut into steps: `batch` units per process and step."""
+class EqualCut:
+    """Steps of `batch` units per process; the units of a last, smaller one are shared out evenly."""
 
     batch: int
     drop_last: bool
 
-    def counts(self, left: int, world: int) -> tuple[int, int]:
-        """Return how many full steps `left` units make, and each process's units of a last, smaller one."""
-        full, rest = divmod(left, self.batch * world)
-        return full, 0 if self.drop_last else rest // world
+    def shares(self, ends: Integers, done: int, processes: Processes) -> Shares:
+        """Cut; refuse an epoch that cannot be shared out at all."""
+        (rank, world), total = processes, int(ends[-1])
+        if total < world:
+            raise InvalidArgumentError(
+                "an epoch has too few rows for so many processes",
+                expected=f"at least {world}",
+                got=total,
+                hint="raise batches_per_epoch",
+            )
+        full, rest = divmod(max(0, total - done), self.batch * world)
+        last = 0 if self.drop_last else rest // world
+        sizes = np.array([self.batch] * full + [last] * (last > 0), np.int64)
+        begins = done + np.arange(len(sizes)) * self.batch * world
+        starts = begins + rank * sizes
+        return Shares(starts, starts + sizes, begins + sizes * world)
 
-    def steps(self, left: int, world: int) -> int:
-        """Return the number of steps that `left` units make."""
-        full, last = self.counts(left, world)
-        return full + (last > 0)
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalCut:
+    """Steps of `batch` rows of all processes together, or of one label batch each where it is None."""
+
+    batch: int | None
+    drop_last: bool
+
+    def shares(self, ends: Integers, done: int, processes: Processes) -> Shares:
+        """Cut; a share may be empty."""
+        (rank, world), total = processes, int(ends[-1])
+        if self.batch is None:
+            after = ends[ends > done]
+        else:
+            after = np.minimum(np.arange(done, max(total, done), self.batch) + self.batch, total)
+            if self.drop_last and (total - done) % self.batch:
+                after = after[:-1]
+        begins = np.concatenate([[done], after[:-1]])[: len(after)]
+        rows = after - begins
+        # Rounded up, so that the first process, which logs and saves, always has a row.
+        starts, stops = (begins - (-part * rows) // world for part in (rank, rank + 1))
+        return Shares(starts, stops, after)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,32 +142,19 @@ class EpochUnits:
     def total(self) -> int:
         return int(self.ends[-1])
 
-    def left(self, position: Position, processes: Processes) -> int:
-        """Return the units behind a position; refuse an epoch that cannot be shared out at all."""
-        if self.total < processes.world:
-            raise InvalidArgumentError(
-                "an epoch has too few rows for so many processes",
-                expected=f"at least {processes.world}",
-                got=self.total,
-                hint="raise batches_per_epoch",
-            )
-        return max(0, self.total - position.done)
-
     def steps(self, position: Position, cut: Cut, processes: Processes) -> Iterator[Step]:
-        """Yield the steps of every process from a position on; all have the same number of the same size."""
-        full, last = cut.counts(self.left(position, processes), processes.world)
-        sizes = [cut.batch] * full + [last] * (last > 0)
-        for ahead, units in zip(range(len(sizes))[::-1], sizes, strict=True):
-            after = Position(self.epoch + 1)
-            if ahead:
-                done = position.done + units * processes.world
-                after = Position(self.epoch, done, position.steps + 1)
-            yield Step(position, units, after, processes)
-            position = after
+        """Yield this process's steps from a position on; all have the same number of steps."""
+        starts, stops, after = cut.shares(self.ends, position.done, processes)
+        for units, done in zip((stops - starts).tolist(), after.tolist(), strict=True):
+            end = Position(self.epoch + 1)
+            if done != after[-1]:
+                end = Position(self.epoch, done, position.steps + 1)
+            yield Step(position, units, end, processes)
+            position = end
 
     def runs(self, position: Position, cut: Cut, processes: Processes) -> Iterator[tuple[int, Runs]]:
         """Yield this process's label batches from a position on: (place, the units it takes of it)."""
-        starts, stops = self._ranges(position, cut, processes)
+        starts, stops = _ranges(cut.shares(self.ends, position.done, processes))
         if not len(starts):
             return
         begins = np.concatenate([[0], self.ends[:-1]])
@@ -131,16 +171,11 @@ class EpochUnits:
         for place, begin, end in zip(places, groups, [*groups[1:], len(runs)], strict=True):
             yield place, tuple(runs[begin:end])
 
-    def _ranges(self, position: Position, cut: Cut, processes: Processes) -> tuple[Integers, Integers]:
-        """Return this process's units of the epoch as ranges [starts, stops), one per step or fewer."""
-        (rank, world), done = processes, position.done
-        full, last = cut.counts(self.left(position, processes), world)
-        if world == 1:
-            stop = done + full * cut.batch + last
-            return np.array([done][: stop > done], np.int64), np.array([stop][: stop > done], np.int64)
-        rest = done + full * cut.batch * world
-        starts = done + (np.arange(full) * world + rank) * cut.batch
-        if not last:
-            return starts, starts + cut.batch
-        starts = np.append(starts, rest + rank * last)
-        return starts, starts + np.append(np.full(full, cut.batch), last)
+
+def _ranges(shares: Shares) -> tuple[Integers, Integers]:
+    """Return a process's units as ranges [starts, stops), those that follow one another joined."""
+    taken = shares.stops > shares.starts
+    starts, stops = shares.starts[taken], shares.stops[taken]
+    apart = np.ones(len(starts) + 1, np.bool_)
+    apart[1:-1] = starts[1:] != stops[:-1]
+    return starts[apart[:-1]], stops[apart[1:]]

@@ -19,7 +19,7 @@ from lpld_labels.loader.dataset import LabelBatches, Prepared
 from lpld_labels.loader.orphans import watch_parent
 from lpld_labels.loader.processes import Processes
 from lpld_labels.loader.settings import LabelSettings
-from lpld_labels.loader.share import Position
+from lpld_labels.loader.share import Position, Runs
 
 
 class TaskSampler(Sampler[Task]):
@@ -28,19 +28,24 @@ class TaskSampler(Sampler[Task]):
     Without end, because workers should prepare the next epoch while this one is used up.
     """
 
-    def __init__(self, schedule: Schedule, buffers: int) -> None:
+    def __init__(self, batches: LabelBatches, schedule: Schedule, buffers: int) -> None:
         self.start = Position(0)
         self.processes = Processes(0, 1)
+        self._batches = batches
         self._schedule = schedule
         self._buffers = buffers
 
     def __iter__(self) -> Iterator[Task]:
-        made = 0
-        position = self.start
+        # The order is known, so what lies elsewhere can be on its way before its turn.
+        self._batches.expect(place for place, _ in self._runs(self.start, self.processes))
+        for made, (place, runs) in enumerate(self._runs(self.start, self.processes)):
+            self._batches.reached()
+            yield Task(place, made % self._buffers, None if self._schedule.whole_batches else runs)
+
+    def _runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
+        """Yield label batches and the rows to take of each, epoch after epoch."""
         while True:
-            for place, runs in self._schedule.runs(position, self.processes):
-                yield Task(place, made % self._buffers, None if self._schedule.whole_batches else runs)
-                made += 1
+            yield from self._schedule.runs(position, processes)
             position = Position(position.epoch + 1)
 
 
@@ -49,7 +54,7 @@ class LabelStream:
 
     def __init__(self, batches: LabelBatches, schedule: Schedule, settings: LabelSettings) -> None:
         workers = settings.num_workers
-        self._tasks = TaskSampler(schedule, settings.label_batches_under_way)
+        self._tasks = TaskSampler(batches, schedule, settings.label_batches_under_way)
         self._loader: DataLoader[Prepared | LabelPoolError] = DataLoader(
             batches,
             batch_size=None,

@@ -87,6 +87,15 @@ class StreamingLoader(DataLoader[Any]):
         """Choose the epoch that the next iteration plays."""
         self.dataset.set_epoch(epoch)
 
+    def skip_to(self, epoch: int, steps: int) -> None:
+        """Let the next iteration begin in an epoch after some of its steps, which are not played."""
+        at = self.dataset.schedule.position(epoch, steps, self.dataset.processes())
+        self.dataset.cursor.place(at)
+
+    def rows_of_steps(self) -> list[int]:
+        """Return the rows of each step of the current epoch, of all processes together."""
+        return self.dataset.schedule.rows_of_steps(self.dataset.cursor.at.epoch, self.dataset.processes())
+
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is: the batch after the last one it yielded. Plain JSON values."""
         return {**self._identity(), **self.dataset.cursor.at._asdict()}

@@ -15,32 +15,38 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec
-from lpld_labels.errors import DuplicateBatchError, PoolConflictError
+from lpld_labels.errors import PoolConflictError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
-from lpld_labels.format.files import CodecEntry, Counts, Coverage, FileEntry
+from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, Coverage, FileEntry
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest, PoolHeader
-from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
     CODEC_DIRECTORY,
     COMPONENTS,
     IMAGES_FILE,
     MANIFEST_FILE,
+    PACKED_DIRECTORY,
+    VIEW_SCHEMA,
     Component,
 )
+from lpld_labels.pool.byte_access import open_file
+from lpld_labels.pool.duplicates import without_duplicates
 from lpld_labels.pool.index import count_runs
-from lpld_labels.pool.locks import locked
 from lpld_labels.pool.merge import merge_small_shards
+from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.parquet_files import FileFacts, image_file, index_file
+from lpld_labels.pool.pool_files import LocalFiles, read_table
+from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import VIEWS, SealedShard, read_whole
+from lpld_labels.pool.shard import VIEWS, SealedShard
 from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
 from lpld_labels.pool.storage import write_atomically, write_errors
+from lpld_labels.pool.view_counts import views_per_image
+from lpld_labels.stores.locks import locked
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)
@@ -53,21 +59,27 @@ def commit_pool(
     images: ImageTable,
     *,
     shard_bytes: int,
+    packed: ImageCarrier | None = None,
 ) -> Manifest:
     """Publish all sealed shards together with what the pool already holds.
 
     shard_bytes: small shards are merged up to this many label bytes.
+    packed: brings the image files that the pool is to carry; a pool that carries them keeps them.
     """
     with _committing(staging):
         old = _old_manifest(staging.pool)
-        shards = _sound_shards(staging, old)
-        if old is not None and not shards and header.lineage == old.header.lineage:
+        shards = _sound_shards(staging, old, codec, header.classes)
+        packs = packed is not None and not (old and old.files_of("packed"))
+        if old is not None and not shards and not packs and header.lineage == old.header.lineage:
             _clean_up(staging, old)
             return old
         shards = merge_small_shards(staging, shards, codec, header.classes, limit=shard_bytes)
         for shard in shards:
             staging.publish(shard)
-        manifest = _manifest(staging, old, shards, header, codec, images)
+        images_inside = old.files_of("packed") if old else ()
+        if packed is not None and packs:
+            images_inside = packed(staging.pool, within=staging.directory)
+        manifest = _manifest(staging, old, shards, header, codec, images, images_inside)
         write_atomically(staging.pool / MANIFEST_FILE, manifest.dump(), within=staging.directory)
         _clean_up(staging, manifest)
         return manifest
@@ -76,7 +88,7 @@ def commit_pool(
 def merge_staged(staging: StagingArea, codec: Codec, classes: int, *, shard_bytes: int) -> None:
     """Do the part of a commit that publishes nothing."""
     with _committing(staging):
-        shards = _sound_shards(staging, _old_manifest(staging.pool))
+        shards = _sound_shards(staging, _old_manifest(staging.pool), codec, classes)
         merge_small_shards(staging, shards, codec, classes, limit=shard_bytes)
 
 
@@ -108,6 +120,10 @@ def _clean_up(staging: StagingArea, manifest: Manifest) -> None:
         for path in sorted(staging.pool.glob("batches-*.parquet")):
             if path.name not in named:
                 path.unlink()
+        carried = {entry.path for entry in manifest.files_of("packed")}
+        for path in sorted((staging.pool / PACKED_DIRECTORY).glob("*")):
+            if f"{PACKED_DIRECTORY}/{path.name}" not in carried:
+                path.unlink()
     if not staging.sweep(_shard_names(manifest)):
         log.warning("%s: other writers have sealed work since; commit again to publish it", staging.pool)
 
@@ -119,6 +135,7 @@ def _manifest(
     header: PoolHeader,
     codec: Codec,
     images: ImageTable,
+    packed: Sequence[FileEntry],
 ) -> Manifest:
     """Write what belongs to the pool beside its shards, and return the manifest of it all."""
     drawn = staging.drawn if old is None else old.views == "drawn"
@@ -131,7 +148,8 @@ def _manifest(
     files.append(index_entry)
     # An extended pool keeps its tables: that they are the same was checked when the writer opened.
     tables = [
-        *((old.files_of("images") + old.files_of("codec")) if old else _write_tables(staging, codec, images))
+        *((old.files_of("images") + old.files_of("codec")) if old else _write_tables(staging, codec, images)),
+        *packed,
     ]
     return Manifest(
         header=header,
@@ -178,10 +196,11 @@ def _views_per_image(
     views = np.zeros(images, np.int64)
     if old is not None:
         with PoolReader(staging.pool) as pool:
-            views += pool.views_per_image()
+            views += views_per_image(pool)
     for shard in shards:
-        with pq.ParquetFile(staging.file(shard, VIEWS)) as file:
-            shown = file.read(columns=["image"])["image"].to_numpy()
+        file = open_file(str(staging.file(shard, VIEWS)))
+        table = ProvenParquet(file, shard.views.entry(VIEWS, "views"), VIEW_SCHEMA).read_all(["image"])
+        shown = table["image"].to_numpy()
         views += np.bincount(shown, minlength=images)
     return views
 
@@ -189,19 +208,19 @@ def _views_per_image(
 def _components(
     old: Manifest | None, shards: Sequence[SealedShard], others: Sequence[FileEntry], *, drawn: bool
 ) -> dict[Component, int]:
-    """Return the bytes of all files by component. others: the batch index, image table, codec tables."""
+    """Return the bytes of all files by component. others: than those of shards."""
     components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
     parts = [shard.labels.components for shard in shards]
     parts += [] if drawn else [shard.views.components for shard in shards]
     if old is not None:
         parts.append(old.components)
-        components["container"] -= sum(e.bytes for e in old.files_of("batches") + old.files_of("images"))
-        components["codec"] -= sum(entry.bytes for entry in old.files_of("codec"))
+        for role, owner in FILE_COMPONENTS.items():
+            components[owner] -= sum(entry.bytes for entry in old.files_of(role))
     for part in parts:
         for name, size in part.items():
             components[name] += size
     for entry in others:
-        components["codec" if entry.role == "codec" else "container"] += entry.bytes
+        components[FILE_COMPONENTS[entry.role]] += entry.bytes
     return components
 
 
@@ -213,38 +232,23 @@ def _old_manifest(pool: Path) -> Manifest | None:
 def _old_index(pool: Path, old: Manifest | None) -> pa.Table:
     if old is None:
         return BATCH_SCHEMA.empty_table()
-    return read_whole(pool / old.files_of("batches")[0].path)
+    return read_table(LocalFiles(pool), old.files_of("batches")[0], BATCH_SCHEMA)
 
 
-def _sound_shards(staging: StagingArea, old: Manifest | None) -> list[SealedShard]:
-    """Return the staged shards that are not published yet, every byte of them checked."""
+def _sound_shards(
+    staging: StagingArea, old: Manifest | None, codec: Codec, classes: int
+) -> list[SealedShard]:
+    """Return the staged shards that are not published yet, every byte of them checked, each batch once."""
     known = _shard_names(old) if old else set()
     staging.discard_replaced()
     shards = [shard for shard in staging.sealed() if shard.name not in known]
-    _refuse_duplicates(shards, _old_index(staging.pool, old), staging.pool)
     for shard in shards:
         staging.check(shard)
-    return shards
+    return without_duplicates(staging, shards, _old_index(staging.pool, old), codec, classes)
 
 
 def _shard_names(manifest: Manifest) -> set[str]:
     return {Path(entry.path).stem for entry in manifest.files_of("labels")}
-
-
-def _refuse_duplicates(shards: Sequence[SealedShard], published: pa.Table, pool: Path) -> None:
-    owner: dict[BatchKey, str] = {
-        BatchKey(e, b): "the published pool"
-        for e, b in zip(arrow.integers(published["epoch"]), arrow.integers(published["batch"]), strict=True)
-    }
-    for shard in shards:
-        for key in shard.keys:
-            if key in owner:
-                raise DuplicateBatchError(
-                    f"two writers wrote {key}: {owner[key]} and staged shard {shard.name}",
-                    where=pool,
-                    hint=f"delete staging/{shard.name} and run again to redo the rest of its batches",
-                )
-            owner[key] = f"staged shard {shard.name}"
 
 
 def _shard_files(shard: SealedShard, *, drawn: bool) -> list[FileEntry]:

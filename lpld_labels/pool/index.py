@@ -211,7 +211,18 @@ class BatchIndex:
         """Return the number of a key, or None."""
         wanted = key.epoch << 32 | key.batch
         number = int(np.searchsorted(self._order, wanted))
-        return number if number < len(self) and self._order[number] == wanted else None
+        return number if number < len(self._order) and self._order[number] == wanted else None
+
+    def numbers(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int64]:
+        """Return the numbers of keys, in the order given: int64 [n]. All must be in the pool."""
+        wanted = np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
+        numbers = np.searchsorted(self._order, wanted)
+        there = numbers < len(self._order)
+        there[there] = self._order[numbers[there]] == wanted[there]
+        if not there.all():
+            missing = int(wanted[np.argmin(there)])
+            raise BatchNotFoundError(f"no {BatchKey(missing >> 32, missing & 0xFFFFFFFF)} in this pool")
+        return numbers
 
     def first_row(self, number: int) -> int:
         """Return the first row of a batch within its shard, counting one row per view."""
@@ -243,23 +254,36 @@ class BatchIndex:
 
     def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
         """Return keys of the pool in the order in which reads go front to back."""
-        numbers = np.searchsorted(
-            self._order, np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
-        )
+        numbers = self.numbers(keys)
         order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
-        return [self.key(number) for number in numbers[order].tolist()]
+        return [self.keys[number] for number in numbers[order].tolist()]
 
-    def rows_of(self, key: BatchKey) -> int:
-        """Return the number of rows of a batch that is in the pool."""
-        number = self.find(key)
-        if number is None:
-            raise BatchNotFoundError(f"no {key} in this pool")
-        return int(self.rows[number])
+    def rows_of(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int32]:
+        """Return the rows of batches that are in the pool, in the order given: int32 [n]."""
+        return self.rows[self.numbers(keys)]
 
     def in_shard(self, shard: int) -> npt.NDArray[np.int64]:
         """Return the numbers of one shard's batches in file order."""
         low, high = np.searchsorted(self.shard[self._by_shard], [shard, shard + 1])
         return self._by_shard[low:high]
+
+    def in_rows(self, shard: int, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of one shard's batches that begin in rows [first, last), in file order."""
+        numbers = self.in_shard(shard)
+        low, high = np.searchsorted(self.first_rows[numbers], [first, last])
+        return numbers[low:high]
+
+    def groups_of(self, shard: int) -> list[Group]:
+        """Return the labels row groups of a shard in file order."""
+        numbers = self.in_shard(shard).tolist()
+        firsts = [numbers[0]] if numbers else []
+        while firsts:
+            group = self.group(firsts[-1])
+            after = group.first_position + group.batches
+            if after >= len(numbers):
+                break
+            firsts.append(numbers[after])
+        return [self.group(number) for number in firsts]
 
     def views_digest(self, number: int) -> bytes:
         """Return the first 8 bytes of a batch's views digest."""
@@ -268,7 +292,7 @@ class BatchIndex:
 
     def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
         """Return the digests of batches that are in the pool, in the order given."""
-        return [self.digest(number) for number in map(self.find, keys) if number is not None]
+        return [self.digest(number) for number in self.numbers(keys).tolist()]
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from functools import partial
 
 from lpld_labels.codecs import Codec, Payload
-from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.arrow import Array
 from lpld_labels.format.schema import Column
 from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.byte_access import ByteSource, as_distant, once_more
 from lpld_labels.pool.index import Group
 from lpld_labels.pool.payload_pages import parse_payload
 
@@ -29,16 +29,16 @@ class LabelPages:
 
     def __init__(
         self,
-        file: pa.NativeFile,
+        file: ByteSource,
         codec: Codec,
         classes: int,
         *,
-        where: str,
         blocks: Blocks,
         columns: tuple[Column, ...] | None = None,
     ) -> None:
-        self.where = where
+        self.where = file.where
         self._file = file
+        self._distant = as_distant(file)
         self._classes = classes
         self._columns = columns or codec.payload_columns(classes)
         self._by_view = codec.granularity == "view"
@@ -56,12 +56,12 @@ class LabelPages:
         return self._blocks.get((self.where, group.offset), lambda: self._read(group))
 
     def _read(self, group: Group) -> dict[str, Array]:
-        try:
-            self._file.seek(group.offset)
-            pages = self._file.read_buffer(group.bytes)
-        except OSError as error:
-            raise PoolCorruptError(f"cannot be read: {error}", where=self.where) from None
-        if pages.size != group.bytes:
-            raise PoolCorruptError("file ends early", where=self.where, expected=group.bytes, got=pages.size)
+        if self._distant is None:
+            return self._parsed(group)
+        forget = partial(self._distant.forget, group.offset, group.offset + group.bytes)
+        return once_more(lambda: self._parsed(group), forget)
+
+    def _parsed(self, group: Group) -> dict[str, Array]:
+        pages = self._file.read(group.offset, group.bytes)
         rows = group.rows if self._by_view else group.batches
         return parse_payload(pages, self._columns, rows=rows, classes=self._classes, where=self.where)

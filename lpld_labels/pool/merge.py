@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from pyarrow import fs
-
 from lpld_labels.codecs import Codec
 from lpld_labels.format.schema import VIEW_SCHEMA
 from lpld_labels.format.views import DecodedViews
 from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.byte_access import open_file
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
-from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
+from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.shard import LABELS, VIEWS, EncodedBatch, SealedShard
 from lpld_labels.pool.staging import StagingArea
 
@@ -32,7 +31,7 @@ def merge_small_shards(
         if len(group) == 1 or not all(staging.is_whole(shard) for shard in group):
             result += group
             continue
-        batches = [batch for shard in group for batch in _batches(staging, shard, codec, classes)]
+        batches = [batch for shard in group for batch in sealed_batches(staging, shard, codec, classes)]
         names = [shard.name for shard in group]
         result.append(staging.seal(batches, codec, classes, replaces=names))
         for name in names:
@@ -54,17 +53,15 @@ def _groups(shards: Sequence[SealedShard], limit: int) -> Iterator[list[SealedSh
         yield group
 
 
-def _batches(staging: StagingArea, shard: SealedShard, codec: Codec, classes: int) -> Iterator[EncodedBatch]:
-    system = fs.LocalFileSystem()
+def sealed_batches(
+    staging: StagingArea, shard: SealedShard, codec: Codec, classes: int
+) -> Iterator[EncodedBatch]:
+    """Yield the batches of a sealed shard as they are stored."""
     views_path, labels_path = str(staging.file(shard, VIEWS)), str(staging.file(shard, LABELS))
-    views = ProvenParquet(
-        open_file(system, views_path), shard.views.entry(VIEWS, "views"), VIEW_SCHEMA, where=views_path
-    )
+    views = ProvenParquet(open_file(views_path), shard.views.entry(VIEWS, "views"), VIEW_SCHEMA)
     # Batches come in file order, so keeping one block of each kind is enough.
     blocks = BlockCache[DecodedViews](0, lambda block: 1)
-    pages = LabelPages(
-        open_file(system, labels_path), codec, classes, where=labels_path, blocks=payload_blocks(0)
-    )
+    pages = LabelPages(open_file(labels_path), codec, classes, blocks=payload_blocks(0))
     index = BatchIndex(shard.batches, 1)
     for number, key in enumerate(index.keys):
         first, rows = index.first_row(number), int(index.rows[number])

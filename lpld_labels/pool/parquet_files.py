@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.json_fields import FieldReader
-from lpld_labels.format.schema import COMPONENTS, MAX_GROUP_ROWS, VIEW_COLUMNS, Column, Component
+from lpld_labels.format.limits import MAX_GROUP_ROWS
+from lpld_labels.format.schema import COMPONENTS, VIEW_COLUMNS, Column, Component
 
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
 Buffer: TypeAlias = bytes
@@ -95,7 +96,7 @@ class FileFacts:
             digest=digest,
             footer_bytes=len(footer),
             footer_digest=bytes_digest(footer),
-            components=weighed(metadata, size, owners),
+            components=weighed(_written_chunks(metadata), size, owners),
         )
 
     @staticmethod
@@ -148,14 +149,20 @@ def label_owners(columns: tuple[Column, ...]) -> dict[str, Component]:
     return keys | {column.name: column.component for column in columns}
 
 
-def weighed(metadata: pq.FileMetaData, size: int, owners: Mapping[str, Component]) -> dict[Component, int]:
-    """Return a file's bytes by component; what belongs to no column is the container's."""
+def weighed(
+    chunks: Iterable[tuple[str, int]], size: int, owners: Mapping[str, Component]
+) -> dict[Component, int]:
+    """Return a file's bytes by component. chunks: (column, bytes) of column chunks; the rest is container."""
     components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
+    for name, weight in chunks:
+        components[owners.get(name, "container")] += weight
+    components["container"] += size - sum(components.values())
+    return components
+
+
+def _written_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[str, int]]:
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for place in range(row_group.num_columns):
             chunk = row_group.column(place)
-            owner = owners.get(chunk.path_in_schema.split(".", 1)[0], "container")
-            components[owner] += chunk.total_compressed_size
-    components["container"] += size - sum(components.values())
-    return components
+            yield chunk.path_in_schema.split(".", 1)[0], chunk.total_compressed_size

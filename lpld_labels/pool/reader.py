@@ -28,12 +28,15 @@ from lpld_labels.format.schema import (
 from lpld_labels.format.views import labelled
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
+from lpld_labels.pool.label_blocks import LabelBlocks
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
-from lpld_labels.pool.pool_files import PoolFiles, read_manifest
-from lpld_labels.pool.proven_parquet import ProvenParquet, open_file
+from lpld_labels.pool.pool_files import PoolFiles, open_files, open_proven, read_manifest, read_table
+from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
+from lpld_labels.stores.addresses import is_address, shown
+from lpld_labels.stores.disk_cache import DiskCache
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -43,12 +46,13 @@ OPEN_SHARDS = 64
 class PoolReader:
     """A published pool, opened for reading.
 
-    location: local path or URI (anything pyarrow's file systems open).
+    location: local path or address (``s3://``, ``https://``, anything fsspec opens).
     preload: hold all views and payloads in memory; reads then touch no file.
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
     check_sizes: refuse at once if a file is missing or has the wrong size.
-    open_shards: how many shards to keep open; memory-mapped, their pages count as this process's memory
-        until others need it. Two are enough to read from front to back.
+    open_shards: how many shards to keep open. Two are enough to read from front to back.
+    cache: where to keep what is fetched from an address, see `lpld_labels.stores.disk_cache`; without one,
+        pages are fetched when they are read.
 
     Opening reads the manifest, the batch index and codec tables only, and proves them. Readers can be
     pickled and survive fork, so PyTorch workers can use them; threads may share one.
@@ -62,22 +66,25 @@ class PoolReader:
         view_cache_bytes: int = VIEW_CACHE_BYTES,
         check_sizes: bool = True,
         open_shards: int = OPEN_SHARDS,
+        cache: DiskCache | None = None,
     ) -> None:
-        self.location = os.fspath(location)
-        self._settings = {
+        self._address = os.fspath(location)
+        self.location = shown(location)
+        self._settings: dict[str, Any] = {
             "preload": preload,
             "view_cache_bytes": view_cache_bytes,
             "check_sizes": check_sizes,
             "open_shards": open_shards,
+            "cache": cache,
         }
-        self._files = PoolFiles(location)
-        self.manifest = read_manifest(self._files.system, self._files.path, self.location)
+        self._files = open_files(location, cache)
+        self.manifest = read_manifest(self._files)
         self.header: PoolHeader = self.manifest.header
         if check_sizes:
             self._files.check_sizes(self.manifest)
         entry = self.manifest.files_of("batches")[0]
         self._index = BatchIndex.load(
-            self._files.table(entry, BATCH_SCHEMA), self.manifest, self._files.at(entry.path)
+            read_table(self._files, entry, BATCH_SCHEMA), self.manifest, self._files.at(entry.path)
         )
         self.codec: Codec = restore_codec(
             self.manifest.codec,
@@ -88,6 +95,8 @@ class PoolReader:
         )
         self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
         self._columns = self.codec.payload_columns(self.classes)
+        self._label_blocks = LabelBlocks(self.manifest, self._index, self.codec)
+        self._files.cut(self._label_blocks.files, self._label_blocks.check)
         self._images: ImageTable | None = None
         self._views = self._view_source(None if preload else view_cache_bytes)
         self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
@@ -114,12 +123,18 @@ class PoolReader:
         return self._index
 
     @property
+    def files(self) -> PoolFiles:
+        """The pool's files, for those who copy them."""
+        self._after_fork()
+        return self._files
+
+    @property
     def images(self) -> ImageTable:
         """The images the views refer to."""
         if self._images is None:
             entry = self.manifest.files_of("images")[0]
             where = self._files.at(entry.path)
-            table = self._files.table(entry, IMAGE_SCHEMA)
+            table = read_table(self._files, entry, IMAGE_SCHEMA)
             try:
                 images = ImageTable.from_table(table, classes=self.classes)
             except InvalidArgumentError as error:
@@ -130,13 +145,6 @@ class PoolReader:
                     got=error.got,
                     hint="restore this file",
                 ) from None
-            if len(images) != self.manifest.counts.images:
-                raise PoolCorruptError(
-                    "image table disagrees with the manifest",
-                    where=where,
-                    expected=f"{self.manifest.counts.images} rows",
-                    got=len(images),
-                )
             self._images = images
         return self._images
 
@@ -225,29 +233,20 @@ class PoolReader:
             ) from None
         return labels
 
-    def views_per_image(self, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-        """Return how many views each image has, as itself and not as a partner: int64 [images].
+    def with_cache(self, cache: DiskCache) -> PoolReader:
+        """Return this pool, or, if it is at an address and keeps nothing on disk, another that does."""
+        if not is_address(self._address) or self._settings["cache"] is not None:
+            return self
+        return PoolReader(self._address, **{**self._settings, "cache": cache})
 
-        numbers: of the batches to count; None for all. Reads one small column of the views.
-        """
+    def expect(self, numbers: Iterable[int]) -> None:
+        """Say which batches will be read next, in this order, so that those elsewhere are fetched ahead."""
         self._after_fork()
-        counted = np.ones(len(self), np.bool_)
-        if numbers is not None:
-            counted[:] = False
-            counted[numbers] = True
-        views = np.zeros(len(self.images), np.int64)
-        if self.manifest.views == "drawn":
-            for number in np.flatnonzero(counted).tolist():
-                views[self._views.images(number)] += 1
-            return views
-        for shard, entry in enumerate(self.manifest.files_of("views")):
-            inside = self._index.in_shard(shard)
-            table = self.open_parquet(entry, VIEW_SCHEMA).read_all(["image"])
-            shown = table["image"].to_numpy()[np.repeat(counted[inside], self._index.rows[inside])]
-            if len(shown) and not 0 <= shown.min() <= shown.max() < len(views):
-                raise PoolCorruptError("image outside the image table", where=self._files.at(entry.path))
-            views += np.bincount(shown, minlength=len(views))
-        return views
+        self._files.expect(lambda: self._label_blocks.ranges(numbers), self.manifest.files_of("views"))
+
+    def reached(self) -> None:
+        """Say that the next of the expected batches is about to be read."""
+        self._files.reached()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
         """Return the content digest of a pool like this one of other batches, given theirs in key order."""
@@ -259,20 +258,19 @@ class PoolReader:
             batches=batch_digests,
         )
 
-    @property
-    def manifest_bytes(self) -> int:
-        """Size of pool.json on disk."""
-        return int(self._files.system.get_file_info(self._files.at(MANIFEST_FILE)).size)
-
-    def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> ProvenParquet:
-        """Open a Parquet file of the pool, its footer proven."""
-        return self._files.open_parquet(entry, schema)
+    def open_parquet(
+        self, entry: FileEntry, schema: pa.Schema, *, plain: Sequence[str] = ()
+    ) -> ProvenParquet:
+        """Open a Parquet file of the pool, its footer proven. plain: see `ProvenParquet`."""
+        return open_proven(self._files, entry, schema, plain=plain)
 
     # Inside
 
     def _view_source(self, cache_bytes: int | None) -> ViewSource:
         if self.manifest.views == "drawn":
-            return DrawnViews(self._index, self.header, lambda: self.images, self.location)
+            return DrawnViews(
+                self._index, self.header, lambda: self.images, self.location, cache_bytes=cache_bytes
+            )
         return StoredViews(
             self._index,
             lambda: ViewChecker(images=self.images, augmentation=self.header.augmentation),
@@ -291,14 +289,8 @@ class PoolReader:
         )
 
     def _open_labels(self, shard: int) -> LabelPages:
-        where = self._files.at(self.manifest.files_of("labels")[shard].path)
-        # Where files come and go, mapping one and touching its pages takes longer than copying a row group.
-        file = open_file(
-            self._files.system, where, mapped=self._index.shards <= self._settings["open_shards"]
-        )
-        return LabelPages(
-            file, self.codec, self.classes, where=where, blocks=self._payloads, columns=self._columns
-        )
+        file = self._files.open(self.manifest.files_of("labels")[shard])
+        return LabelPages(file, self.codec, self.classes, blocks=self._payloads, columns=self._columns)
 
     def _at_labels(self, number: int) -> str:
         return self._files.at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
@@ -306,7 +298,8 @@ class PoolReader:
     def _after_fork(self) -> None:
         """Let go of files that a parent process opened: handles do not survive fork, decoded blocks do."""
         if self._process != os.getpid():
-            self._files = PoolFiles(self.location)
+            self._files = open_files(self._address, self._settings["cache"])
+            self._files.cut(self._label_blocks.files, self._label_blocks.check)
             self._labels = BlockCache(self._settings["open_shards"], lambda pages: 1)
             self._views.reopen()
             self._process = os.getpid()
@@ -323,6 +316,7 @@ class PoolReader:
 
     def close(self) -> None:
         """Let go of files and caches."""
+        self._files.close()
         self._views.clear()
         self._labels.clear()
         self._payloads.clear()
@@ -336,7 +330,7 @@ class PoolReader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, **self._settings}
+        return {"location": self._address, **self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

@@ -15,12 +15,13 @@ merging, counting and checking then need no drawing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
 from lpld_labels.format import arrow
@@ -32,7 +33,9 @@ from lpld_labels.format.schema import (
     LABEL_KEY_COLUMNS,
 )
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.pool.byte_access import open_file
 from lpld_labels.pool.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
+from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.shard_files import GroupPlace, payload_places, write_labels, write_views
 from lpld_labels.pool.storage import DigestingFile, write_durably
 
@@ -53,10 +56,10 @@ class EncodedBatch:
     payload: Payload
     views_digest: bytes
     digest: bytes
-    nbytes: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", sum(array.nbytes for array in self.payload.values()))
+    @cached_property
+    def nbytes(self) -> int:
+        return sum([array.nbytes for array in self.payload.values()])
 
     @property
     def key(self) -> BatchKey:
@@ -102,7 +105,7 @@ def write_shard(
 
     drawn: the pool will not keep the views file; the index then keeps what cannot be drawn again.
     """
-    ordered = sorted(batches, key=lambda batch: batch.key)
+    ordered = sorted(batches, key=attrgetter("views.key"))
     with DigestingFile(directory / VIEWS) as views:
         write_views(views, [batch.views for batch in ordered])
     with DigestingFile(directory / LABELS) as labels:
@@ -119,13 +122,15 @@ def write_shard(
         replaces=tuple(replaces),
         batches=_index_slice(ordered, places, drawn=drawn),
     )
+    index = index_file(shard.batches)
     seal = {
         "name": shard.name,
         "views": asdict(shard.views),
         "labels": asdict(shard.labels),
+        "batches": asdict(FileFacts.of(index)),
         "replaces": list(shard.replaces),
     }
-    write_durably(directory / BATCHES, index_file(shard.batches))
+    write_durably(directory / BATCHES, index)
     write_durably(directory / SEAL, to_json(seal))
     return shard
 
@@ -139,16 +144,16 @@ def load_sealed(directory: Path) -> SealedShard:
         views=reader.nested("views", FileFacts.parse),
         labels=reader.nested("labels", FileFacts.parse),
         replaces=reader.strings("replaces"),
-        batches=read_whole(directory / BATCHES),
+        batches=_index_of(directory, reader.nested("batches", FileFacts.parse)),
     )
     reader.finish()
     return shard
 
 
-def read_whole(path: Path) -> pa.Table:
-    """Return a small Parquet file. `pq.read_table` would first import the machinery for folders of them."""
-    with pq.ParquetFile(path) as file:
-        return file.read()
+def _index_of(directory: Path, facts: FileFacts) -> pa.Table:
+    """Return the index slice of a sealed shard, known to be the one its seal names."""
+    file = open_file(str(directory / BATCHES))
+    return ProvenParquet(file, facts.entry(BATCHES, "batches"), BATCH_SCHEMA).read_all()
 
 
 def _index_slice(batches: Sequence[EncodedBatch], places: Sequence[GroupPlace], *, drawn: bool) -> pa.Table:
@@ -157,8 +162,8 @@ def _index_slice(batches: Sequence[EncodedBatch], places: Sequence[GroupPlace], 
     count = len(batches)
     strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
     columns = {
-        "epoch": pa.array([batch.key.epoch for batch in batches], pa.int32()),
-        "batch": pa.array([batch.key.batch for batch in batches], pa.int32()),
+        "epoch": pa.array([batch.views.key.epoch for batch in batches], pa.int32()),
+        "batch": pa.array([batch.views.key.batch for batch in batches], pa.int32()),
         "rows": pa.array(rows, pa.int32()),
         "shard": pa.array(np.zeros(count, np.int32)),
         "position": pa.array(np.arange(count, dtype=np.int32)),

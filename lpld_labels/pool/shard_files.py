@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.format import views as view_rows
+from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.format.schema import (
     LABEL_BYTES_PER_GROUP,
     LABEL_KEY_COLUMNS,
-    MAX_GROUP_ROWS,
     VIEW_ROWS_PER_GROUP,
     VIEW_SCHEMA,
     arrow_schema,
@@ -113,15 +113,16 @@ def payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> list[Gro
 def _label_rows(batch: Labelled, schema: pa.Schema) -> pa.Table:
     rows = len(next(iter(batch.payload.values())))
     columns = dict(batch.payload)
-    columns["epoch"] = pa.array(np.full(rows, batch.key.epoch, np.int32))
-    columns["batch"] = pa.array(np.full(rows, batch.key.batch, np.int32))
+    key = batch.key
+    columns["epoch"] = pa.array(np.full(rows, key.epoch, np.int32))
+    columns["batch"] = pa.array(np.full(rows, key.batch, np.int32))
     if "slot" in schema.names:
         columns["slot"] = pa.array(np.arange(rows, dtype=np.int32))
     # Lists read from pages come with a fixed size. A cast that changes nothing still costs as much as
     # writing a small column.
     arrays = [
-        column if column.type == field.type else column.cast(field.type)
-        for field, column in ((field, columns[field.name]) for field in schema)
+        column if (column := columns[field.name]).type == field.type else column.cast(field.type)
+        for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
 

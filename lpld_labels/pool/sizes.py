@@ -31,7 +31,8 @@ _TABLE_ENTRY = 260
 class PoolSize:
     """Bytes of a pool, by what they grow with.
 
-    fixed: image table, codec tables, manifest. per_shard: of a shard's files, whatever they hold.
+    fixed: image table, images that the pool carries, codec tables, manifest. per_shard: of a shard's files,
+    whatever they hold.
     views_per_row, labels_per_row: with their share of the container. batch_size: rows of a full batch.
     """
 
@@ -46,7 +47,9 @@ class PoolSize:
         """Take the rates of a pool as it is from its manifest; no other file is read."""
         rows = max(pool.manifest.counts.rows, 1)
         return PoolSize(
-            fixed=_bytes_of(pool.manifest, "images", "codec") + len(pool.manifest.dump()) + _PRUNE_STEP,
+            fixed=_bytes_of(pool.manifest, "images", "codec", "packed")
+            + len(pool.manifest.dump())
+            + _PRUNE_STEP,
             per_shard=_SHARD_FILES,
             views_per_row=_bytes_of(pool.manifest, "views") / rows,
             labels_per_row=_bytes_of(pool.manifest, "labels") / rows,
@@ -66,7 +69,7 @@ def encoded_fixed_bytes(pool: PoolReader, codec: Codec) -> int:
     """Return the bytes of a pool in another codec that do not depend on how many batches it has."""
     tables = sum(len(table) + _TABLE_ENTRY for table in codec.tables().values())
     described = len(pool.manifest.dump()) + len(to_json(codec.parameters())) + _PRUNE_STEP + _ENCODE_STEP
-    return _bytes_of(pool.manifest, "images") + tables + described
+    return _bytes_of(pool.manifest, "images", "packed") + tables + described
 
 
 def index_bytes(batches: int) -> int:

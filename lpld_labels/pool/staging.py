@@ -40,7 +40,6 @@ from lpld_labels.format.schema import (
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.pool.locks import Hold, in_use, locked
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.storage import (
     TEMPORARY,
@@ -49,6 +48,7 @@ from lpld_labels.pool.storage import (
     write_atomically,
     write_errors,
 )
+from lpld_labels.stores.locks import Hold, in_use, locked
 
 PLAN = "plan.json"
 LOCK = "lock"
@@ -260,8 +260,11 @@ class StagingArea:
                 if path.is_file():
                     path.unlink()
                 elif not in_use(path / LOCK):
-                    shutil.rmtree(path)
-            if self._names() or any(self.directory.glob(f"{TEMPORARY}*")):
+                    # Its writer may have sealed it a moment ago: then it has another name.
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.rmtree(path)
+            # In this order: what is sealed in between would else be seen by neither look.
+            if any(self.directory.glob(f"{TEMPORARY}*")) or self._names():
                 return False
             return self._delete()
 
@@ -310,7 +313,7 @@ def require_same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], *, wh
             where=where,
             expected=repr(expected),
             got=repr(got),
-            hint=f"finish it with its own settings, choose another path, or delete {Path(where).parent}",
+            hint="finish it with its own settings, choose another path, or replace it (--overwrite)",
         )
 
 

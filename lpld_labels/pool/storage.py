@@ -1,4 +1,4 @@
-"""Touching the disk: atomic writes, durable renames, and file systems by path or URI."""
+"""Touching the disk: atomic writes and durable renames."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import pyarrow as pa
-from pyarrow import fs
-
-from lpld_labels.errors import NotAPoolError, PoolCorruptError, PoolWriteError
+from lpld_labels.errors import PoolCorruptError, PoolWriteError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -125,18 +122,6 @@ def move(source: Path, target: Path) -> None:
         fsync(source.parent)
 
 
-def resolve(location: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
-    """Return the file system and path of a local path or a URI (``file://``, ``s3://``, ``gs://``...)."""
-    text = os.fspath(location)
-    if "://" not in text:
-        return fs.LocalFileSystem(), str(Path(text).absolute())
-    try:
-        filesystem, path = fs.FileSystem.from_uri(text)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise NotAPoolError(f"cannot open: {error}", where=text) from None
-    return filesystem, path.rstrip("/")
-
-
 def refuse_links_out(root: str, paths: Sequence[str]) -> None:
     """Refuse files that are symbolic links, or lie behind one, out of a directory."""
     top = os.path.realpath(root)
@@ -144,8 +129,12 @@ def refuse_links_out(root: str, paths: Sequence[str]) -> None:
     known = {f"{root}/{path}" for path in (*paths, *folders)}
     # Asking for each file where it really is would take longer than everything else about opening.
     for folder in ("", *sorted(folders)):
-        with os.scandir(f"{root}/{folder}".rstrip("/")) as entries:
-            links = [entry.path for entry in entries if entry.is_symlink() and entry.path in known]
+        try:
+            with os.scandir(f"{root}/{folder}".rstrip("/")) as entries:
+                links = [entry.path for entry in entries if entry.is_symlink() and entry.path in known]
+        except (FileNotFoundError, NotADirectoryError):
+            # That files are missing is for others to say.
+            continue
         for place in links:
             if not os.path.realpath(place).startswith(top + os.sep):
                 raise PoolCorruptError(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
@@ -16,7 +18,7 @@ from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
 from lpld_labels.format.views import DecodedViews
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
-from lpld_labels.pool.proven_parquet import ProvenParquet
+from lpld_labels.pool.proven_parquet import ProvenParquet, group_of
 from lpld_labels.pool.view_checks import ViewChecker
 
 
@@ -40,6 +42,18 @@ class ViewSource(Protocol):
         ...
 
 
+_RECORD_BYTES = 2048
+"""What a record of a batch takes beside the values of its arrays, about."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """The batches of a row group by their numbers, proven. nbytes: the memory they take."""
+
+    batches: dict[int, ViewBatch]
+    nbytes: int
+
+
 class StoredViews:
     """Views out of files, row group by row group, every value checked before it is used.
 
@@ -58,18 +72,26 @@ class StoredViews:
         self._index = index
         self._checker = checker
         self._open_file = open_file
-        self._blocks: BlockCache[DecodedViews] = BlockCache(cache_bytes, lambda block: block.nbytes)
+        self._blocks: BlockCache[_Block] = BlockCache(cache_bytes, lambda block: block.nbytes)
         self._files: BlockCache[ProvenParquet] = BlockCache(open_files, lambda file: 1)
+        self._starts: dict[int, tuple[npt.NDArray[np.int64], str]] = {}
 
     def views(self, number: int) -> ViewBatch:
         """Return the views of a batch. Its arrays are views into the row group, not to be written to."""
-        block, part = self._block(number)
-        return block.batch(self._index.key(number), part)
+        shard = int(self._index.shard[number])
+        if shard not in self._starts:
+            file = self._file(shard)
+            self._starts[shard] = (file.starts, file.where)
+        starts, where = self._starts[shard]
+        first, rows = self._index.first_row(number), int(self._index.rows[number])
+        group, _ = group_of(starts, first, rows, where=where)
+        # A row group that is held is given out without its file, which may be closed by now.
+        block = self._blocks.get((shard, group), lambda: self._read(self._file(shard), shard, group))
+        return block.batches[number]
 
     def images(self, number: int) -> IntArray:
         """Return which images a batch shows."""
-        block, part = self._block(number)
-        return block.images[part]
+        return self.views(number).images
 
     def clear(self) -> None:
         """Let go of files and decoded row groups."""
@@ -80,49 +102,55 @@ class StoredViews:
         """Forget open files; decoded row groups stay."""
         self._files.clear()
 
-    def _block(self, number: int) -> tuple[DecodedViews, slice]:
-        shard = int(self._index.shard[number])
-        file = self._files.get(shard, lambda: self._open_file(shard))
-        first, rows = self._index.first_row(number), int(self._index.rows[number])
-        group, start = file.group_of(first, rows)
-        block = self._blocks.get((shard, group), lambda: self._read(file, shard, group))
-        return block, slice(start, start + rows)
+    def _file(self, shard: int) -> ProvenParquet:
+        return self._files.get(shard, lambda: self._open_file(shard))
 
-    def _read(self, file: ProvenParquet, shard: int, group: int) -> DecodedViews:
+    def _read(self, file: ProvenParquet, shard: int, group: int) -> _Block:
         table = file.read(group)
-        numbers = self._index.in_shard(shard)
-        firsts = self._index.first_rows[numbers]
-        low, high = np.searchsorted(firsts, [file.starts[group], file.starts[group + 1]])
-        inside = numbers[low:high]
-        keys = [self._index.key(int(number)) for number in inside]
+        inside = self._index.in_rows(shard, file.starts[group], file.starts[group + 1])
+        keys = [self._index.keys[number] for number in inside.tolist()]
         rows = self._index.rows[inside].astype(np.int64)
         self._checker().check(table, keys, rows, where=file.where)
-        block = DecodedViews(table)
+        decoded = DecodedViews(table)
+        batches = {}
         stops = np.cumsum(rows).tolist()
         for number, key, count, stop in zip(inside.tolist(), keys, rows.tolist(), stops, strict=True):
-            shown = views_digest(block.batch(key, slice(stop - count, stop)))
-            if shown[:VIEWS_SHORT] != self._index.views_digest(number):
+            views = batches[number] = decoded.batch(key, slice(stop - count, stop))
+            if views_digest(views)[:VIEWS_SHORT] != self._index.views_digest(number):
                 raise PoolCorruptError(
                     f"views are not those that were labelled ({key})",
                     where=file.where,
                     hint="restore this file",
                 )
-        return block
+        return _Block(batches=batches, nbytes=decoded.nbytes + _RECORD_BYTES * len(batches))
 
 
 class DrawnViews:
-    """Views made again from (seed, epoch, batch); SPEC.md says how. Each is compared with its digest."""
+    """Views made again from (seed, epoch, batch); SPEC.md says how. Each is compared with its digest.
+
+    cache_bytes: memory for views that were drawn: drawing takes longer than looking at what is there.
+    """
 
     def __init__(
-        self, index: BatchIndex, header: PoolHeader, images: Callable[[], ImageTable], where: str
+        self,
+        index: BatchIndex,
+        header: PoolHeader,
+        images: Callable[[], ImageTable],
+        where: str,
+        *,
+        cache_bytes: int | None,
     ) -> None:
         self._index = index
         self._header = header
         self._images = images
         self._where = where
+        self._drawn: BlockCache[ViewBatch] = BlockCache(cache_bytes, _bytes_of)
 
     def views(self, number: int) -> ViewBatch:
-        """Draw the views of a batch."""
+        """Draw the views of a batch. Its arrays are shared, not to be written to."""
+        return self._drawn.get(number, lambda: self._draw(number))
+
+    def _draw(self, number: int) -> ViewBatch:
         key = self._index.key(number)
         images = self._images()
         if self._header.seed is None or len(self.images(number)) != int(self._index.rows[number]):
@@ -152,7 +180,8 @@ class DrawnViews:
         )
 
     def clear(self) -> None:
-        """Nothing is kept."""
+        """Forget views that were drawn."""
+        self._drawn.clear()
 
     def reopen(self) -> None:
         """Nothing is open."""
@@ -161,6 +190,15 @@ class DrawnViews:
         return PoolCorruptError(
             f"{problem} ({key})", where=self._where, hint="restore pool.json, the index and the image table"
         )
+
+
+def _bytes_of(views: ViewBatch) -> int:
+    """Return the memory that a batch takes."""
+    arrays = [views.images, views.crops, views.flips]
+    arrays += [] if views.mix is None else [views.mix.partner]
+    arrays += [] if views.cutout is None else [views.cutout.boxes, views.cutout.fill]
+    arrays += [] if views.patch_order is None else [views.patch_order]
+    return _RECORD_BYTES + sum(array.nbytes for array in arrays)
 
 
 def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,8 @@ from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
 from lpld_labels.pool.commit import commit_pool, merge_staged
+from lpld_labels.pool.pace import Pace
+from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import StagingArea, describe, require_same_plan
@@ -47,8 +48,9 @@ class PoolWriter:
     views: whether the pool keeps its views, or leaves them to readers to draw (`require_drawn`).
     onto: the pool that is already there, opened, to add batches to; None to make a new one.
     purpose: what the work is for, as JSON values; kept with unfinished work (`StagingArea.purpose`).
+    packed: brings the image files that the pool is to carry when it is published.
     shard_bytes: label bytes gathered in memory before a shard is sealed.
-    seal_seconds: seal at least this often; the commit merges small shards.
+    seal_seconds: seal at least this often, None for the rule of all commands; the commit merges small shards.
     """
 
     def __init__(
@@ -61,20 +63,21 @@ class PoolWriter:
         views: Views = "stored",
         onto: PoolReader | None = None,
         purpose: Mapping[str, Any] | None = None,
+        packed: ImageCarrier | None = None,
         shard_bytes: int = SHARD_LABEL_BYTES,
-        seal_seconds: float = 120.0,
+        seal_seconds: float | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         self.header = header
         self.images = images
         self.codec = codec if codec is not None else Float16Codec()
         self.views: Views = views
+        self._packed = packed
         self._shard_bytes = shard_bytes
-        self._seal_seconds = seal_seconds
+        self._pace = Pace(seal_seconds)
         self._pending: list[EncodedBatch] = []
         self._pending_bytes = 0
         self._pending_rows = 0
-        self._last_seal = time.monotonic()
         if len(images) and int(images.classes.max()) >= header.classes:
             raise InvalidArgumentError(
                 "image table has a class beyond the label's columns",
@@ -105,6 +108,10 @@ class PoolWriter:
         """Whether a batch is published, sealed or waiting to be sealed."""
         return key in self._keys
 
+    def holds(self, keys: Iterable[BatchKey]) -> bool:
+        """Whether all of these batches are published, sealed or waiting to be sealed."""
+        return self._keys.issuperset(keys)
+
     @property
     def keys(self) -> frozenset[BatchKey]:
         """All batches that are published, sealed or waiting to be sealed."""
@@ -120,30 +127,31 @@ class PoolWriter:
 
     def append_encoded(self, batch: EncodedBatch) -> None:
         """Queue a batch that is already in this pool's codec (copying between pools)."""
-        if batch.key in self._keys:
+        key, rows = batch.views.key, len(batch.views.images)
+        if key in self._keys:
             raise DuplicateBatchError(
                 "batch was already written",
-                where=f"{self.path}, {batch.key}",
+                where=f"{self.path}, {key}",
                 hint="skip keys for which `key in writer` is true",
             )
-        if batch.views.rows > self.header.batch_size:
+        if rows > self.header.batch_size:
             raise InvalidBatchError(
                 "batch is too large",
-                where=batch.key,
+                where=key,
                 expected=f"at most {self.header.batch_size} rows",
-                got=batch.views.rows,
+                got=rows,
             )
         check_bounds(batch.views, self.images, self.header.augmentation)
         if self.views == "drawn":
             require_drawn(batch.views, self.header, self.images)
         self._pending.append(batch)
-        self._keys.add(batch.key)
+        self._keys.add(key)
         self._pending_bytes += batch.nbytes
-        self._pending_rows += batch.views.rows
+        self._pending_rows += rows
         if (
             self._pending_bytes >= self._shard_bytes
             or self._pending_rows >= SHARD_VIEW_ROWS
-            or time.monotonic() - self._last_seal >= self._seal_seconds
+            or self._pace.due()
         ):
             self.flush()
 
@@ -160,7 +168,7 @@ class PoolWriter:
             log.debug("sealed %s with %d batches", shard.name, len(self._pending))
             self._pending = []
             self._pending_bytes = self._pending_rows = 0
-        self._last_seal = time.monotonic()
+        self._pace.saved()
 
     def merge(self) -> None:
         """Merge small sealed shards, as `commit` will; what is staged then weighs what the pool will."""
@@ -179,7 +187,14 @@ class PoolWriter:
         """
         self.flush()
         header = self.header if lineage is None else replace(self.header, lineage=lineage)
-        return commit_pool(self._staging, header, self.codec, self.images, shard_bytes=self._shard_bytes)
+        return commit_pool(
+            self._staging,
+            header,
+            self.codec,
+            self.images,
+            shard_bytes=self._shard_bytes,
+            packed=self._packed,
+        )
 
     def __enter__(self) -> PoolWriter:
         return self
@@ -192,6 +207,7 @@ class PoolWriter:
             self.flush()
 
 
-def missing_keys(writer: PoolWriter, wanted: Iterable[BatchKey]) -> Iterator[BatchKey]:
+def missing_keys(writer: PoolWriter, wanted: Iterable[BatchKey]) -> list[BatchKey]:
     """Return the wanted keys that are not safe yet, in the order given."""
-    return (key for key in wanted if key not in writer)
+    safe = writer.keys
+    return [key for key in wanted if key not in safe]

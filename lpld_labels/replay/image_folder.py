@@ -7,27 +7,27 @@ within), so row numbers mean the same to both. What a system hides (names that b
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from lpld_labels.errors import ImageMismatchError, ImageReadError
+from lpld_labels.errors import ImageReadError
+from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
+from lpld_labels.jobs.job import Progress
+from lpld_labels.pool.regular_file import read_regular
 from lpld_labels.replay.decoding import decode_image, image_size
-
-Progress = Callable[[int, int], None]
-"""Called with (done, total) after every image."""
+from lpld_labels.replay.image_limits import VARIABLE, max_bytes
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 ARCHIVE_REMAINS = "__MACOSX"
-DIGEST_BYTES = 16
 _AHEAD = 64
 _THREADS = min(8, os.cpu_count() or 1)
 
@@ -43,7 +43,7 @@ def class_names(root: str | os.PathLike[str]) -> list[str]:
     except FileNotFoundError:
         raise ImageReadError("image folder does not exist", where=root) from None
     except OSError as error:
-        raise ImageReadError(f"cannot list image folder: {error.strerror}", where=root) from None
+        _cannot_list(error)
     if not names:
         raise ImageReadError(
             "image folder has no class folders",
@@ -105,62 +105,21 @@ def scan_image_folder(
     )
 
 
-def check_images(
-    root: str | os.PathLike[str],
-    table: ImageTable,
-    *,
-    indices: Iterable[int] | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Prove that the folder holds the images of the table, by their content digests.
-
-    indices: rows to check, all of them unless given. Rows without a digest are checked for being there.
-    Raises ImageMismatchError that names the first file that is missing or changed.
-    """
-    folder = Path(root)
-    rows = range(len(table)) if indices is None else [int(index) for index in indices]
-
-    def check(row: int) -> None:
-        read_image_file(folder, table, row)
-
-    for done, _ in enumerate(map_in_threads(check, rows), 1):
-        if progress is not None:
-            progress(done, len(rows))
-
-
-def read_image_file(root: Path, table: ImageTable, row: int) -> bytes:
-    """Return the bytes of one image file, known to be those that were labelled."""
-    path = root / table.paths[row]
-    if not path.is_file():
-        raise ImageMismatchError(
-            f"image {row} of the labelled images is missing",
-            where=path,
-            hint="give the image folder that the pool was built from",
-        )
-    data = read_file(path)
-    wanted = table.digests[row]
-    if wanted is not None and image_digest(data) != wanted:
-        raise ImageMismatchError(
-            f"image {row} has changed since it was labelled",
-            where=path,
-            expected=f"digest {wanted.hex()}",
-            got=image_digest(data).hex(),
-            hint="restore the labelled images or label these anew",
-        )
-    return data
-
-
 def read_file(path: Path) -> bytes:
-    """Return a file's bytes."""
+    """Return the bytes of an image file. What is no file (a pipe, a device) is refused, not waited for."""
     try:
-        return path.read_bytes()
+        return read_regular(path, most=max_bytes())
+    except OSError as error:
+        hint = f"allow more with the environment variable {VARIABLE}" if error.errno == errno.EFBIG else ""
+        raise ImageReadError(f"cannot read image: {error.strerror}", where=path, hint=hint) from None
+
+
+def file_size(path: Path) -> int:
+    """Return how many bytes an image file has."""
+    try:
+        return path.stat().st_size
     except OSError as error:
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
-
-
-def image_digest(data: bytes) -> bytes:
-    """Return the first 16 bytes of the SHA-256 of a file."""
-    return hashlib.sha256(data).digest()[:DIGEST_BYTES]
 
 
 def passed_over(root: str | os.PathLike[str]) -> list[str]:
@@ -186,11 +145,32 @@ def try_each_kind(root: str | os.PathLike[str], paths: Iterable[str]) -> None:
 def _file_paths(folder: Path, class_name: str) -> list[str]:
     """Return the relative POSIX paths of a class's files, in ImageFolder order."""
     paths = []
-    for directory, _, names in sorted(os.walk(folder / class_name, followlinks=True)):
+    for directory, names in sorted(_directories(folder / class_name)):
         below = Path(directory).relative_to(folder)
-        if not any(_hidden(part) for part in below.parts):
-            paths += [(below / name).as_posix() for name in sorted(names) if not _hidden(name)]
+        paths += [(below / name).as_posix() for name in sorted(names) if not _hidden(name)]
     return paths
+
+
+def _directories(top: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield every directory below `top` that is not hidden, with the names of its files.
+
+    Links are followed, but none may lead to a directory for the second time: a few that lead to each other
+    would be a tree without end.
+    """
+    seen: set[tuple[int, int]] = set()
+    for directory, below, names in os.walk(top, followlinks=True, onerror=_cannot_list):
+        status = Path(directory).stat()
+        if (status.st_dev, status.st_ino) in seen:
+            raise ImageReadError(
+                "links lead to this directory for the second time", where=directory, hint="remove a link"
+            )
+        seen.add((status.st_dev, status.st_ino))
+        below[:] = [name for name in below if not _hidden(name)]
+        yield directory, names
+
+
+def _cannot_list(error: OSError) -> NoReturn:
+    raise ImageReadError(f"cannot list image folder: {error.strerror}", where=error.filename) from None
 
 
 def _hidden(name: str) -> bool:

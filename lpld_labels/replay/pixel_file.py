@@ -28,8 +28,8 @@ import PIL
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolWriteError
-from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.storage import write_errors
+from lpld_labels.replay.image_source import ImageSource
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -41,20 +41,19 @@ _PAGE = 4096
 log = logging.getLogger(__name__)
 
 
-def pixel_key(root: Path, table: ImageTable) -> str:
+def pixel_key(images: ImageSource) -> str:
     """Return the hex digest of everything that decides the decoded pixels.
 
     Images whose contents the table does not know count by path, size and time of change.
     """
+    table = images.table
     state = hashlib.sha256(MAGIC)
     # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
     state.update(f"pillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
-    for path, digest in zip(table.paths, table.digests, strict=True):
-        if digest is None:
-            with contextlib.suppress(FileNotFoundError):
-                status = (root / path).stat()
-                state.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())
+    for row, digest in enumerate(table.digests):
+        if digest is None and (stamp := images.stamp(row)):
+            state.update(f"{stamp}\n".encode())
     return state.hexdigest()
 
 
@@ -65,8 +64,8 @@ class PixelFile:
     Processes that may not write the file use what it holds and decode the rest.
     """
 
-    def __init__(self, directory: Path, root: Path, table: ImageTable) -> None:
-        key = pixel_key(root, table)
+    def __init__(self, directory: Path, images: ImageSource) -> None:
+        table, key = images.table, pixel_key(images)
         self.path = directory / f"images-{key[:32]}.pixels"
         self._header = MAGIC + key.encode()
         self._shapes = np.stack([table.heights, table.widths], axis=1).tolist()

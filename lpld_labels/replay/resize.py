@@ -41,6 +41,7 @@ def resize_pil_bicubic(crop: Pixels, height: int, width: int) -> torch.Tensor:
     return torch.from_numpy(np.array(resized))
 
 
+# By the names of `RESIZE_CODES`.
 RESIZERS: dict[str, Resizer] = {
     "pil": resize_pil,
     "pil_bicubic": resize_pil_bicubic,

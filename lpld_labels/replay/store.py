@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
-from lpld_labels.format.images import ImageTable
+from lpld_labels.jobs.job import Progress
 from lpld_labels.replay.decoding import decode_image
-from lpld_labels.replay.image_folder import Progress, map_in_threads, read_image_file
+from lpld_labels.replay.image_folder import map_in_threads
+from lpld_labels.replay.image_source import ImageSource
 from lpld_labels.replay.pixel_file import PixelFile
 
 Pixels = npt.NDArray[np.uint8]
@@ -23,7 +24,7 @@ MEMORY_BYTES = 4 * 1024**3
 class ImageStore:
     """The images of a table as uint8 [H, W, 3], decoded when first asked for.
 
-    root: the image folder. Every file read from it is checked against the table's digest.
+    source: where image files come from; every one that is read is known to be the labelled one.
     memory_bytes: how much to keep decoded in this process; the rest is decoded every time.
     cache_directory: keep all decoded images in a memory-mapped file there instead, filled once and
         shared by every process that gives the same directory (see pixel_file).
@@ -34,20 +35,17 @@ class ImageStore:
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
-        table: ImageTable,
+        source: ImageSource,
         *,
         memory_bytes: int = MEMORY_BYTES,
         cache_directory: str | os.PathLike[str] | None = None,
     ) -> None:
         if memory_bytes < 0:
             raise InvalidArgumentError("memory_bytes is negative", expected="0 or more", got=memory_bytes)
-        self.root = Path(root)
-        self.table = table
+        self.source = source
+        self.table = table = source.table
         self._settings: dict[str, Any] = {"memory_bytes": memory_bytes, "cache_directory": cache_directory}
-        self._file = (
-            PixelFile(Path(cache_directory), self.root, table) if cache_directory is not None else None
-        )
+        self._file = None if cache_directory is None else PixelFile(Path(cache_directory), source)
         # Views take images evenly, so it does not matter which ones are kept; deciding it in advance
         # needs neither bookkeeping nor locks.
         ends = np.cumsum(table.heights.astype(np.int64) * table.widths * 3)
@@ -80,8 +78,8 @@ class ImageStore:
                 progress(done, len(kept))
 
     def _decode(self, index: int) -> Pixels:
-        where = self.root / self.table.paths[index]
-        image = decode_image(read_image_file(self.root, self.table, index), where=where)
+        where = self.source.place(index)
+        image = decode_image(self.source.read(index), where=where)
         expected = (int(self.table.heights[index]), int(self.table.widths[index]))
         if image.shape[:2] != expected:
             raise ImageMismatchError(
@@ -94,7 +92,7 @@ class ImageStore:
         return image
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "table": self.table, **self._settings}
+        return {"source": self.source, **self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # one way to build a store, also after pickling

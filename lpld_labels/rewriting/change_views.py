@@ -7,19 +7,23 @@ from pathlib import Path
 
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import Views
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.views_source import require_drawn
-from lpld_labels.rewriting.engine import Progress, published, require_possible, same_lineage, stage
+from lpld_labels.rewriting.destinations import writes_pools
+from lpld_labels.rewriting.engine import published, require_possible, same_lineage, stage
 from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.rewriting.sources import Selection
 
 
+@writes_pools
 def change_views(
     pool: PoolReader,
     out: str | os.PathLike[str],
     views: Views,
     *,
-    jobs: int = 1,
+    engine: Engine = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -42,7 +46,7 @@ def change_views(
         if found is not None:
             return found
         draft = Selection(pool=pool, keys=pool.keys).draft(Path(out).absolute(), purpose, views=views)
-        return stage(draft, jobs=jobs, progress=progress).commit(lineage=lineage)
+        return stage(draft, engine=engine, progress=progress).commit(lineage=lineage)
 
 
 def require_drawable(pool: PoolReader, views: Views | None) -> None:

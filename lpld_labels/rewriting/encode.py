@@ -21,16 +21,18 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import Views
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.codec_request import CodecRequest, FittedCodecs, better_choice
+from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.encode_size import weigh
 from lpld_labels.rewriting.engine import (
     Draft,
-    Progress,
     as_json,
     published,
     require_possible,
@@ -62,29 +64,32 @@ class EncodeResult:
     better: str | None
 
 
+@writes_pools
 def encode_pool(
     pool: PoolReader,
     out: str | os.PathLike[str],
     request: CodecRequest,
     *,
     keys: Sequence[BatchKey] | None = None,
+    selection: Selection | None = None,
     views: Views | None = None,
-    jobs: int = 1,
+    engine: Engine = ONE_PROCESS,
     from_lossy: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:
     """Write the pool, or the batches `keys` of it, to `out` with the codec that is asked for.
 
+    selection: these batches instead, and how they were chosen.
     views: whether the new pool keeps its views or leaves them to be drawn; None to do as this one does.
-    jobs: processes. from_lossy: accept a pool whose labels a lossy codec has already changed.
+    engine: who does the work. from_lossy: accept a pool whose labels a lossy codec has already changed.
     overwrite: replace another pool that is there.
     progress: called with (done, total) batches.
     """
     refuse_lossy(pool, accept=from_lossy)
     require_possible(out, pool, overwrite=overwrite)
     require_drawable(pool, views)
-    selection = Selection(pool=pool, keys=sorted(pool.keys if keys is None else keys))
+    selection = selection or Selection(pool=pool, keys=sorted(pool.keys if keys is None else keys))
     sample = LabelSample(pool, seed=request.seed)
     encoding = Encoding(request, Path(out).absolute(), sample, batches=len(selection.keys), views=views)
 
@@ -94,7 +99,7 @@ def encode_pool(
     def is_ours(manifest: Manifest) -> bool:
         return encoding.made(manifest, selection)
 
-    return encoding.written(is_ours, rounds, jobs=jobs, overwrite=overwrite, progress=progress)
+    return encoding.written(is_ours, rounds, engine=engine, overwrite=overwrite, progress=progress)
 
 
 def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
@@ -247,7 +252,7 @@ class Encoding:
         is_ours: Callable[[Manifest], bool],
         rounds: Callable[[], Rounds],
         *,
-        jobs: int,
+        engine: Engine,
         overwrite: bool,
         progress: Progress | None,
     ) -> EncodeResult:
@@ -261,14 +266,14 @@ class Encoding:
             found = published(self.out, is_ours, purpose=self.purpose, overwrite=overwrite)
             if found is not None:
                 return self.found(found)
-            return self.write(first or rounds(), jobs=jobs, progress=progress)
+            return self.write(first or rounds(), engine=engine, progress=progress)
 
-    def write(self, rounds: Rounds, *, jobs: int, progress: Progress | None) -> EncodeResult:
+    def write(self, rounds: Rounds, *, engine: Engine, progress: Progress | None) -> EncodeResult:
         """Encode and publish; the search for a simpler codec comes first, nothing after the commit."""
         # Judged first: a codec that cannot hold these labels fails before anything is written.
         codec, fidelity = rounds.codec, self._judged(rounds.codec)
         judge = rounds if rounds.weighed else None
-        writer = stage(rounds.draft(), judge=judge, jobs=jobs, progress=progress)
+        writer = stage(rounds.draft(), judge=judge, engine=engine, progress=progress)
         if rounds.codec is not codec:
             fidelity = self._judged(rounds.codec)
         better = better_choice(rounds.codec, self.pool, self.sample, batches=len(rounds.selection.keys))
@@ -288,7 +293,8 @@ class Encoding:
 
     def found(self, manifest: Manifest) -> EncodeResult:
         """Return what came of an encoding that was finished before."""
-        with PoolReader(self.out) as pool:
+        # Of a pool at an address, no more is here than opening takes.
+        with PoolReader(self.out, check_sizes=False) as pool:
             codec = pool.codec
         better = better_choice(codec, self.pool, self.sample, batches=manifest.counts.batches)
         return self._result(manifest, codec, self._judged(codec), better)
@@ -322,5 +328,7 @@ class Encoding:
                 "target": self.request.target(),
                 "fidelity": fidelity and fidelity.as_json(),
                 **({} if self.views is None else {"views": self.views}),
+                # Planned: the codec was fitted before batches were left out to meet the budget.
+                **({} if self.limit is None else {"plan_budget": self.limit}),
             },
         )

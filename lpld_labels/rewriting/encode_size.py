@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec
@@ -30,7 +31,8 @@ def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey], views: Views
     """
     count = max(1, min(WEIGHED_BATCHES, WEIGHED_ROWS // pool.header.batch_size))
     # Full batches first: they are what is asked about.
-    chosen = sorted(keys, key=lambda key: -pool.index.rows_of(key))[:count]
+    largest_first = np.argsort(-pool.index.rows_of(keys), kind="stable")
+    chosen = [keys[place] for place in largest_first[:count].tolist()]
     batches = [pool.read(chosen[place % len(chosen)]) for place in range(count)]
     rows = sum(batch.rows for batch in batches)
     once = _labels_file(batches, codec)

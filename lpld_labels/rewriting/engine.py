@@ -8,21 +8,19 @@ once more when all is done it finds its own pool and does nothing.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import (
     InvalidArgumentError,
     PoolConflictError,
     PoolFormatError,
-    PoolWriteError,
     StagingMismatchError,
 )
 from lpld_labels.format.images import ImageTable
@@ -30,12 +28,14 @@ from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, STAGING_DIRECTORY, Views
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.jobs.job import Engine, Job, Progress, Steps
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.commit import finish_commit
+from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.processes import Send, work_in_processes
 from lpld_labels.rewriting.outputs import (
     OVERWRITE_HINT,
     delete_pool,
@@ -43,10 +43,9 @@ from lpld_labels.rewriting.outputs import (
     require_apart,
     require_replaceable,
 )
+from lpld_labels.stores.addresses import is_address
 
 log = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
-"""Called with (batches that are safe, batches in all)."""
 
 
 class Piece(Protocol):
@@ -56,8 +55,21 @@ class Piece(Protocol):
     def keys(self) -> Sequence[BatchKey]: ...
 
 
-Source = Callable[[Any], Iterable[EncodedBatch]]
-"""Gives the batches of a piece. Pickled for other processes."""
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+
+
+class Source(Protocol):
+    """Gives the batches of a piece. Pickled for other processes."""
+
+    def __call__(self, piece: Any, /) -> Iterable[EncodedBatch]: ...
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A source that works better if it knows what comes next."""
+
+    def expect(self, pieces: Sequence[Any]) -> None:
+        """Learn which pieces will be asked for, in this order."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,7 @@ class Draft:
     pieces: gives the work, in the order in which it is best done. batches: how many come of it.
     keys: all that may be in the pool; None if any may. purpose: the command and its settings, as JSON
     values; unfinished work of the same purpose that does not fit (an earlier draft's) is given up.
+    packed: brings the images that the pool is to carry.
     """
 
     out: Path
@@ -85,6 +98,7 @@ class Draft:
     pieces: Callable[[], Iterable[Piece]]
     batches: int
     purpose: Mapping[str, Any]
+    packed: ImageCarrier | None = None
     keys: Collection[BatchKey] | None = None
 
     @property
@@ -98,6 +112,7 @@ class Draft:
             codec=self.codec,
             views=self.views,
             purpose=self.purpose,
+            packed=self.packed,
         )
 
 
@@ -106,13 +121,17 @@ Judge = Callable[[PoolWriter], Draft | None]
 
 
 def stage(
-    draft: Draft, *, judge: Judge | None = None, jobs: int = 1, progress: Progress | None = None
+    draft: Draft,
+    *,
+    judge: Judge | None = None,
+    engine: Engine = ONE_PROCESS,
+    progress: Progress | None = None,
 ) -> PoolWriter:
     """Do what is missing of a draft, and return the writer to commit it with.
 
     judge: may put another draft in its place, again and again, when it sees what has come of the last.
     """
-    writer = _staged(draft, jobs, progress)
+    writer = _staged(draft, engine, progress)
     if judge is None:
         return writer
     # Merged first, so that the same batches weigh the same however often the work was interrupted.
@@ -126,50 +145,26 @@ def stage(
         return writer
     log.info("%s: trying %d batches, codec %s", draft.out, other.batches, other.codec.name)
     StagingArea(draft.out).abandon()
-    return stage(other, judge=judge, jobs=jobs, progress=progress)
+    return stage(other, judge=judge, engine=engine, progress=progress)
 
 
-def _staged(draft: Draft, jobs: int, progress: Progress | None) -> PoolWriter:
+def _staged(draft: Draft, engine: Engine, progress: Progress | None) -> PoolWriter:
     writer = _joined(draft)
-    safe = len(writer.keys)
-    done = safe
-
-    def on_message(batches: int) -> None:
-        nonlocal done
-        done += batches
-        if progress is not None:
-            progress(done, draft.batches)
-
-    def tick(batches: int) -> bool:
-        on_message(batches)
-        return True
-
-    todo = _todo(writer, draft.pieces())
-    if jobs == 1 or draft.batches - safe <= 1:
-        with writer:
-            fill(writer, draft.source, todo, tick)
-        return writer
-    tasks = _tasks(todo, _task_size(draft.header, jobs, draft.batches - safe))
-    with _one_thread_each():
-        work_in_processes(
-            partial(_Worker, draft.writer, draft.source),
-            tasks,
-            processes=jobs,
-            on_message=on_message,
-            where=draft.out,
-        )
-    # Opened again, it knows what the processes have sealed.
-    return draft.writer()
-
-
-def fill(writer: PoolWriter, source: Source, pieces: Iterable[Piece], tick: Callable[[int], bool]) -> None:
-    """Write pieces; `tick` is told how many batches each had and says whether to go on."""
-    for piece in pieces:
-        for batch in source(piece):
-            if batch.key not in writer:
-                writer.append_encoded(batch)
-        if not tick(len(piece.keys)):
-            return
+    done = len(writer.keys)
+    left = draft.batches - done
+    size = left if engine.workers == 1 else engine.task_size(left, largest=batches_per_shard(draft.header))
+    job = Job(
+        start=partial(_started, draft.writer, draft.source),
+        here=lambda: _Filler(draft.writer, draft.source, writer),
+        tasks=gathered(_todo(writer, draft.pieces()), size),
+        name=_task_name,
+        total=draft.batches,
+        done=done,
+        where=draft.out,
+    )
+    engine.run(job, progress)
+    # Opened again, it knows what others have sealed.
+    return writer if len(writer.keys) >= draft.batches else draft.writer()
 
 
 def published(
@@ -227,7 +222,12 @@ def require_possible(
 def require_free(
     out: str | os.PathLike[str], may_be_ours: Callable[[Manifest], bool], *, overwrite: bool
 ) -> None:
-    """Refuse a path with anything but what a command may have left there, or, to overwrite it, a pool."""
+    """Refuse a path with anything but what a command may have left there, or, to overwrite it, a pool.
+
+    What is at an address is looked at when it is about to be written to (`destination`).
+    """
+    if is_address(out):
+        return
     if overwrite:
         require_replaceable(Path(out).absolute())
     else:
@@ -273,58 +273,57 @@ def _joined(draft: Draft) -> PoolWriter:
 
 
 def _todo(writer: PoolWriter, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    return (piece for piece in pieces if not all(key in writer for key in piece.keys))
+    return (piece for piece in pieces if not writer.holds(piece.keys))
 
 
-def _task_size(header: PoolHeader, jobs: int, batches: int) -> int:
-    """Return how many batches a task has: about one full shard, fewer if there would be too few tasks."""
-    full = max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
-    return max(1, min(full, -(-batches // jobs)))
+def batches_per_shard(header: PoolHeader) -> int:
+    """Return how many batches of raw labels fill a shard."""
+    return max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
 
 
-def _tasks(pieces: Iterable[Piece], batches: int) -> Iterator[list[Piece]]:
+def gathered(pieces: Iterable[AnyPiece], batches: int) -> Iterator[list[AnyPiece]]:
     """Gather pieces until they make up the given number of batches."""
-    task: list[Piece] = []
-    gathered = 0
+    task: list[AnyPiece] = []
+    size = 0
     for piece in pieces:
         task.append(piece)
-        gathered += len(piece.keys)
-        if gathered >= batches:
+        size += len(piece.keys)
+        if size >= batches:
             yield task
-            task, gathered = [], 0
+            task, size = [], 0
     if task:
         yield task
 
 
-class _Worker:
-    """Lives in a process of its own, with a writer of its own; each task is sealed."""
-
-    def __init__(self, writer: Callable[[], PoolWriter], source: Source) -> None:
-        self._writer = writer()
-        self._source = source
-
-    def __call__(self, pieces: list[Piece], send: Send) -> None:
-        try:
-            fill(self._writer, self._source, pieces, send)
-        except PoolWriteError:
-            raise
-        except BaseException:
-            self._writer.flush()
-            raise
-        self._writer.flush()
+def _task_name(task: Sequence[Piece]) -> str:
+    return batches_named(task[0].keys[0], task[-1].keys[-1])
 
 
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Start processes whose linear algebra stays on one core: they are the parallelism."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def batches_named(first: BatchKey, last: BatchKey) -> str:
+    """Return what people call the batches from one to another."""
+    return str(first) if first == last else f"the batches from {first} to {last}"
+
+
+def _started(writer: Callable[[], PoolWriter], source: Source, number: int) -> _Filler:
+    del number  # all workers are alike
+    return _Filler(writer, source, writer())
+
+
+class _Filler:
+    """Writes pieces of a draft into a writer of its own; each task is sealed."""
+
+    def __init__(self, reopen: Callable[[], PoolWriter], source: Source, writer: PoolWriter) -> None:
+        self._reopen, self._source, self._writer = reopen, source, writer
+
+    def do(self, task: Sequence[Piece], *, again: bool) -> Steps:
+        """Write what is missing of some pieces."""
+        if again:
+            self._writer = self._reopen()
+        if isinstance(self._source, Foresighted):
+            self._source.expect(task)
+        with self._writer as writer:
+            for piece in task:
+                for batch in self._source(piece):
+                    if batch.key not in writer:
+                        writer.append_encoded(batch)
+                yield len(piece.keys)

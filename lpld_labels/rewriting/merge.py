@@ -10,22 +10,25 @@ from pathlib import Path
 from lpld_labels.errors import DuplicateBatchError, InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
+from lpld_labels.jobs.job import Progress
+from lpld_labels.pool.packing import carried
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import describe, differences
+from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import (
     Draft,
     Keys,
-    Progress,
     published,
     require_possible,
     same_lineage,
     stage,
 )
 from lpld_labels.rewriting.outputs import sole_writer
-from lpld_labels.rewriting.sources import Copied
+from lpld_labels.rewriting.sources import Copied, expect_pieces
 
 
+@writes_pools
 def merge_pools(
     pools: Sequence[PoolReader],
     out: str | os.PathLike[str],
@@ -65,6 +68,8 @@ def merge_pools(
         ],
         batches=len(owners),
         keys=frozenset(owners),
+        # One that carries the images is enough: they are the same images.
+        packed=next((found for found in map(carried, pools) if found is not None), None),
         purpose={"merge": [pool.manifest.content_digest for pool in pools]},
     )
     with sole_writer(out):
@@ -82,6 +87,11 @@ class _PoolKeys(Keys):
 @dataclass(frozen=True)
 class _Merged:
     pools: tuple[PoolReader, ...]
+
+    def expect(self, pieces: Sequence[_PoolKeys]) -> None:
+        """Fetch them ahead, those of each pool by themselves."""
+        for number, pool in enumerate(self.pools):
+            expect_pieces(pool, [piece for piece in pieces if piece.pool == number])
 
     def __call__(self, piece: _PoolKeys) -> Iterator[EncodedBatch]:
         return Copied(self.pools[piece.pool])(piece)

@@ -15,7 +15,6 @@ probability of 0 ranks as the smallest half, 2^-24, for averages need numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,11 @@ import numpy.typing as npt
 from lpld_labels.codecs.label_meaning import as_finite_logits
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 
-Metric = Literal["correct", "diff", "diff_signed", "cut_ratio", "confidence"]
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer]
-Progress = Callable[[int, int], None]
 
 
 def correct(logits: Floats, classes: Classes) -> Floats:

@@ -25,7 +25,9 @@ from lpld_labels.format.schema import (
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
 )
+from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.pool.storage import write_errors
+from lpld_labels.stores.addresses import is_address, shown
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 _PARTS = {
@@ -42,9 +44,12 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EI
 
 def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> None:
     """Refuse an output that is an input, lies inside one or has one inside it."""
+    if is_address(out):
+        # What is read there was written as a whole, and nothing is put among it: names are all that matters.
+        inputs = tuple(given for given in inputs if is_address(given) and shown(given) == shown(out))
     target = Path(out).resolve()
     for given in inputs:
-        if "://" in os.fspath(given):
+        if is_address(given) != is_address(out):
             continue
         source = Path(given).resolve()
         for inner, outer, how in ((target, source, "inside"), (source, target, "around")):
@@ -68,7 +73,7 @@ def require_replaceable(path: Path) -> None:
         return
     entries = sorted(path.iterdir()) if path.is_dir() else [path]
     for entry in entries:
-        if entry.name != MANIFEST_FILE and not is_part_of_pool(entry):
+        if entry.name != MANIFEST_FILE and not is_part_of_pool(entry) and not is_untouched(entry):
             raise PoolConflictError(
                 "something is here that is no label pool",
                 where=entry,

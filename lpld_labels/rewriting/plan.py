@@ -8,7 +8,7 @@ recommends the one with the most views among those that keep enough of each labe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,16 @@ from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.schema import Views
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import PoolSize, most_within
 from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.codec_request import DEFAULT_TEMPERATURE, CodecRequest, FittedCodecs
 from lpld_labels.rewriting.encode import refuse_lossy
 from lpld_labels.rewriting.encode_size import weigh
+from lpld_labels.rewriting.expected_loss import ExpectedLoss, PruningLaw
 from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.selection import kept_count
-
-Progress = Callable[[int, int], None]
 
 DEFAULT_MINIMUM = 0.97
 FIDELITIES = (0.99, 0.97, 0.95, 0.90)
@@ -44,7 +44,7 @@ class PlanRow:
 
     ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too. keep_partial: the pool has no
     complete batch, so its incomplete ones are what is pruned. batches, rows: what stays.
-    bytes: estimate of the whole pool.
+    bytes: estimate of the whole pool. expected_loss: by pruning alone; None where it is not known.
     """
 
     request: CodecRequest
@@ -56,6 +56,7 @@ class PlanRow:
     views_per_image: float
     fidelity: Fidelity
     keep_partial: bool = False
+    expected_loss: ExpectedLoss | None = None
     reason: str = ""
 
     @property
@@ -84,6 +85,7 @@ class PlanRow:
             "bytes": self.bytes,
             "bytes_per_row": round(self.bytes / self.rows, 2),
             "views_per_image": round(self.views_per_image, 3),
+            "expected_loss": None if self.expected_loss is None else self.expected_loss.as_json(),
             "recommended": self.recommended,
             "reason": self.reason,
         }
@@ -190,6 +192,7 @@ class _Planner:
         self._keep_partial = complete == 0
         self._candidates = complete or len(pool)
         self._codecs = FittedCodecs(self._sample)
+        self._law = PruningLaw.of(pool)
         self.smallest = 0
 
     def row(self, request: CodecRequest) -> PlanRow | None:
@@ -231,6 +234,7 @@ class _Planner:
             views_per_image=rows / max(len(self._pool.images), 1),
             fidelity=trial.fidelity,
             keep_partial=self._keep_partial,
+            expected_loss=self._law.loss(rows),
         )
 
     def _rows(self, batches: int) -> int:

@@ -10,11 +10,14 @@ from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import Views
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.rewriting.change_views import require_drawable
+from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.encode import Encoding, Rounds, refuse_lossy
-from lpld_labels.rewriting.engine import Progress, require_possible
+from lpld_labels.rewriting.engine import require_possible
 from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.plan import PlanRow
 from lpld_labels.rewriting.prune import PrunePlan, PruneSettings, plan_prune, pruned
@@ -30,6 +33,7 @@ class Applied:
     batches: int
 
 
+@writes_pools
 def apply_row(
     pool: PoolReader,
     out: str | os.PathLike[str],
@@ -38,7 +42,7 @@ def apply_row(
     budget: int,
     seed: int | None = None,
     views: Views | None = None,
-    jobs: int = 1,
+    engine: Engine = ONE_PROCESS,
     from_lossy: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -56,7 +60,9 @@ def apply_row(
     settings = PruneSettings(ratio=1, seed=seed, keep_partial=row.keep_partial)
     plan = None if row.whole else plan_prune(pool, replace(settings, ratio=row.ratio))
     rounds = _FewerBatches(encoding, plan, budget, settings)
-    result = encoding.written(rounds.made, lambda: rounds, jobs=jobs, overwrite=overwrite, progress=progress)
+    result = encoding.written(
+        rounds.made, lambda: rounds, engine=engine, overwrite=overwrite, progress=progress
+    )
     return Applied(manifest=result.manifest, fidelity=result.fidelity, batches=result.manifest.counts.batches)
 
 

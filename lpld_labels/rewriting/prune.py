@@ -13,12 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import index_bytes
 from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import (
     Draft,
-    Progress,
     published,
     require_possible,
     same_lineage,
@@ -56,9 +57,10 @@ def pruned(pool: PoolReader, plan: PrunePlan) -> Selection:
     step = LineageStep(
         operation="prune", parent_digest=pool.manifest.content_digest, parameters=plan.parameters()
     )
-    return Selection(pool=pool, keys=[pool.index.key(place) for place in plan.kept.tolist()], step=step)
+    return Selection(pool=pool, keys=[pool.keys[place] for place in plan.kept.tolist()], step=step)
 
 
+@writes_pools
 def write_pruned(
     pool: PoolReader,
     out: str | os.PathLike[str],

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import PoolSize, most_within
+from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.rewriting.metrics import METRICS, score_batches
 from lpld_labels.rewriting.selection import (
     COUNTS,
@@ -24,8 +25,6 @@ from lpld_labels.rewriting.selection import (
     kept_count,
     paper_count,
 )
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +97,15 @@ class PrunePlan:
         return len(self.kept)
 
     @property
+    def rows(self) -> int:
+        """Views that stay."""
+        kept = np.isin(self.candidates.places, self.kept)
+        return int(self.candidates.rows[kept].sum())
+
+    @property
     def estimated_bytes(self) -> int:
         """What the new pool will weigh, judging by its parent."""
-        kept = np.isin(self.candidates.places, self.kept)
-        return self.sizes.total(self.count, rows=int(self.candidates.rows[kept].sum()))
+        return self.sizes.total(self.count, rows=self.rows)
 
     def resized(self, count: int) -> PrunePlan:
         """Return the plan that keeps another number of batches."""
@@ -200,7 +204,7 @@ def _scores(
     wanted = [settings.by] if settings.by != "random" else []
     if settings.drops and settings.drop_by not in wanted:
         wanted.append(settings.drop_by)
-    keys = [pool.index.key(place) for place in candidates.places.tolist()]
+    keys = [pool.keys[place] for place in candidates.places.tolist()]
     order = pool.index.in_file_order(keys)
     place_of = {key: place for place, key in enumerate(keys)}
     scores = {}
@@ -251,13 +255,13 @@ class Coverage:
     def of(pool: PoolReader, plan: PrunePlan) -> Coverage:
         """Count images and classes of the kept views; reads one small view column."""
         index = pool.index
-        seen = pool.views_per_image(plan.kept)
+        seen = views_per_image(pool, plan.kept)
         return Coverage._counted(pool, seen, epochs=len(np.unique(index.epochs[plan.kept])))
 
     @staticmethod
     def of_pool(pool: PoolReader) -> Coverage:
         """Count images and classes of all views of a pool; reads one small view column."""
-        return Coverage._counted(pool, pool.views_per_image(), epochs=pool.manifest.counts.epochs)
+        return Coverage._counted(pool, views_per_image(pool), epochs=pool.manifest.counts.epochs)
 
     @staticmethod
     def _counted(pool: PoolReader, seen: np.ndarray[Any, Any], *, epochs: int) -> Coverage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 from lpld_labels.codecs import Codec
 from lpld_labels.format import arrow
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import Views
+from lpld_labels.format.views import owned
+from lpld_labels.pool.packing import carried
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.rewriting.engine import Draft, Keys
@@ -38,7 +40,7 @@ class Selection:
     @property
     def rows(self) -> int:
         """Rows of all the batches."""
-        return sum(self.pool.index.rows_of(key) for key in self.keys)
+        return int(self.pool.index.rows_of(self.keys).sum(dtype=np.int64))
 
     def digest(self) -> str:
         """Return the content digest of a pool of these batches as they are stored."""
@@ -66,6 +68,7 @@ class Selection:
             batches=len(self.keys),
             keys=frozenset(self.keys),
             purpose=purpose,
+            packed=carried(pool),
         )
 
 
@@ -74,6 +77,10 @@ class Copied:
     """Batches as they are stored."""
 
     pool: PoolReader
+
+    def expect(self, pieces: Sequence[Keys]) -> None:
+        """Fetch them ahead, if they are elsewhere."""
+        expect_pieces(self.pool, pieces)
 
     def __call__(self, piece: Keys) -> Iterator[EncodedBatch]:
         for key in piece.keys:
@@ -87,10 +94,19 @@ class Encoded:
     pool: PoolReader
     codec: Codec
 
+    def expect(self, pieces: Sequence[Keys]) -> None:
+        """Fetch them ahead, if they are elsewhere."""
+        expect_pieces(self.pool, pieces)
+
     def __call__(self, piece: Keys) -> Iterator[EncodedBatch]:
         for key in piece.keys:
             batch = self.pool.read(key)
             yield EncodedBatch.make(batch, self.codec.encode(batch.labels))
+
+
+def expect_pieces(pool: PoolReader, pieces: Sequence[Keys]) -> None:
+    """Tell a pool which batches will be asked of it."""
+    pool.expect([pool.find(key) for piece in pieces for key in piece.keys])
 
 
 def _detached(batch: EncodedBatch) -> EncodedBatch:
@@ -101,7 +117,7 @@ def _detached(batch: EncodedBatch) -> EncodedBatch:
     """
     payload = {name: _owned(array) for name, array in batch.payload.items()}
     return EncodedBatch(
-        views=_owned_views(batch.views),
+        views=owned(batch.views),
         payload=payload,
         views_digest=batch.views_digest,
         digest=batch.digest,
@@ -110,18 +126,3 @@ def _detached(batch: EncodedBatch) -> EncodedBatch:
 
 def _owned(array: arrow.Array) -> arrow.Array:
     return arrow.take(array, np.arange(len(array)))
-
-
-def _owned_views(views: ViewBatch) -> ViewBatch:
-    mix, cutout, patches = views.mix, views.cutout, views.patch_order
-    return replace(
-        views,
-        images=views.images.copy(),
-        crops=views.crops.copy(),
-        flips=views.flips.copy(),
-        mix=None if mix is None else replace(mix, partner=mix.partner.copy()),
-        cutout=None
-        if cutout is None
-        else replace(cutout, boxes=cutout.boxes.copy(), fill=cutout.fill.copy()),
-        patch_order=None if patches is None else patches.copy(),
-    )

@@ -59,9 +59,11 @@ def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def in_use(file: Path) -> bool:
-    """Whether some process holds the lock of a file."""
+    """Whether some process holds the lock of a file; not so where its directory is gone."""
     try:
         Hold(file).release()
     except BlockingIOError:
         return True
+    except FileNotFoundError:
+        return False
     return False

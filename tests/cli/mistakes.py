@@ -8,10 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lpld_labels import LineageStep, PoolWriter, Teacher
+from lpld_labels.replay.image_source import find_images
+from lpld_labels.rewriting.pack import pack_pool
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels.foreign.importers.label_folders import write_epochs
 from tests.lpld_labels.foreign.importers.label_folders import write_images as write_labelled_images
+from tests.lpld_labels.loader.loader_pools import build
+from tests.lpld_labels.loader.loader_pools import write_images as write_pictures
 
 NET = "--teacher small-resnet10:width=8,stem_stride=2 --teacher-weights random --size 16"
 TINY = (
@@ -36,6 +41,12 @@ def make_place(root: Path) -> None:
     write_labelled_images(root / "labelled")
     write_epochs(root / "labels", epochs=1, ids_file=True)
     write_epochs(root / "noids", epochs=1)
+    write_pool(root / "edited", batches[:1]).close()
+    (root / "edited" / "README.md").write_text("my own words")
+    _built_pool(root / "built")
+    pictures = write_pictures(root / "pictures", 12)
+    with build(root / "bare", pictures) as bare:
+        pack_pool(bare, root / "packed", find_images(bare, pictures))
     (root / "empty").mkdir()
     (root / "full").mkdir()
     (root / "full" / "thesis.txt").write_text("years of work")
@@ -44,6 +55,17 @@ def make_place(root: Path) -> None:
     (root / "broken" / "pool.json").write_text("{")
     (root / "damaged" / "class0").mkdir(parents=True)
     (root / "damaged" / "class0" / "a.png").write_bytes(b"no image")
+
+
+def _built_pool(path: Path) -> None:
+    """Write a pool that says it was built."""
+    teacher = Teacher(name=NET.split()[1], mean=(0.5,) * 3, std=(0.2,) * 3)
+    header = replace(make_header(classes=3), teachers=(teacher,))
+    images = make_images(classes=3)
+    step = LineageStep(operation="build", parameters={"epochs": 2, "ratio": 1.0, "seed": 0})
+    with PoolWriter(path, header=header, images=images) as writer:
+        writer.extend(make_batches(1, 1, classes=3, images=images))
+        writer.commit(lineage=(step,))
 
 
 MISTAKES: list[tuple[str, int, str]] = [
@@ -77,8 +99,12 @@ MISTAKES: list[tuple[str, int, str]] = [
     # verify
     ("verify", 2, "Missing argument 'POOL'"),
     ("verify nowhere", 1, "not a label pool"),
-    ("verify pool --images images", 2, "--images and --teacher go together"),
-    (f"verify pool {NET}", 2, "--images and --teacher go together"),
+    ("verify pool --images images", 2, "--images goes with --teacher"),
+    (
+        f"verify pool {NET}",
+        1,
+        "the pool does not carry its images; give the labelled image folder (--images)",
+    ),
     (f"verify pool --images images {NET} --device abacus", 2, "'abacus' is not usable here"),
     (f"verify pool --images images {NET} --batches 0", 2, "--batches"),
     (f"verify pool --images images {NET}", 1, "expected --size 32, or none, got 16"),
@@ -160,6 +186,53 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("plan pool --budget 1MB --apply pool", 1, "the output is the same as an input"),
     ("plan pool --budget 1MB --apply full", 1, "something is already here"),
     ("plan int8 --budget 1MB", 1, "--from-lossy"),
+    # card
+    ("card", 2, "Missing argument 'POOL'"),
+    ("card nowhere", 1, "not a label pool"),
+    ("card file", 2, "is a file"),
+    ("card pool --license 'a: b'", 1, "this is no name of a licence"),
+    ("card edited", 1, "this card was edited"),
+    ("card pool --out full/thesis.txt", 1, "somebody else wrote it"),
+    ("card pool --out nowhere/card.md", 1, "nowhere"),
+    ("card pool --licence mit", 2, "Did you mean '--license'"),
+    ("prune pool edited --ratio 2 --overwrite", 1, "no label pool"),
+    # recipe
+    ("recipe", 2, "Missing argument 'POOL'"),
+    ("recipe nowhere", 1, "not a label pool"),
+    ("recipe file", 1, "file"),
+    ("recipe pool --teacher-weights a --teacher-weights b", 2, "once per teacher (1 times), got 2"),
+    ("recipe pool --out", 2, "--out"),
+    # pack
+    ("pack bare", 2, "Missing argument 'OUT'"),
+    ("pack bare out", 1, "the pool does not carry its images"),
+    ("pack nowhere out --images pictures", 1, "not a label pool"),
+    ("pack bare out --images nowhere", 1, "image folder does not exist"),
+    ("pack bare out --images images", 1, "image 0 of the labelled images is missing"),
+    ("pack bare bare --images pictures", 1, "the output is the same as an input"),
+    ("pack bare pictures --images pictures", 1, "something is already here"),
+    ("pack bare pool --images pictures", 1, "--overwrite"),
+    ("pack bare full --images pictures --overwrite", 1, "no label pool"),
+    ("pack bare out --image pictures", 2, "Did you mean '--images'"),
+    ("pack bare file/out --images pictures", 1, "file"),
+    # unpack
+    ("copy pool", 2, "Missing argument 'OUT'"),
+    ("copy nowhere out", 1, "not a label pool"),
+    ("copy pool full", 1, "something is already here"),
+    ("copy pool pool", 1, "the output is the same as an input"),
+    ("copy pool pool/copy", 1, "the output is inside an input"),
+    ("copy pool out --ratio 0", 1, "ratio"),
+    ("copy pool out --codec KTL", 1, "klt"),
+    ("copy int8 out --codec int4", 1, "--from-lossy"),
+    ("unpack packed", 2, "Missing argument 'FOLDER'"),
+    ("unpack bare out", 1, "the pool does not carry its images"),
+    ("unpack nowhere out", 1, "not a label pool"),
+    ("unpack packed packed", 1, "the output is the same as an input"),
+    ("unpack packed packed/images", 1, "the output is inside an input"),
+    ("unpack packed full", 1, "something is already here"),
+    ("unpack packed full --overwrite", 1, "--overwrite replaces only what we wrote"),
+    ("unpack packed pictures", 1, "something is already here"),
+    ("unpack packed file", 1, "something is already here"),
+    ("unpack packed file/out", 1, "file"),
     # merge
     ("merge", 2, "Missing argument"),
     ("merge pool out", 2, "two pools or more"),
@@ -233,6 +306,17 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("analyze images --real images --model resnet18", 2, "No such option"),
     # build
     (f"build images {NET}", 2, "Missing argument 'OUT'"),
+    ("build images out --like nowhere", 1, "not a label pool"),
+    ("build images out --like pool", 1, "the pool was not labelled by build"),
+    ("build images out --like file", 1, "file"),
+    ("build images out --like built --preset tiny", 2, "give one of --like and --preset"),
+    ("build nowhere out --like built", 1, "image folder does not exist"),
+    (
+        "build images out --like built --teacher-weights a --teacher-weights b",
+        2,
+        "once per --teacher (1 times)",
+    ),
+    ("build images out --like built --teacher-weights nowhere", 1, "nowhere"),
     ("build images out --teacher resnet1812", 1, "resnet1812"),
     (f"build nowhere out {NET}", 1, "nowhere"),
     (f"build empty out {NET}", 1, "empty"),
@@ -251,7 +335,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     (f"build images out {NET} --teacher resnet18", 2, "once per --teacher"),
     (f"build images out {NET} --device abacus", 2, "'abacus' is not usable here"),
     # train
-    ("train pool", 2, "Missing option '--images'"),
+    ("train pool", 1, "the pool does not carry its images; give the labelled image folder (--images)"),
     ("train nowhere --images images", 1, "not a label pool"),
     ("train pool --images nowhere", 1, "nowhere"),
     ("train pool --images images", 1, "image"),
@@ -263,6 +347,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("train pool --images images --student-temperature hot", 2, "'hot'"),
     ("train pool --images images --lr 0", 1, "learning rate is wrong"),
     ("train pool --images images -b 0", 2, "--batch-size"),
+    ("train pool --images images --nproc 0", 2, "--nproc"),
+    ("train pool --images images --accumulate 0", 2, "--accumulate"),
     ("train pool --images images -j -1", 2, "--workers"),
     ("train pool --images images --ema 1", 1, "ema is wrong"),
     # demo

@@ -107,7 +107,10 @@ def test_ctrl_c_keeps_finished_work(images: Path, expected: str, tmp_path: Path,
 
 def test_three_processes(images: Path, expected: str, tmp_path: Path) -> None:
     options = ("--jobs", 3, "--image-cache", tmp_path / "cache")
-    subprocess.run(command(images, tmp_path / "pool", *options), check=True, capture_output=True)
+    done = subprocess.run(
+        command(images, tmp_path / "pool", *options, "--json"), check=True, capture_output=True
+    )
+    assert json.loads(done.stdout)["labelled_batches"] == 240
     assert any((tmp_path / "cache").iterdir())
     assert digest(tmp_path / "pool") == expected
 
@@ -120,6 +123,12 @@ def test_three_parts(images: Path, expected: str, tmp_path: Path, cli: Cli) -> N
         assert not (out / "pool.json").exists()
     assert cli("build", images, out, *TEACHER, *SETTINGS).exit_code == 0
     assert digest(out) == expected
+
+
+def test_two_processes_label_one_part_and_no_more(images: Path, tmp_path: Path) -> None:
+    options = ("--epochs", 4, "--part", "2/3", "--jobs", 2, "--json")
+    done = subprocess.run(command(images, tmp_path / "pool", *options), check=True, capture_output=True)
+    assert json.loads(done.stdout)["labelled_batches"] == 24 // 3
 
 
 @pytest.mark.timing
@@ -351,3 +360,33 @@ def test_a_network_without_batchnorm_labels(images: Path, tmp_path: Path, cli: C
     other = cli("verify", tmp_path / "pool", "--images", images, *teacher, "--size", 2 * SIDE)
     one_line_error(other, "views have another size", f"--size {SIDE}")
     assert cli("verify", tmp_path / "pool", "--size", SIDE).exit_code == 2
+
+
+def test_a_dry_run_says_what_it_costs_and_touches_nothing(images: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    out = tmp_path / "pool"
+    run = subprocess.run(
+        command(images, out, "--dry-run", "--json"), capture_output=True, text=True, check=True
+    )
+    facts = json.loads(run.stdout)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (facts["batches"], facts["views"], facts["forwards"]) == (240, 1080, 1080)
+    assert facts["seconds"] > 0
+    subprocess.run(command(images, out), capture_output=True, check=True)
+    weighs = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    assert 0.5 < facts["final_bytes"] / weighs < 2
+    shown = subprocess.run(
+        command(images, out, "--dry-run", "-j", 2), capture_output=True, text=True, check=True
+    )
+    assert "1,080 images" in shown.stdout
+    assert "2 workers" in shown.stdout
+
+
+def test_overwrite_puts_another_pool_in_place(images: Path, tmp_path: Path, cli: Cli) -> None:
+    few = ("--epochs", 2, "--batch-size", 5)
+    for out, seed in (("pool", 1), ("fresh", 2)):
+        assert cli("build", images, tmp_path / out, *TEACHER, *few, "--seed", seed).exit_code == 0
+    one_line_error(cli("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2), "--overwrite")
+    result = cli("build", images, tmp_path / "pool", *TEACHER, *few, "--seed", 2, "--overwrite")
+    assert result.exit_code == 0, result.output
+    assert digest(tmp_path / "pool") == digest(tmp_path / "fresh")

@@ -44,6 +44,14 @@ def test_table(cli: Cli, pool: Path, tmp_path: Path) -> None:
         assert word in result.stdout
 
 
+def test_a_result_that_is_larger_is_told(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    smaller = cli("encode", pool, tmp_path / "half", "--codec", "int8")
+    assert "larger than" not in smaller.stderr
+    result = cli("encode", tmp_path / "half", tmp_path / "again", "--codec", "f32", "--from-lossy")
+    assert result.exit_code == 0, result.output
+    assert "note: the new pool is larger than the old one" in result.stderr
+
+
 def test_the_size_can_be_set(cli: Cli, pool: Path, tmp_path: Path) -> None:
     result = cli("encode", pool, tmp_path / "out", "--codec", "klt", "--bytes-per-row", 30, "--json")
     assert result.exit_code == 0, result.output

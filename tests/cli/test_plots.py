@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 from lpld_cli.analyze import draw
-from lpld_cli.demo_report import Line, draw_report
 
 from lpld_core.analysis import Analysis, FolderAnalysis, Similarity
 
@@ -40,19 +39,6 @@ def assert_texts_apart(figure: Figure) -> None:
         assert -1 <= box.y0 <= box.y1 <= height + 1, f"{what!r} leaves the picture"
     for (first, box), (second, other) in combinations(boxes, 2):
         assert not box.overlaps(other), f"{first!r} over {second!r}"
-
-
-def test_accuracy_against_bytes() -> None:
-    lines = [Line(name="teacher", top1=0.986), Line(name="real images, true classes", top1=0.916)]
-    accuracies = {"real": [0.966], "lpld": [0.72, 0.63, 0.29], "sre2l": [0.725, 0.60, 0.41]}
-    for images, reached in accuracies.items():
-        for ratio, top1, size in zip((1, 10, 40), reached, (60_000, 16_000, 12_000), strict=False):
-            lines.append(Line(name="", images=images, ratio=ratio, pool_bytes=size, top1=top1))
-    figure = draw_report(lines)
-    assert_texts_apart(figure)
-    assert "kB\n40x" in figure.axes[0].get_xticklabels()[-1].get_text()
-    assert figure.axes[0].get_ylabel() == "top-1 accuracy, %"
-    assert "less is better" in figure.axes[0].get_title()
 
 
 def test_diversity() -> None:

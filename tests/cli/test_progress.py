@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from lpld_cli.main import group
-from lpld_cli.progress import SECONDS_BETWEEN_LINES, ProgressLines, human_seconds, progress_bar
+from lpld_cli.progress import (
+    SECONDS_BETWEEN_LINES,
+    ProgressJson,
+    ProgressLines,
+    human_seconds,
+    progress_bar,
+)
 from rich.console import Console
 
 from lpld_labels.inspection.check import check_pool
+from lpld_labels.jobs.job import TaskCounts
 from tests.factories import make_batches, make_images, write_pool
 
 
@@ -39,6 +48,42 @@ def test_a_line_comes_every_half_minute_with_rate_and_time_left() -> None:
         "labelling: 90/300 (30 %), 0.889/s, 4 min left",
         "labelling: 90/300, took 2 min",
     ]
+
+
+def test_work_that_reports_nothing_has_its_lines_too() -> None:
+    clock, lines = Clock(), list[str]()
+    progress = ProgressLines("encoding batches", write=lines.append, clock=clock)
+    for _ in range(7):
+        clock.now += 10
+        progress.say_if_due()
+    progress(3, 12)
+    clock.now += 30
+    progress.say_if_due()
+    assert lines == [
+        "encoding batches: begun 30 s ago",
+        "encoding batches: begun 60 s ago",
+        "encoding batches: 3/12 (25 %)",
+    ]
+
+
+def test_encode_has_lines_while_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fitting a basis calls nobody back: the clock alone brings the lines."""
+    from lpld_labels.codecs.klt import KltCodec
+
+    fit = KltCodec.fitter
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        time.sleep(0.3)
+        return fit(*arguments, **more)
+
+    monkeypatch.setattr(KltCodec, "fitter", slow)
+    monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_LINES", 0.05)
+    monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_LOOKS", 0.01)
+    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
+    words = ["encode", str(tmp_path / "pool"), str(tmp_path / "out"), "--codec", "klt"]
+    result = CliRunner().invoke(group, words)
+    assert result.exit_code == 0, result.output
+    assert "encoding batches: begun 0 s ago" in result.stderr
 
 
 def test_work_that_is_taken_up_again_does_not_look_fast() -> None:
@@ -119,6 +164,68 @@ def test_bars_may_be_nested_and_say_what_is_noted(terminal: Terminal) -> None:
     lines = terminal.getvalue().splitlines()
     assert "5/5" in [line for line in lines if "checking images" in line][-1]
     assert re.search(r"40/40 .* loss 1\.25", [line for line in lines if "training steps" in line][-1])
+
+
+def test_lines_for_people_tell_of_tasks() -> None:
+    clock, lines = Clock(), list[str]()
+    progress = ProgressLines("labelling", write=lines.append, clock=clock)
+    progress.tasks(TaskCounts(running=1))
+    progress(0, 300)
+    clock.now += 30
+    progress(30, 300)
+    progress.tasks(TaskCounts(running=3, done=4, retried=1))
+    clock.now += 30
+    progress(60, 300)
+    assert lines == [
+        "labelling: 30/300 (10 %), 1/s, 4 min left",
+        "labelling: 60/300 (20 %), 1/s, 4 min left, tasks: 3 running, 4 done, 1 begun again",
+    ]
+
+
+def test_lines_for_programs() -> None:
+    clock, lines = Clock(), list[str]()
+    progress = ProgressJson("labelling", write=lines.append, clock=clock)
+    progress(100, 300)
+    progress.tasks(TaskCounts(running=2, done=1, retried=1))
+    for _ in range(4):
+        clock.now += 0.5
+        progress(110, 300)
+    progress.finish()
+    found = [json.loads(line) for line in lines]
+    assert [line["finished"] for line in found] == [False, False, False, True]
+    assert found[0]["per_second"] is None
+    assert found[1] == {
+        "progress": "labelling",
+        "done": 110,
+        "total": 300,
+        "per_second": 10.0,
+        "seconds_left": 19.0,
+        "tasks": {"running": 2, "done": 1, "retried": 1},
+        "note": None,
+        "finished": False,
+    }
+
+
+@pytest.mark.parametrize("words", [("--progress", "json", "encode"), ("encode", "--progress", "json")])
+def test_a_command_tells_programs_how_far_it_is(tmp_path: Path, words: tuple[str, ...]) -> None:
+    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
+    paths = [str(tmp_path / "pool"), str(tmp_path / "out")]
+    result = CliRunner().invoke(group, [*words, *paths, "--codec", "int8", "--json"])
+    assert result.exit_code == 0, result.output
+    last = json.loads([line for line in result.stderr.splitlines() if line.startswith("{")][-1])
+    assert (last["progress"], last["done"], last["total"]) == ("encoding batches", 6, 6)
+    assert last["tasks"] == {"running": 0, "done": 1, "retried": 0}
+    assert last["finished"]
+
+
+def test_the_bar_tells_rate_and_tasks(terminal: Terminal) -> None:
+    with progress_bar("labelling") as progress:
+        progress(10, 40)
+        time.sleep(0.05)
+        progress(20, 40)
+        progress.tasks(TaskCounts(running=3, done=4))
+    last = [line for line in terminal.getvalue().splitlines() if "labelling" in line][-1]
+    assert re.search(r"20/40 +[\d.e+]+/s .*tasks: 3 running, 4 done", last)
 
 
 def test_the_bar_of_verify_ends_at_the_end(tmp_path: Path) -> None:

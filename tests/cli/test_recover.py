@@ -105,6 +105,19 @@ def test_second_run_keeps_what_is_there(cli: Cli, squeezed: tuple[str, ...], tmp
     assert "'alpha' differs" in other.stderr
 
 
+def test_overwrite_puts_another_run_in_place(cli: Cli, squeezed: tuple[str, ...], tmp_path: Path) -> None:
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    assert cli("recover", out, *squeezed, *SHORT, "--seed", 1, "--ipc", 3).exit_code == 0
+    again = ("--seed", 2)
+    refused = cli("recover", out, *squeezed, *SHORT, *again)
+    assert refused.exit_code == 1
+    assert "--overwrite" in refused.stderr
+    for folder in (out, fresh):
+        result = cli("recover", folder, *squeezed, *SHORT, *again, "--overwrite")
+        assert result.exit_code == 0, result.output
+    assert images(out) == images(fresh), "nothing of the first run, which had more images, is left"
+
+
 def test_statistics_of_another_teacher_are_refused(
     cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from lpld_labels import PoolReader
 from lpld_labels.foreign.programs import TINY
 from lpld_labels.foreign.sampler import SampledOrders, epoch_orders
 from lpld_labels.replay import ImageStore, apply_views
+from lpld_labels.replay.image_source import FolderImages
 from tests.lpld_labels.foreign.importers.label_folders import IMAGES, write_images
 from tests.lpld_labels.foreign.restated import image_files, mixed, replayed
 
@@ -76,7 +77,7 @@ def test_replay_is_exact(cli: Cli, images: Path, tmp_path: Path, program: str, m
         assert by_epoch["holds"], by_epoch
     files, numbers = image_files(images), places()
     with PoolReader(pool) as reader:
-        store = ImageStore(images, reader.images)
+        store = ImageStore(FolderImages(images, reader.images))
         assert [images / path for path in reader.images.paths] == files
         batches = 0
         for epoch, ids in drawn_batches():

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lpld_labels.replay.image_source import find_images
+from lpld_labels.rewriting.pack import pack_pool
 from tests.factories import make_batches, write_pool
+from tests.lpld_labels.loader.loader_pools import build, write_images
 
 SCRIPT = Path(sys.executable).with_name("lpld-labels")
 
@@ -28,6 +31,15 @@ def test_help_starts_in_under_300_ms() -> None:
     assert min(seconds) < 0.3, statistics.median(seconds)
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a pool that carries its images, which lie beside it too."""
+    root = tmp_path_factory.mktemp("packed")
+    with build(root / "bare", write_images(root / "images", 12)) as bare:
+        pack_pool(bare, root / "pool", find_images(bare, root / "images"))
+    return root / "pool"
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -37,16 +49,15 @@ def test_help_starts_in_under_300_ms() -> None:
         ["prune", "OUT", "--ratio", "3"],
         ["report", "--out", "OUT"],
         ["compare", "POOL"],
+        ["pack", "OUT", "--images", "IMAGES"],
+        ["unpack", "OUT"],
+        ["recipe"],
+        ["card", "--out", "-"],
     ],
 )
-def test_commands_that_need_no_torch_do_not_import_it(tmp_path: Path, words: list[str]) -> None:
-    pool = tmp_path / "pool"
-    write_pool(pool, make_batches()).close()
-    arguments = [
-        words[0],
-        str(pool),
-        *({"OUT": str(tmp_path / "OUT"), "POOL": str(pool)}.get(w, w) for w in words[1:]),
-    ]
+def test_commands_that_need_no_torch_do_not_import_it(packed: Path, tmp_path: Path, words: list[str]) -> None:
+    places = {"OUT": tmp_path / "OUT", "POOL": packed, "IMAGES": packed.with_name("images")}
+    arguments = [words[0], str(packed), *(str(places.get(word, word)) for word in words[1:])]
     code = f"""
 import sys
 sys.argv = ["lpld-labels", *{arguments!r}]

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from click.testing import Result
 from PIL import Image
 
 from lpld_core.networks.weights import read_weights
+from lpld_core.training.trainer import Trainer
 from tests.cli.test_build import one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
@@ -71,6 +73,48 @@ def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, c
     assert (settings["learning_rate"], settings["label_smoothing"]) == (0.01, 0.1)
 
 
+def test_a_batch_size_of_ones_own_goes_on_at_the_right_row(
+    pool: Path, images: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """27 rows an epoch in steps of 4: label batches of 9 are cut and joined."""
+    options = ("--images", images, *STUDENT, "--epochs", 2, "--batch-size", 4)
+    assert cli("train", pool, *options, "--out", tmp_path / "whole").exit_code == 0
+    log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    assert [(line["steps"], line["images"]) for line in log] == [(7, 27), (7, 27)]
+    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    step = Trainer._step
+    taken: list[int] = []
+
+    def fail_at_the_tenth(self: Trainer, *arguments: Any) -> Any:
+        taken.append(1)
+        if len(taken) == 10:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", fail_at_the_tenth)
+    assert cli("train", pool, *options, "--out", tmp_path / "stopped").exit_code != 0
+    again = cli("train", pool, *options, "--out", tmp_path / "stopped")
+    assert again.exit_code == 0, again.output
+    assert len(taken) == 10 + 14 - 9, "nine steps were kept"
+    whole, stopped = (read_weights(tmp_path / name / "student.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(stopped.tensors[name], value) for name, value in whole.tensors.items())
+
+
+def test_overwrite_puts_another_student_in_place(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
+    options = ("--images", images, *STUDENT, "--epochs", 1)
+    for out, seed in (("run", 1), ("fresh", 2)):
+        assert cli("train", pool, *options, "--out", tmp_path / out, "--seed", seed).exit_code == 0
+    one_line_error(
+        cli("train", pool, *options, "--out", tmp_path / "run", "--seed", 2), "'seed' differs", "--overwrite"
+    )
+    result = cli("train", pool, *options, "--out", tmp_path / "run", "--seed", 2, "--overwrite")
+    assert result.exit_code == 0, result.output
+    made, fresh = (read_weights(tmp_path / name / "student.safetensors") for name in ("run", "fresh"))
+    assert all(torch.equal(made.tensors[name], value) for name, value in fresh.tensors.items())
+    log = [json.loads(line)["epoch"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert log == [0], "nothing of the first run is left"
+
+
 def test_lpqld_lets_temperatures_follow_the_epochs(
     pool: Path, images: Path, tmp_path: Path, cli: Cli
 ) -> None:
@@ -125,7 +169,7 @@ def test_a_run_goes_on_to_the_same_weights(
 def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:
     options = ("--out", tmp_path / "run", *STUDENT, "--epochs", 1)
     one_line_error(cli("train", tmp_path / "no", "--images", images, *options), "not a label pool")
-    one_line_error(cli("train", pool, "--images", tmp_path / "no", *options), "missing")
+    one_line_error(cli("train", pool, "--images", tmp_path / "no", *options), "does not exist")
     one_line_error(
         cli("train", pool, "--images", images, "--val", tmp_path / "no", *options), "does not exist"
     )
@@ -144,7 +188,7 @@ def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cl
     student = ("--student-temperature", "mine")
     one_line_error(cli("train", pool, "--images", images, *options, *student), "mine", "calibrated", code=2)
     one_line_error(cli("train", pool, "--images", images, *options, "--temperature", 0), "temperature")
-    one_line_error(cli("train", pool), "--images", code=2)
+    one_line_error(cli("train", pool), "--images")
 
 
 def test_changed_images_are_named(pool: Path, tmp_path: Path, cli: Cli) -> None:

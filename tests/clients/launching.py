@@ -28,11 +28,15 @@ def run(words: list[str]) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-def torchrun(worker: str, ranks: int, *arguments: object) -> None:
-    """Run a worker script under torchrun; a rendezvous at port 0 takes one that is free."""
+def launcher(ranks: int) -> list[str]:
+    """Return torchrun's words; a rendezvous at port 0 takes one that is free."""
     place = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
-    launch = [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={ranks}"]
-    run([*launch, str(WORKERS / worker), *map(str, arguments)])
+    return [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={ranks}"]
+
+
+def torchrun(worker: str, ranks: int, *arguments: object) -> None:
+    """Run a worker script under torchrun."""
+    run([*launcher(ranks), str(WORKERS / worker), *map(str, arguments)])
 
 
 def results(directory: Path, ranks: int) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from lpld_labels.pool import shard_files
 from lpld_labels.pool.shard import EncodedBatch
 from tests.golden.drawing_vectors import vectors
 from tests.golden.expected import as_json
+from tests.golden.packing import add_packed, known_by, pictures
 
 GOLDEN = Path(__file__).parent / "v1"
 SEED = 2**40 + 7
@@ -203,7 +204,16 @@ def main() -> None:
     write("empty-no-images", head, images(0, 7), [], "f16:plain")
     write("ignorable", head, table, plain[:1], "f16")
     _add_ignorable(GOLDEN / "ignorable" / "pool.json")
+    write_packed(head, images(6, 7))
     (GOLDEN / "drawing.json").write_text(json.dumps(vectors(), indent=1) + "\n")
+
+
+def write_packed(head: PoolHeader, table: ImageTable) -> None:
+    """Write a pool that carries its images."""
+    files = pictures(table)
+    known = known_by(table, files)
+    write("packed", head, known, batches(head, known, epochs=1), "int8")
+    add_packed(GOLDEN / "packed", known, files)
 
 
 def _add_ignorable(path: Path) -> None:

@@ -147,6 +147,7 @@ def read_index(root: Path, manifest: Manifest) -> Index:
     file = entry.path
     PoolFile(root, entry).prove()
     table = Parquet(root, entry, BATCHES)
+    table.check_growth()
     index = Index([], [Shard(labels) for labels in manifest.of_role("labels")])
     out, shards = index.entries, index.shards
     for number in range(len(table.groups)):

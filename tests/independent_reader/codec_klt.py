@@ -76,7 +76,7 @@ class KltCodec:
         need(rising, file, name("edges"), "not rising")
         self.length = self.edges[-1] - 1
         need(self.length <= classes, file, name("edges"), "L is above C")
-        need(self.length * classes <= 2**28, file, name("edges"), "L x C is above 2^28")
+        need(self.length * classes <= 2**26, file, name("edges"), "L x C is above 2^26")
         self.peaks = parameters.integer("peaks", 0, classes)
         need(parameters.string("label_kind") == label_kind, file, name("label_kind"), "not the manifest's")
         need(isinstance(parameters.take("target"), dict), file, name("target"), "not an object")

@@ -65,6 +65,7 @@ def read_images(root: Path, manifest: Manifest) -> ImageTable:
     entry = manifest.of_role("images")[0]
     PoolFile(root, entry).prove()
     table = Parquet(root, entry, IMAGES, max_string=4096)
+    table.check_growth()
     paths: list[str] = []
     digests: list[bytes | None] = []
     parts: dict[str, list[NDArray[np.int32]]] = {"class": [], "width": [], "height": []}

@@ -13,7 +13,7 @@ from .files import FileEntry
 from .names import ROLES, check_role_path, folded, regular_file
 
 NAME = "pool.json"
-MAX_FOOTER = 2**28
+MAX_FOOTER = 2**24
 COMPONENTS = (
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "packed", "keys", "container"
 )  # fmt: skip
@@ -174,9 +174,9 @@ def _file(fields: Fields) -> FileEntry:
     role = fields.choice("role", ROLES)
     path = fields.string("path")
     name = check_role_path(path, role, NAME, fields.name("path"))
-    size, rows, digest = fields.integer("bytes"), fields.integer("rows"), fields.digest("digest")
+    size, rows, digest = fields.integer("bytes"), fields.integer("rows", 0, 2**40), fields.digest("digest")
     most = min(max(size - 4, 0), MAX_FOOTER)
-    footer_bytes = fields.optional("footer_bytes", lambda field: fields.integer(field, 8, most))
+    footer_bytes = fields.optional("footer_bytes", lambda field: fields.integer(field, 12, most))
     footer_digest = fields.optional("footer_digest", fields.digest)
     null = role == "codec"
     for field, value in (("footer_bytes", footer_bytes), ("footer_digest", footer_digest)):
@@ -188,7 +188,7 @@ def _file(fields: Fields) -> FileEntry:
     return FileEntry(path, role, name, size, rows, digest, footer_bytes, footer_digest)
 
 
-def _files(root: Fields, drawn: bool, counts: Counts) -> tuple[FileEntry, ...]:
+def _files(root: Fields, drawn: bool, counts: Counts, batch_size: int) -> tuple[FileEntry, ...]:
     """Parse `files` and check what it holds as a whole."""
     files = [_file(item) for item in root.children("files", 10**6)]
     seen: set[str] = set()
@@ -208,6 +208,9 @@ def _files(root: Fields, drawn: bool, counts: Counts) -> tuple[FileEntry, ...]:
     # every batch takes at least a byte of a labels file, which is not compressed: this bounds the index
     most = sum(entry.bytes for entry in by_role["labels"])
     need(counts.batches <= most, NAME, "counts.batches", "more than the labels files have bytes")
+    most = 4 * by_role["images"][0].bytes
+    need(counts.images <= most, NAME, "counts.images", "more than 4 for each byte of the image table")
+    need(counts.rows <= counts.batches * batch_size, NAME, "counts.rows", "more than the batches can hold")
     if not drawn:
         total = sum(entry.rows for entry in by_role["views"])
         need(total == counts.rows, NAME, "counts.rows", "not the rows of the views files")
@@ -245,8 +248,8 @@ def read_manifest(root: Path) -> Manifest:
     need(version == 1, NAME, "format_version", f"version {version} is not known")
     if not top.has("views"):
         refuse(NAME, "views", "missing: a draft of version 1, not a pool of version 1")
-    classes, batch_size = top.integer("classes", 2, 2**24), top.integer("batch_size", 1, 2**20)
-    need(classes * batch_size <= 2**27, NAME, "batch_size", "classes x batch_size is above 2^27")
+    classes, batch_size = top.integer("classes", 2, 2**24), top.integer("batch_size", 1, 2**16)
+    need(classes * batch_size <= 2**25, NAME, "batch_size", "classes x batch_size is above 2^25")
     label_kind = top.choice("label_kind", ("logits", "probabilities"))
     seed = top.optional("seed", lambda field: top.integer(field, 0, 2**64 - 1))
     teachers = tuple(_teacher(item) for item in top.children("teachers"))
@@ -265,7 +268,7 @@ def read_manifest(root: Path) -> Manifest:
     counts = _counts(top.child("counts"))
     need(counts.rows <= counts.batches * batch_size, NAME, "counts.rows", "more than the batches can hold")
     coverage = _coverage(top.child("coverage"), counts, classes)
-    files = _files(top, drawn, counts)
+    files = _files(top, drawn, counts, batch_size)
     components = _components(top.child("components"), files, drawn)
     digest = top.digest("content_digest")
     top.string("created_by")

@@ -26,6 +26,7 @@ def _group(table: Parquet, number: int, first: int, images: ImageTable) -> list[
     need(paths == images.paths[first:stop], file, "path", "not the image table's")
     out: list[bytes] = table.required(number, "image.bytes")
     for row, data in enumerate(out, first):
+        need(1 <= len(data) <= 2**28, file, "bytes", f"image {row} has {len(data)} bytes")
         digest = images.digests[row]
         need(digest is not None, "images.parquet", "digest", "null though images are packed")
         same = hashlib.sha256(data).digest()[:16] == digest
@@ -37,7 +38,7 @@ def packed_images(root: Path, manifest: Manifest, images: ImageTable) -> Iterato
     """Give the image files in the order of the image table, row group by row group."""
     first = 0
     for entry in manifest.of_role("packed"):
-        table = Parquet(root, entry, PACKED)
+        table = Parquet(root, entry, PACKED, frozenset(("image.bytes",)), max_string=2**28)
         for number, group in enumerate(table.groups):
             yield from _group(table, number, first, images)
             first += group.rows
@@ -49,7 +50,7 @@ def packed_image(root: Path, manifest: Manifest, images: ImageTable, row: int) -
     first = 0
     for entry in manifest.of_role("packed"):
         if row < first + entry.rows:
-            table = Parquet(root, entry, PACKED)
+            table = Parquet(root, entry, PACKED, frozenset(("image.bytes",)), max_string=2**28)
             number = table.group_of(row - first, 1)
             start = first + table.groups[number].first
             return _group(table, number, start, images)[row - start]

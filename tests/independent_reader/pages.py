@@ -38,6 +38,7 @@ class Chunk:
     size: int
     dictionary: bool = False
     max_value_bytes: int = MAX_PAGE  # of a byte string; other types have their own
+    plain: int | None = None  # bytes with pages decompressed; not known without a footer
     may_be_empty: bool = False  # no data page, as a file without rows may have it
 
     @property
@@ -114,6 +115,7 @@ class _Page:
         need(size <= largest, file, field, "page claims more bytes than its values can take")
         data = read(position + cursor.position, stored)
         need(zlib.crc32(data) == crc & 0xFFFFFFFF, file, field, "page has another CRC")
+        self.stored = stored
         self.data = _decompress(chunk, data, size)
 
 
@@ -200,6 +202,7 @@ def read_chunk(chunk: Chunk, read: Read) -> Column:
     """Prove, bound and decode one column chunk: at most one dictionary page, then one data page."""
     file, field = chunk.file, chunk.field
     position, end, dictionary, out = chunk.start, chunk.start + chunk.size, None, None
+    decompressed = 0
     try:
         while position < end:
             page = _Page(chunk, read, position)
@@ -213,9 +216,12 @@ def read_chunk(chunk: Chunk, read: Read) -> Column:
             else:
                 need(out is None, file, field, "more than one data page")
                 out = _decoded(chunk, page, dictionary)
+            decompressed += page.end - position - page.stored + len(page.data)
             position = page.end
     except (DecodeError, ThriftError) as error:
         raise Refused(file, field, str(error)) from error
+    same = chunk.plain is None or chunk.plain == decompressed
+    need(same, file, field, "pages decompress to another size than the footer's")
     need(chunk.dictionary == (dictionary is not None), file, field, "no dictionary page at its place")
     need(out is not None or chunk.may_be_empty, file, field, "no data page")
     return _empty(chunk.leaf) if out is None else out

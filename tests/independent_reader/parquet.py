@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from .errors import Refused, need
 from .files import FileEntry, PoolFile
 from .pages import ENCODINGS, MAX_PAGE, PLAIN, RLE, UNCOMPRESSED, ZSTD, Chunk, Column, read_chunk
-from .schema import Leaf, Node, check_schema, leaves
+from .schema import BYTES, Leaf, Node, check_schema, leaves
 from .thrift import Compact, Struct, ThriftError, child, integer, integers, optional_integer, structs
 
 MAX_GROUP_ROWS = 2**20
+MAX_LIST_VALUES = 2**24
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class Parquet:
         need(codec in (UNCOMPRESSED, ZSTD), path, field, f"compression {codec}")
         values = integer(meta, 5, "num_values")
         most = rows * (self.per_row if leaf.max_repetition else 1)
+        if leaf.max_repetition and not self.payload:
+            most = min(most, MAX_LIST_VALUES)
         need(rows <= values <= most, path, field, f"{values} values for {rows} rows")
         size = integer(meta, 7, "total_compressed_size")
         data = integer(meta, 9, "data_page_offset")
@@ -118,13 +121,22 @@ class Parquet:
             field,
             "chunk outside of the file",
         )
-        if leaf.name in self.payload:
+        if leaf.physical == BYTES:
+            need(dictionary is None, path, field, "a dictionary of byte strings")
+        if leaf.name in self.payload or leaf.dotted in self.payload:
             need(codec == UNCOMPRESSED, path, field, "compressed payload")
             need(dictionary is None and encodings <= {PLAIN, RLE}, path, field, "payload that is not PLAIN")
         return Chunk(
             path, leaf, codec, encodings, values, start, size, dictionary is not None, self.max_string,
-            may_be_empty=self.entry.rows == 0,
+            may_be_empty=self.entry.rows == 0, plain=integer(meta, 6, "total_uncompressed_size"),
         )  # fmt: skip
+
+    def check_growth(self) -> None:
+        """Refuse a table that is far larger than its file."""
+        total = sum(chunk.plain or 0 for group in self.groups for chunk in group.chunks.values())
+        need(
+            total <= 2**27 + 64 * self.entry.bytes, self.entry.path, "footer", "far more than the file holds"
+        )
 
     def group_of(self, first: int, rows: int) -> int:
         """Find the row group that holds these rows, all of them."""

@@ -37,6 +37,8 @@ NODES = (
     column("o", BYTES, optional=True),
     list_column("l", Node("element", 0, INT32, annotation="UINT8"), optional=True),
 )  # fmt: skip
+WORDS: Any = ["i", "n", "d", "x", "l.list.element"]
+"""Columns that may have a dictionary: all but byte strings of any length."""
 
 
 def own_table(rows: int) -> pa.Table:
@@ -73,8 +75,8 @@ def own_entry(path: Path, rows: int) -> FileEntry:
 @pytest.mark.parametrize("coding", [
     {"use_dictionary": False, "compression": "none", "column_encoding": {"i": "DELTA_BINARY_PACKED",
      "b": "RLE", "n": "DELTA_BINARY_PACKED"}},
-    {"compression": "zstd"}, {"compression": "zstd", "use_dictionary": False},
-    {"compression": "none", "version": "1.0"},
+    {"compression": "zstd", "use_dictionary": WORDS}, {"compression": "zstd", "use_dictionary": False},
+    {"compression": "none", "version": "1.0", "use_dictionary": WORDS},
 ])  # fmt: skip
 @pytest.mark.parametrize("rows", [0, 1, 33, 3000])
 def test_own_files_read_as_pyarrow_reads_them(tmp_path: Path, coding: dict[str, Any], rows: int) -> None:
@@ -107,7 +109,7 @@ def test_more_than_one_page(tmp_path: Path) -> None:
     """A chunk of two data pages is refused, and one whose dictionary was given up."""
     codings: tuple[dict[str, Any], ...] = (
         {"use_dictionary": False, "data_page_size": 999},
-        {"dictionary_pagesize_limit": 200},
+        {"dictionary_pagesize_limit": 200, "use_dictionary": WORDS},
     )
     for coding in codings:
         path = tmp_path / "own.parquet"
@@ -120,7 +122,7 @@ def test_more_than_one_page(tmp_path: Path) -> None:
 def test_own_files_damaged(tmp_path: Path) -> None:
     """A page byte, a missing CRC, a footer byte, header bytes: refused or, where nothing changed, read."""
     path = tmp_path / "own.parquet"
-    pq.write_table(own_table(40), path, write_page_checksum=True, compression="none")
+    pq.write_table(own_table(40), path, write_page_checksum=True, use_dictionary=WORDS, compression="none")
     whole = path.read_bytes()
     entry = own_entry(path, 40)
     refused = 0
@@ -138,7 +140,7 @@ def test_own_files_damaged(tmp_path: Path) -> None:
             with pytest.raises(Refused, match="footer"):
                 Parquet(tmp_path, entry, NODES, per_row=5)
     assert refused > 120
-    pq.write_table(own_table(40), path, compression="none")
+    pq.write_table(own_table(40), path, compression="none", use_dictionary=WORDS)
     with pytest.raises(Refused, match="without a CRC"):
         Parquet(tmp_path, own_entry(path, 40), NODES, per_row=5).column(0, "i")
 

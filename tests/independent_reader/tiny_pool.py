@@ -72,7 +72,7 @@ def write(
     path.parent.mkdir(exist_ok=True)
     names = [field.name for field in kind if field.name not in plain]
     coding: dict[str, Any] = {
-        "use_dictionary": [n for n in names if n not in ("slot", "first_row")],
+        "use_dictionary": [n for n in names if n not in ("slot", "first_row", "path", "image.path")],
         "compression": dict.fromkeys(names, "zstd") | {"labels.list.element": "none"},
         "column_encoding": {n: "DELTA_BINARY_PACKED" for n in names if n in ("slot", "first_row")},
     }

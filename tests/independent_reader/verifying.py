@@ -103,10 +103,12 @@ def _check_coverage(manifest: Manifest, table: ImageTable, seen: NDArray[np.int6
 
 
 def leftovers(pool: Pool) -> list[str]:
-    """List files in `views/` and `labels/` that the manifest does not name."""
+    """List files in the folders of the pool that the manifest does not name."""
     named = {entry.path for entry in pool.manifest.files}
     found = (
-        f"{folder}/{item.name}" for folder in ("views", "labels") for item in (pool.root / folder).glob("*")
+        f"{folder}/{item.name}"
+        for folder in ("views", "labels", "codec", "packed")
+        for item in (pool.root / folder).glob("*")
     )
     return sorted(set(found) - named)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lpld_core.relabel.build import LabelJob
-from lpld_core.training.presets import LabelRecipe
+from lpld_core.relabel.settings import BuildSettings
 from lpld_labels.format.images import ImageTable
 
 NETWORK = "small-resnet10:width=8,stem_stride=2"
 SIDE = 16
+SMALL_BUILD = BuildSettings(epochs=16, batch_size=5, mix="cutmix", seed=7)
+"""27 images in batches of 5 make 5 complete and 1 incomplete batch an epoch."""
 
 
 def write_images(root: Path, *, classes: int = 3, per_class: int = 9, side: int = SIDE) -> Path:
@@ -26,21 +27,6 @@ def write_images(root: Path, *, classes: int = 3, per_class: int = 9, side: int 
             noise = rng.integers(0, 80, shape) + 170 * label // max(classes - 1, 1)
             Image.fromarray(noise.astype(np.uint8)).save(folder / f"{number:03d}.png")
     return root
-
-
-def make_job(images: Path, pool: Path, *, ratio: float = 1, codec: str = "f16", **recipe: object) -> LabelJob:
-    """Return a small job: 27 images in batches of 5 make 5 complete and 1 incomplete batch an epoch."""
-    settings = LabelRecipe(**{"epochs": 16, "batch_size": 5, "mix": "cutmix", **recipe})  # type: ignore[arg-type]
-    return LabelJob(
-        images=images,
-        pool=pool,
-        augmentation=settings.augmentation((SIDE, SIDE)),
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        seed=7,
-        ratio=ratio,
-        codec=codec,
-    )
 
 
 def sizes(table: ImageTable) -> set[tuple[int, int]]:

@@ -79,3 +79,13 @@ def tiny_net(num_classes: int = 4) -> nn.Module:
 def tiny_net_without_batchnorm(num_classes: int = 4) -> nn.Module:
     """What ``--teacher tests.lpld_core.networks:tiny_net_without_batchnorm`` builds."""
     return TinyNet(num_classes, batchnorm=False)
+
+
+def double_net(num_classes: int = 4) -> nn.Module:
+    """What ``--student tests.lpld_core.networks:double_net`` builds: no BatchNorm, float64."""
+    return TinyNet(num_classes, batchnorm=False).double()
+
+
+def double_batchnorm_net(num_classes: int = 4) -> nn.Module:
+    """What ``--student tests.lpld_core.networks:double_batchnorm_net`` builds: float64, some of it unused."""
+    return TinyNet(num_classes).double()

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lpld_core.teachers.choice import TeacherChoice
 from lpld_core.teachers.ensemble import (
-    NORMALISED_MEAN,
     Ensemble,
-    TeacherChoice,
     load_ensemble,
     normalised_mean,
 )
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.ensembles import ENSEMBLE_WORDS
 from lpld_labels.replay import normalise
 
 SMALL = "small-resnet10:width=8,stem_stride=2"
@@ -61,7 +61,7 @@ def test_each_teacher_normalises_pixels_its_own_way() -> None:
     )
     torch.testing.assert_close(ensemble.logits(pixels), expected)
     torch.testing.assert_close(ensemble.logits(pixels.float()), expected)
-    assert ensemble.rule == NORMALISED_MEAN
+    assert ensemble.rule == ENSEMBLE_WORDS["norm-scaled"]
     assert Ensemble(ensemble.teachers[:1]).rule is None
     assert [d.mean for d in ensemble.descriptions] == [c.mean for c in choices]
 

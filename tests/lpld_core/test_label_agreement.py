@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,10 +63,10 @@ def test_everyone_softens_imported_zeros_alike(pool_path: Path, images: Path, te
         powers[stored == 0] = 0
         expected = powers / powers.sum(axis=1, keepdims=True)
         read = softened(stored, "probabilities", temperature)
-        order = {"policy": "stored", "batches_per_epoch": len(pool)}
-        loaded = torch.cat([b.labels for b in pool_loader(pool, images, temperature=temperature, **order)])  # type: ignore[arg-type]
+        order: dict[str, Any] = {"policy": "stored", "batches_per_epoch": len(pool)}
+        loaded = torch.cat([b.labels for b in pool_loader(pool, images, temperature=temperature, **order)])
         loss = StudentLoss(TrainSettings(temperature=temperature), label_kind=pool.header.label_kind)
-        trained = torch.cat([loss.target(b.labels) for b in pool_loader(pool, images, **order)])  # type: ignore[arg-type]
+        trained = torch.cat([loss.target(b.labels) for b in pool_loader(pool, images, **order)])
     for found in (read, loaded.numpy(), trained.numpy()):
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-8)
         assert not found[stored == 0].any()

@@ -21,11 +21,13 @@ OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])
 LABELS = torch.tensor([[2.0, -1.0, 0.0], [0.5, 2.0, -4.0]])
 TRUTH = TrueClasses(own=torch.tensor([0, 1]), partner=torch.tensor([1, 0]), weight=torch.tensor([0.7, 0.7]))
 
+ALL = slice(None)
+
 
 def loss_of(
     output: torch.Tensor = OUTPUT, labels: torch.Tensor = LABELS, kind: str = "logits", **settings: Any
 ) -> torch.Tensor:
-    return StudentLoss(TrainSettings(**settings), label_kind=kind).of(labels, TRUTH)(output)
+    return StudentLoss(TrainSettings(**settings), label_kind=kind).of(labels, TRUTH)(output, ALL)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0, 20.0])
@@ -101,9 +103,9 @@ def test_the_students_temperature_is_the_teachers_unless_given() -> None:
 def test_calibrated_alignment_takes_the_best_temperature_of_the_last_batch() -> None:
     loss = StudentLoss(TrainSettings(temperature=4, student_temperature="calibrated"), label_kind="logits")
     assert loss.student_temperature == 1
-    loss.of(LABELS, TRUTH)(OUTPUT)
+    loss.of(LABELS, TRUTH)(OUTPUT, ALL)
     last = 0.1 * LABELS
-    loss.of(LABELS, TRUTH)(last)
+    loss.of(LABELS, TRUTH)(last, ALL)
     loss.end_epoch()
     # softmax(0.1 z / t) is softmax(z / 4) at t = 0.4.
     assert loss.student_temperature == pytest.approx(0.4)
@@ -120,5 +122,5 @@ def test_a_falling_temperature_reaches_the_loss() -> None:
     loss.start_epoch(2)
     assert loss.temperature == pytest.approx(20 * 0.7**3)
     torch.testing.assert_close(
-        loss.of(LABELS, TRUTH)(OUTPUT), loss_of(temperature=20 * 0.7**3, scale_by_t2=True)
+        loss.of(LABELS, TRUTH)(OUTPUT, ALL), loss_of(temperature=20 * 0.7**3, scale_by_t2=True)
     )

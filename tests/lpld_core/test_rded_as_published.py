@@ -15,6 +15,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.jobs.job import carry_out
 from lpld_labels.replay.resize import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
@@ -56,8 +57,10 @@ def published(folder: RealFolder, label: int) -> torch.Tensor:
 @pytest.mark.parametrize("label", [0, 3])
 def test_padded_tiles_are_chosen_and_laid_out_as_published(tmp_path: Path, label: int) -> None:
     folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=12, size=24))
-    found = stitch_class(tiny_teacher(size=(SIDE, SIDE)), folder, label, PADDED)
-    assert torch.equal(found, published(folder, label))
+    steps = stitch_class(tiny_teacher(size=(SIDE, SIDE)), folder, label, PADDED)
+    found = carry_out(steps, lambda units: True)
+    assert found is not None
+    assert torch.equal(found.fact, published(folder, label))
 
 
 def test_unknown_scoring_is_refused() -> None:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpld_core.part import Part
-from lpld_core.relabel.build import BuildResult, LabelJob, build_pool, wanted_batches
+from lpld_core.relabel.build import BuildResult, wanted_batches
+from lpld_core.relabel.jobs import build_pool
 from lpld_core.relabel.rehearsal import require_room
-from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.errors import (
     InvalidArgumentError,
     InvalidBatchError,
@@ -28,7 +30,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import scan_image_folder
 from lpld_labels.rewriting.prune import prune_pool
 from lpld_labels.rewriting.prune_plan import PruneSettings
-from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, sizes, write_images
+from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes, write_images
 
 Build = Callable[..., BuildResult]
 
@@ -55,7 +57,7 @@ def full(
 ) -> Path:
     """A pool of 80 complete and 16 incomplete batches, built in one go."""
     path = tmp_path_factory.mktemp("pools") / "full"
-    build_pool(make_job(images, path), ensemble, table)
+    build_pool(images, path, SMALL_BUILD, ensemble=ensemble, table=table)
     return path
 
 
@@ -101,10 +103,11 @@ def test_images_of_different_sizes_are_labelled(full: Path, table: ImageTable) -
 
 def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ensemble: Ensemble) -> None:
     from lpld_labels.replay import ImageStore, apply_views
+    from lpld_labels.replay.image_source import FolderImages
 
     with PoolReader(full) as pool:
         batch = pool.read((3, 2))
-        pixels = apply_views(batch, ImageStore(images, pool.images), pool.header.augmentation)
+        pixels = apply_views(batch, ImageStore(FolderImages(images, pool.images)), pool.header.augmentation)
     np.testing.assert_array_equal(batch.labels, ensemble.logits(pixels).half().numpy())
     assert batch.labels.dtype == np.float16
 
@@ -113,14 +116,15 @@ def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ens
 def test_parts_make_the_same_pool(
     images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path, parts: int
 ) -> None:
-    job = make_job(images, tmp_path / "pool")
+    path = tmp_path / "pool"
+    shares = [Part(number=number + 1, of=parts) for number in reversed(range(parts))]
     results = [
-        build_pool(job, ensemble, table, part=Part(number=number + 1, of=parts), publish=False, workers=2)
-        for number in reversed(range(parts))
+        build_pool(images, path, replace(SMALL_BUILD, part=part, workers=2), ensemble=ensemble, table=table)
+        for part in shares
     ]
     assert sum(result.labelled for result in results) == 96
     assert not (tmp_path / "pool/pool.json").exists()
-    final = build_pool(job, ensemble, table)
+    final = build_pool(images, path, SMALL_BUILD, ensemble=ensemble, table=table)
     assert (final.labelled, final.found) == (0, 96)
     assert digest(tmp_path / "pool") == digest(full)
 
@@ -128,17 +132,15 @@ def test_parts_make_the_same_pool(
 def test_an_interrupted_build_goes_on(
     images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path
 ) -> None:
-    job = make_job(images, tmp_path / "pool")
-
     def interrupt(done: int, total: int) -> None:
         assert total == 96
         if done == 30:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_pool(job, ensemble, table, progress=interrupt)
+        build_pool(images, tmp_path / "pool", SMALL_BUILD, ensemble=ensemble, table=table, progress=interrupt)
     assert not (tmp_path / "pool/pool.json").exists()
-    again = build_pool(job, ensemble, table)
+    again = build_pool(images, tmp_path / "pool", SMALL_BUILD, ensemble=ensemble, table=table)
     assert (again.labelled, again.found) == (66, 30)
     assert digest(tmp_path / "pool") == digest(full)
 
@@ -149,7 +151,7 @@ def test_growing_labels_only_the_difference(
     path = tmp_path / "pool"
     labelled = []
     for ratio in (40, 20, 1):
-        result = build_pool(make_job(images, path, ratio=ratio), ensemble, table)
+        result = build_pool(images, path, replace(SMALL_BUILD, ratio=ratio), ensemble=ensemble, table=table)
         labelled.append(result.labelled)
     assert labelled == [2, 2, 92]
     assert digest(path) == digest(full)
@@ -163,7 +165,8 @@ def test_growing_labels_only_the_difference(
 def test_a_ratio_builds_what_pruning_the_full_pool_keeps(
     images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path, ratio: float
 ) -> None:
-    build_pool(make_job(images, tmp_path / "built", ratio=ratio), ensemble, table)
+    settings = replace(SMALL_BUILD, ratio=ratio)
+    build_pool(images, tmp_path / "built", settings, ensemble=ensemble, table=table)
     with PoolReader(full) as pool:
         prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=ratio))
     assert digest(tmp_path / "built") == digest(tmp_path / "pruned")
@@ -172,10 +175,11 @@ def test_a_ratio_builds_what_pruning_the_full_pool_keeps(
 def test_nothing_to_do_changes_nothing(
     images: Path, table: ImageTable, ensemble: Ensemble, tmp_path: Path
 ) -> None:
-    job = make_job(images, tmp_path / "pool", epochs=2)
-    build_pool(job, ensemble, table)
+    settings = replace(SMALL_BUILD, epochs=2)
+    build_pool(images, tmp_path / "pool", settings, ensemble=ensemble, table=table)
     files = {p: p.read_bytes() for p in (tmp_path / "pool").rglob("*") if p.is_file()}
-    assert build_pool(job, ensemble, table).labelled == 0
+    again = build_pool(images, tmp_path / "pool", settings, ensemble=ensemble, table=table)
+    assert again.labelled == 0
     assert {p: p.read_bytes() for p in (tmp_path / "pool").rglob("*") if p.is_file()} == files
 
 
@@ -184,7 +188,7 @@ def test_a_pool_with_more_than_asked_for_is_left_alone(
 ) -> None:
     before = sorted(full.rglob("*"))
     with pytest.raises(PoolConflictError, match="prune it to ratio 40"):
-        build_pool(make_job(images, full, ratio=40), ensemble, table)
+        build_pool(images, full, replace(SMALL_BUILD, ratio=40), ensemble=ensemble, table=table)
     assert sorted(full.rglob("*")) == before
 
 
@@ -204,26 +208,24 @@ def test_another_pools_place_is_respected(
     changes: dict[str, object],
     field: str,
 ) -> None:
-    job = make_job(images, tmp_path / "pool", epochs=1)
-    build_pool(job, ensemble, table)
-    other = replace(job, **changes)  # type: ignore[arg-type]
+    settings = replace(SMALL_BUILD, epochs=1)
+    build_pool(images, tmp_path / "pool", settings, ensemble=ensemble, table=table)
+    other = replace(settings, **changes)  # type: ignore[arg-type]
     with pytest.raises((StagingMismatchError, PoolConflictError), match=field):
-        build_pool(other, ensemble, table)
+        build_pool(images, tmp_path / "pool", other, ensemble=ensemble, table=table)
 
 
 def test_codecs_round_what_halves_hold(
     images: Path, table: ImageTable, ensemble: Ensemble, tmp_path: Path
 ) -> None:
-    jobs: dict[str, LabelJob] = {
-        codec: make_job(images, tmp_path / codec, codec=codec, epochs=1) for codec in ("f16", "f32", "int8")
-    }
-    for job in jobs.values():
-        build_pool(job, ensemble, table)
-    with PoolReader(jobs["f16"].pool) as f16, PoolReader(jobs["f32"].pool) as f32:
+    for codec in ("f16", "f32", "int8"):
+        settings = replace(SMALL_BUILD, codec=codec, epochs=1)
+        build_pool(images, tmp_path / codec, settings, ensemble=ensemble, table=table)
+    with PoolReader(tmp_path / "f16") as f16, PoolReader(tmp_path / "f32") as f32:
         exact = f32.read_labels((0, 0))
         np.testing.assert_array_equal(f16.read_labels((0, 0)), exact.astype(np.float16))
         assert not np.array_equal(f16.read_labels((0, 0)), exact)
-        with PoolReader(jobs["int8"].pool) as int8:
+        with PoolReader(tmp_path / "int8") as int8:
             encoded = int8.codec.encode(f16.read_labels((0, 0)))
             again = int8.codec.decode(encoded.payload, rows=5, classes=3)
             np.testing.assert_array_equal(int8.read_labels((0, 0)), again)
@@ -237,7 +239,13 @@ def test_labels_too_large_for_halves_name_the_image(
             return super().logits(pixels) * 1e9
 
     with pytest.raises(InvalidBatchError, match=r"label of image .* is not finite"):
-        build_pool(make_job(images, tmp_path / "pool", epochs=1), Loud(ensemble.teachers), table)
+        build_pool(
+            images,
+            tmp_path / "pool",
+            replace(SMALL_BUILD, epochs=1),
+            ensemble=Loud(ensemble.teachers),
+            table=table,
+        )
     assert not (tmp_path / "pool/pool.json").exists()
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from lpld_core.class_statistics import groups
+from lpld_core.class_statistics.groups import class_groups
 from lpld_core.class_statistics.settings import SqueezeSettings, Update
 from lpld_core.class_statistics.squeeze import folder_bound, squeeze_folder
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
@@ -17,6 +19,7 @@ from lpld_core.images.random_view import random_view
 from lpld_core.images.real_images import RealFolder, centre_batches, prepared
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.jobs.local import LocalEngine
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 CROPS = SqueezeSettings(views="crop", passes=3, batch_size=4, seed=5)
@@ -119,14 +122,15 @@ class StoppedError(Exception):
 def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: Update
 ) -> None:
-    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
     folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=5))
     teacher = tiny_teacher()
     settings = SqueezeSettings(batch_size=6, views="crop", passes=3, update=update)
     whole = squeeze_folder(teacher, folder, settings)
     # 4 batches in each of 3 passes.
     for moment in range(1, 12):
-        kept = tmp_path / f"moments{moment}.safetensors"
+        kept = tmp_path / f"kept{moment}"
+        kept.mkdir()
         calls: list[int] = []
 
         def stop(done: int, total: int, calls: list[int] = calls, moment: int = moment) -> None:
@@ -135,10 +139,25 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
                 raise StoppedError
 
         with pytest.raises(StoppedError):
-            squeeze_folder(teacher, folder, settings, unfinished=kept, progress=stop)
-        again = squeeze_folder(teacher, folder, settings, unfinished=kept, progress=stop)
-        assert len(calls) == 12
+            squeeze_folder(teacher, folder, settings, place=kept, progress=stop)
+        again = squeeze_folder(teacher, folder, settings, place=kept, progress=stop)
+        # What was kept is told first.
+        assert len(set(calls)) == 12
         assert again.digest() == whole.digest()
         assert torch.equal(again.counts, whole.counts)
     with pytest.raises(PoolConflictError, match=r"'seed' differs .expected 0, got 1"):
-        squeeze_folder(teacher, folder, replace(settings, seed=1), unfinished=kept)
+        squeeze_folder(teacher, folder, replace(settings, seed=1), place=kept)
+
+
+def test_groups_follow_from_images_and_batch_size(
+    folder: RealFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "GROUP_BATCHES", 2)
+    found = class_groups(folder, SqueezeSettings(batch_size=4))
+    assert [(group.first, group.end, group.views) for group in found] == [(0, 2, 10), (2, 4, 10)]
+    assert sum(group.views for group in class_groups(folder, CROPS)) == CROPS.passes * len(folder)
+
+
+def test_a_moving_average_is_not_shared_out(folder: RealFolder) -> None:
+    with pytest.raises(InvalidArgumentError, match="depends on the order"):
+        squeeze_folder(tiny_teacher(), folder, SqueezeSettings(update="ema"), engine=LocalEngine(2))

@@ -10,19 +10,18 @@ import torch
 from PIL import Image
 from torch import nn
 
+from lpld_core.images.view_settings import ViewSettings
 from lpld_core.networks.models import seeded
 from lpld_core.networks.resnet_small import SmallResNet
 from lpld_core.networks.weights import read_weights
-from lpld_core.relabel.build import build_pool
-from lpld_core.teachers.ensemble import TeacherChoice, load_ensemble
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.teachers.choice import TeacherChoice
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.presets import LabelRecipe
 from lpld_core.training.settings import StudentTemperature, TrainSettings
 from lpld_core.training.student import epoch_steps, train_student
 from lpld_core.training.train_teacher import TeacherJob, train_teacher
-from lpld_core.training.trainer import Trainer
-from lpld_core.unfinished import Pace
+from lpld_core.training.trainer import Trainer, TrainingBatch
 from lpld_labels.errors import (
     ComputationError,
     ImageMismatchError,
@@ -30,9 +29,8 @@ from lpld_labels.errors import (
     PoolConflictError,
 )
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_folder import scan_image_folder
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
-from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
+from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)
 GREY = replace(SETTINGS, mean=(0.5,) * 3, std=(0.5,) * 3, seed=1)
@@ -47,8 +45,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pool_path(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pools") / "pool"
     choice = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
-    job = make_job(images, path, epochs=3)
-    build_pool(job, load_ensemble([choice], classes=3), scan_image_folder(images))
+    settings = replace(SMALL_BUILD, epochs=3, teachers=(choice,))
+    build_pool(images, path, settings)
     return path
 
 
@@ -134,7 +132,7 @@ def test_dropout_resumes_too(tmp_path: Path) -> None:
         return Trainer(model, replace(GREY, ema=0.9))
 
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 4, 4), dtype=np.uint8))
-    batches = [(pixels, lambda output: output.square().mean())] * 3
+    batches = [TrainingBatch(pixels, lambda output, rows: output.square().mean(), 4)] * 3
     straight, first = trainer(), trainer()
     for epoch in range(2):
         straight.run_epoch(epoch, batches, steps=3)
@@ -211,7 +209,7 @@ def test_a_teacher_trained_on_a_folder_knows_it(images: Path, tmp_path: Path) ->
         out=tmp_path / "teacher.safetensors",
         network=NETWORK,
         size=(SIDE, SIDE),
-        views=LabelRecipe(batch_size=9, crop_scale=(0.5, 1.0)),
+        views=ViewSettings(batch_size=9, crop_scale=(0.5, 1.0)),
         recipe=TrainSettings(epochs=6, learning_rate=0.01),
     )
     validation = ValidationSet(images, size=(SIDE, SIDE))
@@ -247,7 +245,7 @@ def test_stopped_within_an_epoch_a_student_goes_on_there(
     settings = replace(settings, student_temperature=temperature)
     with PoolReader(pool_path) as pool:
         whole = train_student(pool, images, tmp_path / "whole", settings)
-        monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+        monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
         # Six steps an epoch.
         for moment in (2, 5, 6, 9):
             seen: list[int] = []
@@ -284,7 +282,7 @@ def test_stopped_anywhere_a_teacher_goes_on_there(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def job(name: str) -> TeacherJob:
-        views, recipe = LabelRecipe(batch_size=9), TrainSettings(epochs=2, learning_rate=0.01)
+        views, recipe = ViewSettings(batch_size=9), TrainSettings(epochs=2, learning_rate=0.01)
         return TeacherJob(
             out=tmp_path / f"{name}.safetensors",
             network=NETWORK,
@@ -295,7 +293,7 @@ def test_stopped_anywhere_a_teacher_goes_on_there(
 
     train_teacher(images, job("whole"))
     whole = (tmp_path / "whole.safetensors").read_bytes()
-    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
     for moment in (1, 3, 4):
         seen: list[int] = []
 
@@ -328,13 +326,3 @@ def test_validation_classes_are_known_by_their_names(pool_path: Path, images: Pa
         assert not (tmp_path / "a").exists()
         meant = ValidationSet(other, size=(SIDE, SIDE), by_order=True)
         assert train_student(pool, images, tmp_path / "b", once, validation=meant).accuracy is not None
-
-
-def test_saving_costs_less_than_a_minute() -> None:
-    now = [0.0]
-    pace = Pace(clock=lambda: now[0])
-    assert not pace.due()
-    now[0] = 30.0
-    assert pace.due()
-    pace.saved()
-    assert not pace.due()

@@ -37,6 +37,15 @@ def not_a_network() -> str:
     return "resnet18"
 
 
+def test_a_network_of_one_channel_sees_the_mean_of_the_colours() -> None:
+    network = network_source("small-resnet10:width=4,channels=1").build(3).module.eval()
+    images = torch.rand(2, 3, 16, 16)
+    grey = images.mean(dim=1, keepdim=True).expand(2, 3, 16, 16)
+    with torch.inference_mode():
+        assert torch.allclose(network(images), network(grey), atol=1e-5)
+        assert not torch.allclose(network(images), network(images.flip(2)), atol=1e-3)
+
+
 def test_the_small_resnet_of_later_work_has_its_size() -> None:
     network = SmallResNet(classes=20, depth=10, width=32, stem_stride=2)
     assert sum(p.numel() for p in network.parameters()) == pytest.approx(1.23e6, rel=0.01)
@@ -200,6 +209,7 @@ def test_factories_load_and_their_faults_are_named() -> None:
         ("small-resnet10:depth=3", "network name is wrong"),
         ("small-resnet10:width=wide", "network name is wrong"),
         ("small-resnet10:stem_stride=3", "cannot be built"),
+        ("small-resnet10:channels=2", "cannot be built"),
         (SMALL, "no published weights"),
     ],
 )

@@ -65,16 +65,16 @@ def test_presets_are_the_published_settings() -> None:
         assert (preset.train.decay_on, preset.train.rate_steps) == ("weights", "epoch")
         assert (preset.train.epoch_steps, preset.train.smoothing_on) == ("stored", "logits")
     assert (in1k.label.epochs, in1k.label.batch_size) == (300, 128)
-    assert (in1k.label.flip_probability, in1k.label.mix, in1k.label.cutout_fraction) == (0.5, "cutmix", None)
+    assert (in1k.label.flip, in1k.label.mix, in1k.label.cutout_fraction) == (True, "cutmix", None)
     assert (in1k.train.optimizer, in1k.train.learning_rate, in1k.train.weight_decay) == ("adamw", 0.001, 0.01)
     assert not in1k.train.scale_by_t2
     assert (tiny.label.epochs, tiny.label.batch_size) == (100, 64)
-    assert (tiny.label.flip_probability, tiny.label.mix) == (0.5, "none")
+    assert (tiny.label.flip, tiny.label.mix) == (True, "none")
     assert (tiny.train.optimizer, tiny.train.learning_rate, tiny.train.weight_decay) == ("sgd", 0.2, 1e-4)
     assert (tiny.train.momentum, tiny.train.warmup_epochs, tiny.train.warmup_from) == (0.9, 5, 0.01)
     assert tiny.train.scale_by_t2
     assert (in21k.label.epochs, in21k.label.batch_size) == (300, 32)
-    assert (in21k.label.flip_probability, in21k.label.mix, in21k.label.cutout_fraction) == (None, "none", 0.5)
+    assert (in21k.label.flip, in21k.label.mix, in21k.label.cutout_fraction) == (False, "none", 0.5)
     assert (in21k.train.learning_rate, in21k.train.weight_decay) == (0.002, 0.01)
     assert in21k.train.label_smoothing == 0.2
     assert len(plus.label.teachers) == 4

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpld_core.relabel.build import LabelJob, build_pool
+from benchmarks.common.photos import photo_folder
+from lpld_core.relabel.jobs import build_pool
 from lpld_core.relabel.verify_teacher import verify_with_teacher
-from lpld_core.teachers.ensemble import Ensemble, TeacherChoice, load_ensemble
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_folder import scan_image_folder
-from tests.lpld_core.image_folders import NETWORK, SIDE, make_job, write_images
+from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 LITE0 = "tests.lpld_core.efficientnet_lite:lite0"
 
@@ -37,8 +38,8 @@ def ensemble() -> Ensemble:
 
 
 def built(images: Path, path: Path, ensemble: Ensemble, **settings: object) -> Path:
-    job: LabelJob = make_job(images, path, **{"epochs": 2, **settings})  # type: ignore[arg-type]
-    build_pool(job, ensemble, scan_image_folder(images))
+    changed = replace(SMALL_BUILD, **{"epochs": 2, **settings})  # type: ignore[arg-type]
+    build_pool(images, path, changed, ensemble=ensemble)
     return path
 
 
@@ -150,17 +151,13 @@ def test_questions_without_an_answer_are_refused(images: Path, ensemble: Ensembl
             verify_with_teacher(pool, images, ensemble.teachers, batches=0)
 
 
-def test_a_real_teacher_on_photos(shared_data: Path, tmp_path: Path) -> None:
+def test_a_real_teacher_on_photos(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
-    source = shared_data / "reference_images/in1k"
-    photos = tmp_path / "photos"
-    for folder in sorted(source.iterdir())[:4]:
-        shutil.copytree(folder, photos / folder.name)
+    photos = photo_folder(tmp_path / "photos", side=224, count=12)
     teacher: LoadedTeacher = load_teacher(LITE0)
     assert (teacher.classes, teacher.input_size) == (1000, (224, 224))
-    job = make_job(photos, tmp_path / "pool", epochs=1, batch_size=6)
-    job = replace(job, augmentation=replace(job.augmentation, output_height=224, output_width=224))
-    build_pool(job, Ensemble([teacher]), scan_image_folder(photos))
+    settings = replace(SMALL_BUILD, epochs=1, batch_size=6)
+    build_pool(photos, tmp_path / "pool", settings, ensemble=Ensemble([teacher]))
     with PoolReader(tmp_path / "pool") as pool:
         check = verify_with_teacher(pool, photos, teacher)
         assert check.agrees

@@ -69,7 +69,7 @@ def test_the_sdist_holds_what_a_reader_wants_and_no_tests(built: Built) -> None:
         held = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
     assert wanted | {"docs/architecture.md", "examples/plain_pytorch.py", "lpld_labels/SPEC.md"} <= held
-    assert not [name for name in held if name.startswith("tests")]
+    assert not [name for name in held if name.startswith(("tests", "benchmarks"))]
 
 
 def test_the_version_is_one(built: Built, installed: Installed, project: Path) -> None:

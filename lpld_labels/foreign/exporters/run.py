@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -21,6 +21,7 @@ from lpld_labels.foreign.exporters.sre2l import Sre2lExport
 from lpld_labels.foreign.exporters.torch_zip import torch_zip_bytes
 from lpld_labels.foreign.label_folder import BATCH_IDS, EPOCH_IDS
 from lpld_labels.format.strict_json import to_json
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, require_apart, sole_writer
@@ -28,7 +29,6 @@ from lpld_labels.rewriting.outputs import OVERWRITE_HINT, require_apart, sole_wr
 EXPORT_FORMATS: Mapping[str, type[ExportFormat]] = {
     kind.name: kind for kind in (Sre2lExport, LpldExport, LpqldExport, GvbsmExport, FkdExport)
 }
-Progress = Callable[[int, int], None]
 _LABEL_SUFFIX = ".tar"
 
 
@@ -77,7 +77,9 @@ def export_pool(
     kind = EXPORT_FORMATS[label_format](pool, options)
     amount = kind.prepare()
     job = {"pool": pool.manifest.content_digest, "format": label_format, **asdict(options)}
-    if not _is_export(kind, out, amount.files, progress):
+    if _is_export(kind, out, amount.files, progress):
+        _clear_workplace(out)
+    else:
         if out.exists() and not overwrite and not (out.is_dir() and not any(out.iterdir())):
             raise PoolConflictError("something is already here", where=out, hint=OVERWRITE_HINT)
         _write(kind, amount.files, out, job, progress)
@@ -126,7 +128,7 @@ def _is_export(kind: ExportFormat, folder: Path, files: int, progress: Progress 
 
 def _write(kind: ExportFormat, files: int, out: Path, job: dict[str, Any], progress: Progress | None) -> None:
     """Fill a folder beside `out` and put it in its place; unfinished work of the same job is used."""
-    workplace = out.with_name(f".{out.name}.unfinished")
+    workplace = _workplace(out)
     with sole_writer(workplace), write_errors(out), _nothing_of_refused(workplace):
         folder = _prepared(workplace, job)
         there = {str(path.relative_to(folder)) for path in folder.rglob(f"*{_LABEL_SUFFIX}")}
@@ -145,6 +147,19 @@ def _write(kind: ExportFormat, files: int, out: Path, job: dict[str, Any], progr
             out.replace(workplace / "old")
         folder.replace(out)
         shutil.rmtree(workplace)
+
+
+def _workplace(out: Path) -> Path:
+    """Return where a folder is filled."""
+    return out.with_name(f".{out.name}.unfinished")
+
+
+def _clear_workplace(out: Path) -> None:
+    """Delete what a run left that was killed when the folder was in its place already."""
+    workplace = _workplace(out)
+    if workplace.exists():
+        with sole_writer(workplace), write_errors(workplace):
+            shutil.rmtree(workplace)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from lpld_labels.errors import LabelFileError
 from lpld_labels.foreign.importers.torch_zip import read_torch_zip
 from lpld_labels.foreign.pixels import CUTOUT_COLUMNS
+from lpld_labels.format.limits import MAX_SIDE
 from lpld_labels.format.records import BoolArray, Box, IntArray, LabelArray, Mix
 
 Array = npt.NDArray[Any]
@@ -151,19 +152,20 @@ class _Parser:
         if int(partners.max()) >= rows:
             raise self._error("[2] partners", f"slots below {rows}", int(partners.max()))
         if not isinstance(strength, float | np.floating) or not 0.0 <= float(strength) <= 1.0:
-            raise self._error("[3] lambda", "a number from 0 to 1", repr(strength))
+            got = repr(strength) if isinstance(strength, float | np.floating) else type(strength).__name__
+            raise self._error("[3] lambda", "a number from 0 to 1", got)
         return Mix(partner=partners, strength=float(strength), box=None if box is None else self._box(box))
 
     def _box(self, item: object) -> Box:
         expected = "[r1, c1, r2, c2] with 0 <= r1 <= r2 and 0 <= c1 <= c2"
         if not isinstance(item, list | tuple) or len(item) != 4:
             raise self._error("[4] box", expected, type(item).__name__)
-        sides = [np.asarray(side) for side in item]
-        if not all(side.dtype.kind in "iu" and side.size == 1 for side in sides):
-            raise self._error("[4] box", expected, [str(side.dtype) for side in sides])
-        box = Box(*(int(side.item()) for side in sides))
-        if not (0 <= box.top <= box.bottom and 0 <= box.left <= box.right):
-            raise self._error("[4] box", expected, list(box))
+        sides = [_whole_number(side) for side in item]
+        if None in sides:
+            raise self._error("[4] box", expected, [type(side).__name__ for side in item])
+        box = Box(*(side or 0 for side in sides))
+        if not (0 <= box.top <= box.bottom <= MAX_SIDE and 0 <= box.left <= box.right <= MAX_SIDE):
+            raise self._error("[4] box", f"{expected} <= {MAX_SIDE}", [_short(side) for side in box])
         return box
 
     def _seventh(self, saved: list[object], labels: Array) -> tuple[IntArray | None, IntArray | None]:
@@ -172,3 +174,16 @@ class _Parser:
         if isinstance(item, np.ndarray) and item.ndim == 2:
             return None, self._integers(item, "[6] classes", labels.shape)
         return self._integers(item, "[6] image ids", (len(labels),)), None
+
+
+def _whole_number(item: object) -> int | None:
+    """Return what a program may have saved as a number: a Python or NumPy integer, or a tensor of one."""
+    if isinstance(item, int) and not isinstance(item, bool):
+        return item
+    if isinstance(item, np.ndarray | np.integer) and item.dtype.kind in "iu" and item.size == 1:
+        return int(item.item())
+    return None
+
+
+def _short(number: int) -> str:
+    return str(number) if abs(number) < 2**63 else "a number of many digits"

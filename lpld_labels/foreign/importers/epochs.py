@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.importers.base import ImportOptions, Notes
 from lpld_labels.foreign.importers.batch_format import check_image_count, first_readable
 from lpld_labels.foreign.importers.batch_list import BatchList
 from lpld_labels.foreign.label_folder import LabelFolder
 from lpld_labels.format.images import ImageTable
+
+_FREE_EPOCHS = 1000
+_EPOCHS_PER_FOLDER = 16
+"""Epochs that a folder may speak of: these, and so many for each that has files."""
 
 
 def epoch_sizes(
@@ -19,6 +24,7 @@ def epoch_sizes(
     lengths: dict[int, int] = {}
     for key in folder.by_epoch:
         lengths[key.epoch] = max(lengths.get(key.epoch, 0), key.batch + 1)
+    _check_gaps(lengths, folder)
     longest = max(lengths.values())
     last_files = [path for key, path in folder.by_epoch.items() if key.batch == longest - 1]
     tail = first_readable(last_files)
@@ -32,3 +38,15 @@ def epoch_sizes(
         counts[final] = lengths[final] * batch_size
         notes.odd.append(f"epoch {final}, the last, stops after {lengths[final]} of {longest} batches")
     return batch_size, counts
+
+
+def _check_gaps(lengths: dict[int, int], folder: LabelFolder) -> None:
+    """Refuse a lone folder of a far epoch: all epochs before it would be planned, and found missing."""
+    most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
+    if max(lengths) >= most:
+        raise LabelSourceError(
+            f"epoch {max(lengths)} is far beyond the {len(lengths)} epochs that have files",
+            where=folder.root,
+            expected=f"epochs below {most}",
+            hint="another run's files may be among them",
+        )

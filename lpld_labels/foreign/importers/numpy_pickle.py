@@ -19,7 +19,8 @@ class _Dtype:
 
     def __init__(self, code: str, *_: object) -> None:
         if not isinstance(code, str) or not _SIMPLE.fullmatch(code):
-            raise ValueError(f"element type {code!r} is not a plain number")
+            shown = repr(code[:20]) if isinstance(code, str) else f"of a {type(code).__name__}"
+            raise ValueError(f"element type {shown} is not a plain number")
         self.dtype = np.dtype(code)
 
     def set_state(self, state: object) -> None:

@@ -4,6 +4,9 @@ A pickle is a program for a stack machine whose instructions may import and call
 knows only the instructions that `torch.save` writes for tensors, numbers and lists. An import only
 looks a name up in a fixed table; a call only reaches the functions of that table, all of them ours.
 Any other instruction or name is refused where it stands.
+
+An instruction of one byte can make an object of a hundred, and a list may hold another one many times. So
+both are counted: instructions, and values as often as they occur.
 """
 
 from __future__ import annotations
@@ -19,6 +22,12 @@ from lpld_labels.errors import LabelFileError, UnsafePickleError
 
 MAX_DEPTH = 8
 """Lists inside lists; label files need two."""
+MAX_INSTRUCTIONS = 200_000
+"""Of one pickle. Label files have a few hundred."""
+MAX_VALUES = 100_000
+"""Of one pickle, shared ones counted wherever they occur; an array is one."""
+_SHOWN = 200
+"""Characters of a name that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class PickleReader:
         )
         at = 0
         try:
-            while (code := program[at]) != _STOP:
+            for _ in range(MAX_INSTRUCTIONS):
+                code = program[at]
                 at += 1
                 # Two of three instructions are one of these; a call each would double the time.
                 if code == _BINPUT:
@@ -88,11 +98,13 @@ class PickleReader:
                     stack[-1] = (stack[-1], last)
                 elif code == _MARK:
                     marks.append(len(stack))
+                elif code == _STOP:
+                    return self._result()
                 else:
                     self._at = at
                     steps.get(code, PickleReader._unknown)(self)
                     at = self._at
-            return self._result()
+            raise self._damaged(f"it has more than {MAX_INSTRUCTIONS} instructions")
         except IndexError:
             raise self._damaged("it ends too early, or a value is missing") from None
         except (ValueError, TypeError, KeyError, OverflowError, struct.error) as error:
@@ -245,7 +257,7 @@ class PickleReader:
             raise TypeError("a name is not text")
         text = f"{module}.{name}"
         if text not in self._names:
-            raise self._refused(f"'{text}'")
+            raise self._refused(f"'{text[:_SHOWN]}'")
         self._stack.append(self._names[text])
 
     def _call(self) -> None:
@@ -269,12 +281,13 @@ class PickleReader:
     def _result(self) -> object:
         if len(self._stack) != 1 or self._marks:
             raise ValueError("it does not end with one value")
-        return self._finished(self._stack.pop(), MAX_DEPTH, {})
+        return self._finished(self._stack.pop(), MAX_DEPTH, {})[0]
 
-    def _finished(self, item: Any, depth: int, known: dict[int, object]) -> object:
-        """Return the item with stateful parts replaced by their values.
+    def _finished(self, item: Any, depth: int, known: dict[int, tuple[object, int]]) -> tuple[object, int]:
+        """Return the item with stateful parts replaced by their values, and how many values it has.
 
-        A part that occurs many times is made once: otherwise lists of the same list grow without bound.
+        A part that occurs many times is made once, but counted every time: whoever uses the lists meets it as
+        often.
         """
         if id(item) in known:
             return known[id(item)]
@@ -282,13 +295,16 @@ class PickleReader:
             raise ValueError(f"lists are nested more than {MAX_DEPTH} deep")
         if isinstance(item, Name):
             raise self._refused(f"the value '{item.text}'")
-        result: object = item
+        result, values = item, 1
         if isinstance(item, list | tuple):
-            result = type(item)([self._finished(part, depth - 1, known) for part in item])
+            parts = [self._finished(part, depth - 1, known) for part in item]
+            result, values = type(item)(part for part, _ in parts), 1 + sum(count for _, count in parts)
+            if values > MAX_VALUES:
+                raise ValueError(f"it repeats its lists to more than {MAX_VALUES} values")
         elif hasattr(item, "set_state"):
             result = item.value()
-        known[id(item)] = result
-        return result
+        known[id(item)] = result, values
+        return result, values
 
     steps: ClassVar[Mapping[int, Callable[[PickleReader], None]]] = {
         ord(code): step

@@ -14,10 +14,13 @@ from lpld_labels.foreign.label_folder import LabelFolder, list_label_folder
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import STAGING_DIRECTORY
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay.image_folder import scan_image_folder
-from lpld_labels.rewriting.engine import Progress, published, require_free, stage
+from lpld_labels.rewriting.destinations import writes_pools
+from lpld_labels.rewriting.engine import published, require_free, stage
 from lpld_labels.rewriting.outputs import require_apart, sole_writer
 
 HOLES_FILE = "holes.jsonl"
@@ -40,6 +43,7 @@ def require_importable(
     )
 
 
+@writes_pools
 def import_labels(
     source: str | os.PathLike[str],
     pool: str | os.PathLike[str],
@@ -47,7 +51,7 @@ def import_labels(
     images: str | os.PathLike[str] | ImageTable,
     label_format: str = AUTO,
     options: ImportOptions | None = None,
-    jobs: int = 1,
+    engine: Engine = ONE_PROCESS,
     skip_bad: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -56,7 +60,7 @@ def import_labels(
 
     label_format: a name of FORMATS, or ``auto`` to find out.
     images: the folder of the images that were labelled (one directory per class), or its table.
-    jobs: processes. skip_bad: go on without files that are damaged or missing, and record them.
+    engine: who does the work. skip_bad: go on without files that are damaged or missing, and record them.
     overwrite: replace another pool that is there.
     Interrupted, the same call goes on where it stopped.
     """
@@ -87,7 +91,7 @@ def import_labels(
             holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
             return _report(folder, out, kind, plan, manifest, notes, holes, manifest.counts.batches)
         resumed = len(draft.writer().keys)
-        writer = stage(draft, jobs=jobs, progress=progress)
+        writer = stage(draft, engine=engine, progress=progress)
         holes = _holes(job, writer)
         step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
         manifest = writer.commit(lineage=(step,))

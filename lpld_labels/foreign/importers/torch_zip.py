@@ -5,13 +5,14 @@
     NAME/byteorder     "little" or "big"; absent in older files, which are little
 
 Sizes in a file are claims. Every claim is checked against the bytes that are there before anything
-is allocated, so a file can never take more memory than its own length.
+is allocated. Reading a file takes at most four times its length (text is held as characters, and a storage
+may be turned into another byte order) and 64 MB for the objects of its pickle.
 """
 
 from __future__ import annotations
 
+import errno
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from lpld_labels.errors import LabelFileError
 from lpld_labels.foreign.importers.numpy_pickle import numpy_names
 from lpld_labels.foreign.importers.pickle_data import Name, PickleReader
 from lpld_labels.foreign.importers.zip_directory import Member, member_bytes, read_directory
+from lpld_labels.pool.regular_file import read_regular
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +33,7 @@ MAX_FILE_BYTES = 1 << 31
 """A batch of 1024 rows of 10,450 float32 labels is 43 MB; nothing near 2 GiB is a label batch."""
 MAX_DIMENSIONS = 8
 PROGRAM = "/data.pkl"
+_KEY_LENGTH = 64
 
 STORAGE_DTYPES: Mapping[str, np.dtype[Any]] = {
     "torch.HalfStorage": np.dtype(np.float16),
@@ -53,20 +56,12 @@ def read_torch_zip(path: Path) -> object:
     not of this kind, UnsafePickleError for one that asks for anything but data.
     """
     try:
-        with path.open("rb", buffering=0) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size > MAX_FILE_BYTES:
-                raise LabelFileError(
-                    "file is too large for a label batch",
-                    where=path,
-                    expected=f"<= {MAX_FILE_BYTES}",
-                    got=size,
-                )
-            data = stream.readall()
+        data = read_regular(path, most=MAX_FILE_BYTES)
     except FileNotFoundError:
         raise LabelFileError("file is missing", where=path, hint="copy the folder again") from None
     except OSError as error:
-        raise LabelFileError(f"cannot read: {error.strerror}", where=path) from None
+        large = "too large for a label batch: " if error.errno == errno.EFBIG else ""
+        raise LabelFileError(f"cannot read: {large}{error.strerror}", where=path) from None
     return _SavedObject(data, where=str(path)).read()
 
 
@@ -138,7 +133,9 @@ class _SavedObject:
     def _storage(self, identifier: object) -> Array:
         """Return a storage as a flat array; its id is ("storage", type, key, device, element count)."""
         match identifier:
-            case ("storage", Name(text=kind), str(key), str(), int(count)) if kind in STORAGE_DTYPES:
+            case ("storage", Name(text=kind), str(key), str(), int(count)) if (
+                kind in STORAGE_DTYPES and len(key) <= _KEY_LENGTH
+            ):
                 pass
             case _:
                 raise self._error("damaged pickle: a tensor's storage is not named as torch does")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -13,11 +13,10 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.inspection.comparison.relations import NamedPool, Relation, relations
 from lpld_labels.inspection.report.runs import Run
 from lpld_labels.inspection.report.sample import choose_batches, matching_labels
-from lpld_labels.inspection.report.settings import settings_of
+from lpld_labels.inspection.settings import settings_of
 from lpld_labels.inspection.summary import PoolSummary, summarise
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)

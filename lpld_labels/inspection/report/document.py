@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,25 +11,31 @@ from lpld_labels.inspection.pages.flow import flow
 from lpld_labels.inspection.pages.markup import Markup, folded, shortened, table, tag
 from lpld_labels.inspection.pages.numbers import human_bytes, percent
 from lpld_labels.inspection.pages.page import Section, charts_in_grid, page
+from lpld_labels.inspection.recipe import recipe
 from lpld_labels.inspection.report.cards import Sheet
 from lpld_labels.inspection.report.facts import PoolFacts, gather_facts
-from lpld_labels.inspection.report.lineage import commands, lineage_steps
+from lpld_labels.inspection.report.lineage import lineage_steps
 from lpld_labels.inspection.report.odd import oddities
 from lpld_labels.inspection.report.runs import Run, run_charts, run_oddities
 from lpld_labels.inspection.report.sample import Sample, take_sample
-from lpld_labels.inspection.report.settings import settings_of
 from lpld_labels.inspection.report.spread import spread_charts
 from lpld_labels.inspection.report.views import ShownView, shown_views
 from lpld_labels.inspection.report.weight import weight_charts
+from lpld_labels.inspection.settings import settings_of
+from lpld_labels.jobs.job import Progress
+from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_source import find_images
 
-Progress = Callable[[int, int], None]
 _FILES_SHOWN = 40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """Everything the page shows. command: how it was asked for, empty where no command did."""
+    """Everything the page shows. command: how it was asked for, empty where no command did.
+
+    recipe: the commands that make the pool again.
+    """
 
     facts: PoolFacts
     sample: Sample
@@ -38,6 +44,7 @@ class Report:
     against: str | None
     runs: Sequence[Run]
     odd: Sequence[str]
+    recipe: Sequence[str]
     command: str
 
 
@@ -51,23 +58,27 @@ def make_report(
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:
-    """Look at a pool. images: its image folder, for the pictures. names: of the classes.
+    """Look at a pool. names: of the classes.
+
+    images: its image folder, for the pictures; a pool that carries its images needs none.
 
     against: the pool whose labels this one's came from. Reads footers, which image each view shows, and a
     sample of label batches: a few seconds, whatever the pool weighs.
     """
     facts = gather_facts(pool, names=names)
+    source = packed_images(pool) if images is None else find_images(pool, images)
     sample = take_sample(pool, against=against, progress=progress)
     return Report(
         facts=facts,
         sample=sample,
-        shown=shown_views(pool, sample, images),
+        shown=shown_views(pool, sample, source),
         files=[
             (shortened(e.path), human_bytes(e.bytes), e.digest) for e in pool.manifest.files[:_FILES_SHOWN]
         ],
         against=None if against is None else str(against.location),
         runs=runs,
         odd=[*oddities(facts, sample), *run_oddities(runs, facts.summary.content_digest)],
+        recipe=recipe(pool.manifest),
         command=command,
     )
 
@@ -116,7 +127,6 @@ def odd_block(odd: Sequence[str]) -> Markup:
 
 def _what(report: Report) -> list[Markup]:
     summary = report.facts.summary
-    lines = commands(summary)
     rows = [(name, shortened(value, 400)) for name, value in settings_of(summary).items()]
     picture = flow("Lineage", "The steps that led to this pool, first to last.", lineage_steps(summary))
     numbers = [
@@ -136,8 +146,7 @@ def _what(report: Report) -> list[Markup]:
             "Numbers", table(("step", "operation", "from pool", "parameters"), numbers, caption="Lineage")
         ),
     ]
-    if lines:
-        parts += [tag("h3", "Commands that repeat it"), tag("pre", "\n".join(lines))]
+    parts += [tag("h3", "Commands that make it again"), tag("pre", "\n".join(report.recipe))]
     if report.command:
         parts += [tag("h3", "Command that made this page"), tag("pre", report.command)]
     heading = f"Files and their SHA-256 (the first {len(report.files)})"

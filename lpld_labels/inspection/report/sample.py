@@ -5,7 +5,7 @@ Which batches are chosen depends on nothing but the pool's number of batches, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +16,8 @@ from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspection.report.meaning import Doubles, entropy, probabilities
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
-
-Progress = Callable[[int, int], None]
 
 MOST_ROWS = 8192
 MOST_VALUES = 1 << 23
@@ -150,13 +149,14 @@ def choose_batches(pool: PoolReader, against: PoolReader | None = None) -> list[
             )
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
+    rows_of = pool.index.rows_of(keys).tolist()
     chosen: list[BatchKey] = []
     rows = 0
     for place in order.tolist():
         if rows >= limit and len(chosen) >= LEAST_BATCHES:
             break
         chosen.append(keys[place])
-        rows += pool.index.rows_of(keys[place])
+        rows += rows_of[place]
     return sorted(chosen)
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.inspection.pages.pictures import jpeg_uri
 from lpld_labels.inspection.report.sample import Sample
+from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_source import ImageSource
 from lpld_labels.replay.picture import view_picture
 from lpld_labels.replay.store import ImageStore
-
-Progress = Callable[[int, int], None]
 
 VIEWS = 96
 EXTREMES = 12
@@ -62,11 +62,11 @@ def choose_rows(sample: Sample, most: int = VIEWS) -> list[int]:
 
 
 def shown_views(
-    pool: PoolReader, sample: Sample, images: Path | None, *, progress: Progress | None = None
+    pool: PoolReader, sample: Sample, images: ImageSource | None, *, progress: Progress | None = None
 ) -> list[ShownView]:
     """Return the views of the sheet with their pictures, as many as fit the page."""
     rows = choose_rows(sample)
-    render = None if images is None else _Renderer(pool, images)
+    render = None if images is None else _Renderer(pool.header.augmentation, images)
     shown: dict[int, ShownView] = {}
     left = PICTURE_BYTES
     # Extremes first: if pictures are large and room runs out, ordinary views are what is left out.
@@ -90,12 +90,12 @@ def _important_first(sample: Sample, rows: Sequence[int]) -> list[int]:
 
 
 class _Renderer:
-    """Makes pictures of views from the image folder."""
+    """Makes pictures of views from their images."""
 
-    def __init__(self, pool: PoolReader, images: Path) -> None:
-        self._augmentation = pool.header.augmentation
+    def __init__(self, augmentation: Augmentation, images: ImageSource) -> None:
+        self._augmentation = augmentation
         # Sources are seldom seen twice; most are decoded once and let go.
-        self._store = ImageStore(images, pool.images, memory_bytes=64 * 1024 * 1024)
+        self._store = ImageStore(images, memory_bytes=64 * 1024 * 1024)
 
     def __call__(self, views: ViewBatch, slot: int) -> Pictures:
         seen = view_picture(views, slot, self._store, self._augmentation)

@@ -48,7 +48,7 @@ class FkdLoader(ScriptLoader):
 
 def fkd_loader(
     pool: PoolReader | Location,
-    images_dir: Location,
+    images_dir: Location | None = None,
     *,
     batch_size: int,
     num_crops: int,

@@ -55,7 +55,7 @@ class GvbsmLoader(ScriptLoader):
 
 def gvbsm_loader(
     pool: PoolReader | Location,
-    images_dir: Location,
+    images_dir: Location | None = None,
     *,
     batch_size: int,
     mix_type: str | None,

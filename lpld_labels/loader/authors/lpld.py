@@ -43,7 +43,7 @@ def lpld_seen(item: Replayed, images: torch.Tensor) -> LpldSeen:
 
 def lpld_loader(
     pool: PoolReader | Location,
-    images_dir: Location,
+    images_dir: Location | None = None,
     *,
     batch_size: int,
     mix_type: str | None,

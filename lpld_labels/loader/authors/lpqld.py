@@ -41,7 +41,7 @@ class LpqldLoader(ScriptLoader):
 
 def lpqld_loader(
     pool: PoolReader | Location,
-    images_dir: Location,
+    images_dir: Location | None = None,
     *,
     batch_size: int,
     mix_type: str | None,

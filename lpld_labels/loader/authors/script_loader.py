@@ -22,6 +22,7 @@ from lpld_labels.loader.opening import Location, find_normalisation, open_reader
 from lpld_labels.loader.orphans import watch_parent
 from lpld_labels.loader.settings import ImageSettings
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay.image_source import find_images
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,7 +60,7 @@ class ScriptLoader(DataLoader[Any]):
     def __init__(
         self,
         pool: PoolReader | Location,
-        images_dir: Location,
+        images_dir: Location | None,
         epochs: Epochs,
         *,
         numbered: Places,
@@ -78,7 +79,7 @@ class ScriptLoader(DataLoader[Any]):
         self._decoder = decoder_for(reader.codec, reader.classes) if decoder is None else decoder
         self._renderer: Renderer = open_renderer(
             reader,
-            images_dir,
+            find_images(reader, images_dir),
             settings,
             mixed=False,
         )

@@ -39,7 +39,7 @@ class Sre2lLoader(ScriptLoader):
 
 def sre2l_loader(
     pool: PoolReader | Location,
-    images_dir: Location,
+    images_dir: Location | None = None,
     *,
     batch_size: int,
     mix_type: str | None,

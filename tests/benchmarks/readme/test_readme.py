@@ -8,16 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme.__main__ import with_results
+from benchmarks.readme.__main__ import page
+from benchmarks.readme.figures import figures, with_figures
 from benchmarks.readme.parts import Results
 
 
 def test_figures_are_those_of_the_results(project: Path) -> None:
     readme = (project / "README.md").read_text()
-    assert readme == with_results(readme, Results()), "run python -m benchmarks.readme"
+    assert readme == with_figures(readme, Results()), "run python -m benchmarks.readme"
+    assert (project / "docs" / "results.md").read_text() == page(Results()), "run python -m benchmarks.readme"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/method.md", "CHANGELOG.md", "benchmarks/README.md"])
+def test_the_readme_is_short_and_has_six_figures_with_their_commands(project: Path) -> None:
+    assert len((project / "README.md").read_text().splitlines()) <= 160
+    rows = list(figures(Results()))[2:]
+    assert len(rows) == 6
+    assert all("`python -m benchmarks." in row for row in rows)
+
+
+def test_simulated_labels_are_named_where_their_figures_stand() -> None:
+    told = [line for line in page(Results()).splitlines() if "21K-P" in line or "10450 classes" in line]
+    assert len(told) >= 3
+    assert [line for line in told if "simulated" not in line] == []
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/method.md", "docs/results.md", "CHANGELOG.md", "benchmarks/README.md"]
+)
 def test_links_lead_somewhere(project: Path, document: str) -> None:
     path = project / document
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.label_source import REAL_LABELS
 from benchmarks.scaling.__main__ import OPERATIONS, draw, growth, measure, show
 
 
 @pytest.mark.timing
-def test_bytes_and_memory_do_not_grow_with_the_pool(tmp_path: Path, shared_data: Path) -> None:
-    rows = measure(shared_data, base=10, steps=(1, 4))
+def test_bytes_and_memory_do_not_grow_with_the_pool(tmp_path: Path) -> None:
+    rows = measure(REAL_LABELS, base=10, steps=(1, 4))
     grown = growth(rows)
     results = {"rows": rows, "growth": grown}
     show(results)

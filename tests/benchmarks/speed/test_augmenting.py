@@ -9,7 +9,6 @@ import pytest
 from benchmarks.speed import augmenting
 
 
-@pytest.mark.usefixtures("shared_data")
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys, "argv", ["apply_speed", "--quick", "--allow-dirty", "--json", str(tmp_path / "out.json")]

@@ -11,10 +11,10 @@ import pytest
 
 
 @pytest.mark.timing
-def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -> None:
+def test_it_runs_and_reports(tmp_path: Path, project: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.speed.importing", "--quick", "--allow-dirty"]
-    command += ["--json", str(report), "--data", str(shared_data)]
+    command += ["--json", str(report)]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
     results = json.loads(report.read_text())["results"]
     assert results["batches"] == 6

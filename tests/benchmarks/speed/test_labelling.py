@@ -10,7 +10,6 @@ from benchmarks.speed import labelling
 from benchmarks.speed.labelling import MemoryUse
 
 
-@pytest.mark.usefixtures("shared_data")
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out.json"
     monkeypatch.setattr(

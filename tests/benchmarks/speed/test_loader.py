@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.speed.loader import QUICK, build_pool, photos_64, run, same_batches
+from benchmarks.common.photos import photo_folder
+from benchmarks.speed.loader import QUICK, Source, build_pool, run, same_batches
 from lpld_labels.loader import pool_loader
 
 
-def test_a_tiny_run_measures_everything(shared_data: Path) -> None:
-    results = run(shared_data, QUICK, workers=(0, 1))
+def test_a_tiny_run_measures_everything() -> None:
+    results = run(Source(), QUICK, workers=(0, 1))
     assert set(results["end_to_end"]) == {f"{size} px, {n} workers" for size in (224, 64) for n in (0, 1)}
     for row in results["end_to_end"].values():
         assert row["speedup"] > 0
@@ -24,9 +25,9 @@ def test_a_tiny_run_measures_everything(shared_data: Path) -> None:
     assert all(row["per_s"] > 0 for row in labels.values())
 
 
-def test_loaders_that_disagree_are_noticed(shared_data: Path, tmp_path: Path) -> None:
-    images = photos_64(shared_data, tmp_path / "images", 16)
-    pool = build_pool(shared_data, tmp_path / "pool", images, 64, replace(QUICK, images=16))
+def test_loaders_that_disagree_are_noticed(tmp_path: Path) -> None:
+    images = photo_folder(tmp_path / "images", side=64, count=16)
+    pool = build_pool(Source(), tmp_path / "pool", images, 64, replace(QUICK, images=16))
     loader = pool_loader(pool, images, policy="stored")
     batches = [(batch.images.contiguous(), batch.labels) for batch in loader]
     loader.set_epoch(0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.common.label_source import REAL_LABELS
 from benchmarks.speed.pruning import run
 
 
-def test_a_tiny_run_prunes_and_checks(shared_data: Path, tmp_path: Path) -> None:
-    results = run(shared_data, tmp_path / "pool", tmp_path, 0.003)
+def test_a_tiny_run_prunes_and_checks(tmp_path: Path) -> None:
+    results = run(REAL_LABELS, tmp_path / "pool", tmp_path, 0.003)
     kept = results["random, batch level"]
     assert kept["batches"] == results["random, epoch level"]["batches"] == results["pool"]["batches"] // 4
     assert kept["bytes"] < results["pool"]["bytes"] / 2

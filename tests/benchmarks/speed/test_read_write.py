@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.speed.read_write import on_disk, real_batches, write_all
+from benchmarks.common.label_source import real_batches
+from benchmarks.speed.read_write import on_disk, write_all
 
 
 @pytest.mark.timing
-def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -> None:
+def test_it_runs_and_reports(tmp_path: Path, project: Path) -> None:
     report = tmp_path / "report.json"
     command = [
         sys.executable,
@@ -23,8 +24,6 @@ def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -
         "--allow-dirty",
         "--json",
         str(report),
-        "--data",
-        str(shared_data),
     ]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
     document = json.loads(report.read_text())
@@ -38,8 +37,8 @@ def test_it_runs_and_reports(tmp_path: Path, project: Path, shared_data: Path) -
     assert document["results"]["open"]["median_s"] < 0.1
 
 
-def test_real_logits_take_at_most_087_of_the_pickle_layout(tmp_path: Path, shared_data: Path) -> None:
-    write_all(tmp_path, list(real_batches(shared_data, 42)))
+def test_real_logits_take_at_most_087_of_the_pickle_layout(tmp_path: Path) -> None:
+    write_all(tmp_path, list(real_batches()))
     pickled, files = on_disk(tmp_path, "pickle")
     compact, _ = on_disk(tmp_path, "f16")
     assert files == 42

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.common.label_source import LabelSource
+from benchmarks.common.label_source import REAL_LABELS, LabelSource
 from benchmarks.common.pickle_layout import save_pickle_batch
 from benchmarks.storage.__main__ import check
 from benchmarks.storage.materialise import materialise
@@ -21,7 +21,7 @@ from benchmarks.storage.spec import IMAGENET_1K, TINY_IMAGENET
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory, project: Path, shared_data: Path) -> dict[str, Any]:
+def document(tmp_path_factory: pytest.TempPathFactory, project: Path) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("storage")
     command = [
         sys.executable,
@@ -29,8 +29,6 @@ def document(tmp_path_factory: pytest.TempPathFactory, project: Path, shared_dat
         "benchmarks.storage",
         "--quick",
         "--allow-dirty",
-        "--data",
-        str(shared_data),
     ]
     command += ["--json", str(folder / "report.json"), "--png", str(folder / "chart.png")]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
@@ -75,7 +73,7 @@ def test_pickled_batches_have_the_reference_programs_layout(tmp_path: Path, shar
     for name, dataset in (("lpld_in1k", IMAGENET_1K), ("lpld_tiny", TINY_IMAGENET)):
         theirs = shared_data / "reference_pools" / name / "epoch_0" / "batch_0.tar"
         reference = torch.load(theirs, weights_only=False)
-        source = LabelSource.load(shared_data, classes=dataset.classes)
+        source = LabelSource.load(classes=dataset.classes)
         (batch,) = source.batches(
             1, rows=len(reference[0]), augmentation=dataset.augmentation, images=10, per_epoch=1
         )
@@ -88,18 +86,18 @@ def test_pickled_batches_have_the_reference_programs_layout(tmp_path: Path, shar
         assert abs(size - theirs.stat().st_size) < 300  # names inside the archive differ
 
 
-def test_rows_never_repeat_and_larger_heads_have_full_rank(shared_data: Path) -> None:
-    source = LabelSource.load(shared_data, rows=64)
+def test_rows_never_repeat_and_larger_heads_have_full_rank() -> None:
+    source = LabelSource.load(rows=64)
     batches = source.batches(4, rows=32, augmentation=IMAGENET_1K.augmentation, images=10, per_epoch=2)
     labels = np.concatenate([batch.labels for batch in batches])
     assert len(np.unique(labels, axis=0)) == 128
-    wide = LabelSource.load(shared_data, classes=1500, rows=600).logits.astype(np.float32)
+    wide = LabelSource.load(classes=1500, rows=600).logits.astype(np.float32)
     assert wide.shape == (600, 1500)
     assert np.linalg.matrix_rank(wide - wide.mean(axis=0), tol=1.0) <= 512
 
 
-def test_scaling_agrees_with_a_pool_written_in_whole(tmp_path: Path, shared_data: Path) -> None:
-    measurement = Measurement(shared_data, IMAGENET_1K, tmp_path, batches=2)
+def test_scaling_agrees_with_a_pool_written_in_whole(tmp_path: Path) -> None:
+    measurement = Measurement(REAL_LABELS, IMAGENET_1K, tmp_path, batches=2)
     found = materialise(measurement, tmp_path / "whole", epochs=1)
     assert [row["layout"] for row in found] == ["original", "f16", "klt"]
     assert abs(found[0]["deviation"]) < 0.001

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.golden.crafting import signing
+
 PAYLOAD_SETTINGS: dict[str, Any] = {
     "compression": "none",
     "use_dictionary": False,
@@ -20,6 +22,12 @@ PAYLOAD_SETTINGS: dict[str, Any] = {
     "write_page_checksum": True,
 }
 TABLE_SETTINGS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "labels": PAYLOAD_SETTINGS,
+    "packed": PAYLOAD_SETTINGS,
+    # Byte strings have no dictionary.
+    "images": TABLE_SETTINGS | {"use_dictionary": ["class", "width", "height"]},
+}
 
 
 class Crafted:
@@ -60,7 +68,7 @@ class Crafted:
     def put(self, role: str, table: pa.Table, **settings: Any) -> None:
         """Write a table as a file of the pool."""
         sink = io.BytesIO()
-        base = PAYLOAD_SETTINGS if role == "labels" else TABLE_SETTINGS
+        base = _SETTINGS.get(role, TABLE_SETTINGS)
         pq.write_table(table, sink, **(base | settings))
         self.files[self.path(role)] = sink.getvalue()
         self.sign()
@@ -69,29 +77,62 @@ class Crafted:
         """Name all files correctly: sizes, digests, footers, rows, the index's name, components."""
         for entry in self.manifest["files"]:
             data = self.files.get(entry["path"])
-            if data is None:
-                continue
-            entry["bytes"] = len(data)
-            entry["digest"] = hashlib.sha256(data).hexdigest()
-            if entry["role"] != "codec":
-                length = int.from_bytes(data[-8:-4], "little") + 8
-                entry["footer_bytes"] = length
-                entry["footer_digest"] = hashlib.sha256(data[-length:]).hexdigest()
-                entry["rows"] = pq.read_metadata(io.BytesIO(data)).num_rows
-        self._name_index()
+            if data is not None:
+                self._sign_entry(entry, data)
+                if entry["role"] != "codec":
+                    entry["rows"] = pq.read_metadata(io.BytesIO(data)).num_rows
+        self.name_index()
         self._weigh()
 
-    def _name_index(self) -> None:
+    def sign_bytes(self, role: str) -> None:
+        """Name one file correctly, whatever it holds; rows and components stay."""
+        self._sign_entry(self.entry(role), self.files[self.path(role)])
+
+    def _sign_entry(self, entry: dict[str, Any], data: bytes) -> None:
+        entry["bytes"] = len(data)
+        entry["digest"] = hashlib.sha256(data).hexdigest()
+        if entry["role"] != "codec":
+            length = int.from_bytes(data[-8:-4], "little") + 8
+            entry["footer_bytes"] = length
+            entry["footer_digest"] = hashlib.sha256(data[-length:]).hexdigest()
+
+    def name_index(self) -> None:
+        """Give the batch index the name that its digest demands."""
         entry = self.entry("batches")
         data = self.files.pop(entry["path"])
         entry["path"] = f"batches-{entry['digest'][:8]}.parquet"
         self.files[entry["path"]] = data
 
     def _weigh(self) -> None:
-        """Let the container take what changed: a reader compares sums before it looks into files."""
-        components = self.manifest["components"]
-        total = sum(entry["bytes"] for entry in self.manifest["files"])
-        components["container"] += total - sum(components.values())
+        entries = self.manifest["files"]
+        held = [
+            (entry["role"], self.files[entry["path"]]) for entry in entries if entry["path"] in self.files
+        ]
+        self.manifest["components"] = signing.components(held)
+
+    def sign_batches(self) -> None:
+        """Sign digests of views and labels, and the content, too; for codecs of one row per view."""
+        index = signing.signed_index(
+            self.table("batches"),
+            self.manifest["codec"]["name"],
+            self.table("views").to_pylist(),
+            self.table("labels").to_pylist(),
+        )
+        self.put("batches", index)
+        self.sign_content()
+
+    def sign_content(self) -> None:
+        """Sign the content digest of what image table and index say."""
+        tables = self.table("images"), self.table("batches")
+        self.manifest["content_digest"] = signing.content_digest(self.manifest, *tables)
+
+    @property
+    def signable(self) -> bool:
+        """Whether `sign_batches` can do so: one shard of stored views and a codec of one row per view."""
+        codec = self.manifest["codec"]
+        plain = codec["name"] == "int8" or codec["parameters"].get("layout") == "plain"
+        roles = [entry["role"] for entry in self.manifest["files"]]
+        return plain and self.manifest["views"] == "stored" and roles.count("labels") == 1
 
     def save(self, target: Path) -> None:
         """Write the pool to a directory."""

@@ -99,7 +99,6 @@ _fields(
     ("classes-too-many", "more than 2^24 classes", ("classes",), 2**24 + 1),
     ("classes-float", "4.0 is no integer", ("classes",), 4.5),
     ("batch-size-0", "an empty batch", ("batch_size",), 0),
-    ("batch-size-too-large", "more than 2^20 rows in a batch", ("batch_size",), 2**20 + 1),
     ("label-kind-unknown", "an unknown label_kind", ("label_kind",), "votes"),
     ("seed-negative", "a seed below 0", ("seed",), -1),
     ("seed-too-large", "a seed of more than 64 bits", ("seed",), 2**64),
@@ -144,7 +143,6 @@ _fields(
         "batches-00000000.parquet",
     ),
     ("lineage-digest", "a parent's digest of 3 digits", ("lineage", 0, "parent_digest"), "abc"),
-    ("batch-too-large", "classes x batch_size above 2^27", ("batch_size",), 2**20),
     ("counts-epochs", "counts.epochs is not that of the index", ("counts", "epochs"), 0),
     ("components-sum", "components do not sum to the files' bytes", ("components", "labels"), 1),
     ("components-unknown", "an unknown component", ("components", "dust"), 0),
@@ -285,3 +283,45 @@ def _(pool: Crafted) -> None:
 def _(pool: Crafted) -> None:
     pool.manifest["components"]["labels"] -= 1
     pool.manifest["components"]["crop"] += 1
+
+
+def _batch_size(pool: Crafted, size: int) -> None:
+    """Set the batch size; all batches are incomplete then."""
+    pool.manifest["batch_size"] = size
+    pool.manifest["counts"]["incomplete_batches"] = pool.manifest["counts"]["batches"]
+
+
+@case("batch-size-too-large", "more than 2^16 rows in a batch")
+def _(pool: Crafted) -> None:
+    _batch_size(pool, 2**16 + 1)
+
+
+@case("batch-too-large", "classes x batch_size above 2^25", base="wide")
+def _(pool: Crafted) -> None:
+    _batch_size(pool, 2**25 // pool.manifest["classes"] + 1)
+
+
+@case("counts-rows-per-batch", "more rows than the batches can hold", base="f16-drawn")
+def _(pool: Crafted) -> None:
+    pool.manifest["counts"]["rows"] = pool.manifest["counts"]["batches"] * pool.manifest["batch_size"] + 1
+
+
+@case("index-rows", "files give the batch index another number of rows than there are batches")
+def _(pool: Crafted) -> None:
+    pool.entry("batches")["rows"] += 1
+
+
+for _folder in ("views", "labels", "codec", "packed"):
+
+    def _leave(pool: Crafted, folder: str = _folder) -> None:
+        pool.files[f"{folder}/left-over.parquet"] = b"of an interrupted commit"
+
+    CASES.append(
+        Case(
+            name=f"left-over-in-{_folder}",
+            base="f16-plain",
+            stage="verify",
+            reason=f"a file in {_folder}/ that the manifest does not name",
+            change=_leave,
+        )
+    )

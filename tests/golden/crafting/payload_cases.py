@@ -35,10 +35,17 @@ def _editor(column: str, change: Callable[[bytes], bytes]) -> Callable[[Crafted]
     return edit_pool
 
 
-def change_labels(pool: Crafted, column: str, edit: Callable[[list[Any]], None]) -> None:
-    """Change a payload column, then let the index point at where the pages lie now."""
+def change_labels(
+    pool: Crafted, column: str, edit: Callable[[list[Any]], None], *, signed: bool = True
+) -> None:
+    """Change a payload column, then let the index point at where the pages lie now.
+
+    signed: sign the digests of batches, too, where they can be taken of what is there now.
+    """
     pool.change("labels", column, edit)
     place_groups(pool)
+    if signed and pool.signable:
+        pool.sign_batches()
 
 
 def place_groups(pool: Crafted) -> None:
@@ -273,7 +280,7 @@ def _(pool: Crafted) -> None:
     def edit(values: list[Any]) -> None:
         values[0] = [value + 1 for value in values[0]]
 
-    change_labels(pool, "labels", edit)
+    change_labels(pool, "labels", edit, signed=False)
 
 
 @case("labels-nan", "a label that is NaN", stage="read")

@@ -35,6 +35,10 @@ def _setter(role: str, column: str, row: int, value: object) -> Callable[[Crafte
             values[row] = value
 
         pool.change(role, column, edit)
+        if role == "views":
+            pool.sign_batches()
+        elif pool.signable:
+            pool.sign_content()
 
     return change
 
@@ -125,7 +129,7 @@ def _(pool: Crafted) -> None:
     pool.change("images", "path", edit)
 
 
-@case("images-count", "the image table has fewer rows than counts.images", stage="read")
+@case("images-count", "the image table has fewer rows than counts.images")
 def _(pool: Crafted) -> None:
     pool.put("images", pool.table("images").slice(0, pool.manifest["counts"]["images"] - 1))
 
@@ -198,7 +202,9 @@ def _(pool: Crafted) -> None:
     pool.put("views", table.slice(0, table.num_rows - 1))
 
 
-@case("views-flip", "a view is mirrored that was not labelled so", stage="read")
+@case(
+    "views-flip", "a view is mirrored that was not labelled so: digests are those of the other", stage="read"
+)
 def _(pool: Crafted) -> None:
     def edit(values: list[Any]) -> None:
         values[0] = not values[0]
@@ -212,6 +218,7 @@ def _(pool: Crafted) -> None:
         values[:] = [-0.0] * len(values)
 
     pool.change("views", "mix_strength", edit)
+    pool.sign_batches()
 
 
 @case("views-two-pages", "a column chunk of several data pages", stage="read")
@@ -236,3 +243,94 @@ def _(pool: Crafted) -> None:
 @case("views-split-batch", "a row group that ends in the middle of a batch", stage="read")
 def _(pool: Crafted) -> None:
     pool.put("views", pool.table("views"), row_group_size=2)
+
+
+@case("batches-groups-overlap", "two row groups of labels share a byte", base="shards")
+def _(pool: Crafted) -> None:
+    rows = [row for row in pool.table("batches").to_pylist() if row["shard"] == 0]
+    first = rows[0]
+    second = next(row for row in rows if row["group_offset"] != first["group_offset"])
+    place = (0, second["group_offset"])
+    shards = pool.table("batches")["shard"].to_pylist()
+
+    def edit(values: list[Any]) -> None:
+        end = first["group_offset"] + first["group_bytes"]
+        values[:] = [
+            end - 1 if (shard, value) == place else value for shard, value in zip(shards, values, strict=True)
+        ]
+
+    pool.change("batches", "group_offset", edit)
+
+
+@case("images-path-dictionary", "paths are dictionary encoded", stage="read")
+def _(pool: Crafted) -> None:
+    pool.put("images", pool.table("images"), use_dictionary=["path"])
+
+
+@case("views-footer-noise", "a views file's footer is no Parquet metadata, and signed", stage="read")
+def _(pool: Crafted) -> None:
+    data = pool.files[pool.path("views")]
+    length = pool.entry("views")["footer_bytes"]
+    pool.files[pool.path("views")] = data[:-length] + b"\x15" * (length - 8) + data[-8:]
+    pool.sign_bytes("views")
+
+
+def _packed(name: str, reason: str, column: str, value: object, stage: Stage = "verify") -> None:
+    def change(pool: Crafted) -> None:
+        def edit(values: list[Any]) -> None:
+            values[0] = {**values[0], **value} if isinstance(value, dict) else value
+
+        pool.change("packed", column, edit)
+
+    CASES.append(Case(name=f"packed-{name}", base="packed", stage=stage, reason=reason, change=change))
+
+
+_packed("row", "rows of packed images do not count up", "row", 1)
+_packed("class", "a packed image of another class than in the image table", "class", 6)
+_packed("path", "a packed image of another path than in the image table", "image", {"path": "class000/x.png"})
+_packed("bytes", "a packed image with another digest than in the image table", "image", {"bytes": b"other"})
+_packed("empty", "a packed image of no bytes", "image", {"bytes": b""})
+
+
+def _packed_settings(name: str, reason: str, **settings: Any) -> None:
+    def change(pool: Crafted) -> None:
+        pool.put("packed", pool.table("packed"), **settings)
+
+    CASES.append(Case(name=f"packed-{name}", base="packed", stage="verify", reason=reason, change=change))
+
+
+_packed_settings("compressed", "packed images are compressed by Parquet", compression="zstd")
+_packed_settings("dictionary", "packed images are dictionary encoded", use_dictionary=True)
+_packed_settings("no-checksum", "pages of packed images have no CRC", write_page_checksum=False)
+
+
+@case("packed-in-part", "a pool that carries some of its images", base="packed")
+def _(pool: Crafted) -> None:
+    entry = pool.entry("packed", 1)
+    pool.manifest["files"].remove(entry)
+    del pool.files[entry["path"]]
+    pool.sign()
+
+
+@case(
+    "packed-digest-null",
+    "a packed image whose digest the image table does not know",
+    base="packed",
+    stage="verify",
+)
+def _(pool: Crafted) -> None:
+    def edit(values: list[Any]) -> None:
+        values[0] = None
+
+    pool.change("images", "digest", edit)
+    pool.sign_content()
+
+
+@case("images-path-not-utf8", "a path that is no UTF-8", stage="read")
+def _(pool: Crafted) -> None:
+    table = pool.table("images")
+    paths = [str(path).encode() for path in table["path"].to_pylist()]
+    paths[0] = b"\xed\xa0\x80.png"
+    field = table.schema.field("path")
+    column: Any = pa.array(paths, pa.binary()).view(pa.string())
+    pool.put("images", table.set_column(table.schema.get_field_index("path"), field, column))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from benchmarks.common.label_source import real_batches
 from lpld_labels.codecs import codec_named
 from lpld_labels.codecs.bands import pack_bands
 from lpld_labels.codecs.evaluation import Trial, try_codec
@@ -18,10 +18,10 @@ Labels = npt.NDArray[Any]
 
 
 @pytest.fixture(scope="module")
-def real(shared_data: Path) -> tuple[KltFitter, list[Labels]]:
-    logits = np.load(shared_data / "real_logits_in1k.npz")["logits"]
-    rest = list(logits[1::2])
-    fitted = KltFitter(fit=list(logits[::2]), tune=rest[:6], rows=1_000_000, batch_size=128)
+def real() -> tuple[KltFitter, list[Labels]]:
+    logits = [batch.labels for batch in real_batches()]
+    rest = logits[1::2]
+    fitted = KltFitter(fit=logits[::2], tune=rest[:6], rows=1_000_000, batch_size=128)
     return fitted, rest[6:]
 
 

@@ -12,9 +12,10 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.codecs import CODECS, Codec, codec_named
 from lpld_labels.codecs.topk import TopKCodec
-from lpld_labels.format import schema
+from lpld_labels.format import limits, schema
 from lpld_labels.format.files import FILE_ROLES, Counts, Coverage, FileEntry
 from lpld_labels.format.manifest import Augmentation, Manifest, PoolHeader, Teacher
+from lpld_labels.replay.resize import RESIZERS
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 SPEC = (Path(schema.__file__).parents[1] / "SPEC.md").read_text()
@@ -87,6 +88,59 @@ def test_names_and_limits() -> None:
     assert f"{schema.LABEL_BYTES_PER_GROUP} payload bytes" in section("Order and row groups").replace(
         "\n  ", " "
     )
+
+
+def test_every_limit_is_specified() -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", section("Limits"), re.MULTILINE))
+    stated = {
+        "bytes of `pool.json`": {"16 MiB": limits.MAX_JSON_BYTES},
+        "depth of `pool.json`": {"32": limits.MAX_JSON_DEPTH},
+        "files of a pool": {"10^6": limits.MAX_FILES},
+        "rows of a file or a pool": {"2^40": limits.MAX_ROWS},
+        "classes": {"2^24": limits.MAX_CLASSES},
+        "rows of a batch": {"2^16": limits.MAX_BATCH_SIZE},
+        "classes x rows of a batch": {"2^25": limits.MAX_BATCH_VALUES},
+        "batches": {},
+        "images": {"2^31 - 1": limits.MAX_IMAGES, "4 x": limits.MAX_IMAGES_PER_BYTE},
+        "bytes of a path of an image": {"4,096": limits.MAX_PATH_BYTES},
+        "bytes of a packed image": {"2^28": limits.MAX_IMAGE_FILE_BYTES},
+        "pixels on a side of an image or view": {"65,535": limits.MAX_SIDE},
+        "tiles on a side of a patch grid": {"15": limits.MAX_PATCH_GRID},
+        "basis vectors x classes of `klt`": {"2^26": limits.MAX_BASIS_VALUES},
+        "bytes of a footer": {"2^24": limits.MAX_FOOTER_BYTES},
+        "rows of a row group": {"2^20": limits.MAX_GROUP_ROWS},
+        "values of a list column in a row group of views": {"2^24": limits.MAX_VIEW_VALUES},
+        "bytes of a page, decompressed": {
+            "2^30": limits.MAX_PAGE_BYTES,
+            "+ 16)": limits.PAGE_SPARE_PER_VALUE,
+            "+ 1024": limits.PAGE_SPARE_BYTES,
+        },
+        "bytes of a page header": {"2^16": limits.MAX_HEADER_BYTES},
+        "bytes of all columns of a batch index or an image table, decompressed": {
+            "2^27": limits.TABLE_SPARE_BYTES,
+            "64 x": limits.TABLE_GROWTH,
+        },
+    }
+    assert set(rows) - {"what", "---"} == set(stated)
+    for what, values in stated.items():
+        for text, value in values.items():
+            assert text in rows[what], what
+            assert _number(text) == value, what
+
+
+def _number(text: str) -> int:
+    """Return the number that a limit is written as."""
+    if text.endswith("MiB"):
+        return int(text[:-4]) << 20
+    plain = re.sub(r"[,+) x]", "", text)
+    power = re.fullmatch(r"(\d+)\^(\d+)(?:-(\d+))?", plain)
+    return int(plain) if power is None else int(power[1]) ** int(power[2]) - int(power[3] or 0)
+
+
+def test_resize_codes_are_known_everywhere() -> None:
+    assert set(RESIZERS) == set(schema.RESIZE_CODES)
+    for name in schema.RESIZE_CODES:
+        assert f"`{name}`" in section("Manifest `pool.json`")
 
 
 def test_components() -> None:

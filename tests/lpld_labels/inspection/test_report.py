@@ -16,7 +16,6 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspection.report.document import make_report, report_page
 from lpld_labels.inspection.report.facts import gather_facts
-from lpld_labels.inspection.report.lineage import commands
 from lpld_labels.inspection.report.meaning import entropy, probabilities
 from lpld_labels.inspection.report.published import PUBLISHED, published_for
 from lpld_labels.inspection.report.sample import MOST_ROWS, take_sample
@@ -238,30 +237,6 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
     with PoolReader(tmp_path / "pool") as pool:
         page = read_page(report_page(make_report(pool, names=[HOSTILE], command=HOSTILE)))
     assert page.text.count("<script>alert(1)</script>") >= 6
-
-
-def test_commands_repeat_the_lineage(tmp_path: Path) -> None:
-    steps = (
-        LineageStep(operation="build", parameters={"ratio": 1.0, "seed": 3, "epochs": 5}),
-        LineageStep(operation="prune", parent_digest="a" * 64, parameters={"ratio": 10.0, "level": "batch"}),
-        LineageStep(
-            operation="encode",
-            parent_digest="b" * 64,
-            parameters={"codec": "klt", "target": {"fidelity": 0.9, "bytes_per_row": 3}},
-        ),
-        LineageStep(operation="import", parameters={"source": "a b", "format": "lpld"}),
-        LineageStep(operation="dreamt"),
-    )
-    with PoolWriter(tmp_path / "pool", header=make_header(), images=make_images()) as writer:
-        writer.extend(make_batches(1, 1))
-        writer.commit(lineage=steps)
-    with PoolReader(tmp_path / "pool") as pool:
-        build, prune, encode, imported, unknown = commands(summarise(pool.location))
-    assert build.startswith("lpld-labels build IMAGES POOL1 --teacher resnet18 --epochs 5 --seed 3")
-    assert prune == "lpld-labels prune POOL1 POOL2 --ratio 10 --level batch"
-    assert encode == "lpld-labels encode POOL2 POOL3 --codec klt --bytes-per-row 3 --fidelity 0.9"
-    assert imported == "lpld-labels import 'a b' POOL4 --images IMAGES --format lpld"
-    assert unknown == "# dreamt: how to repeat this step is not known"
 
 
 def test_the_original_layouts_parts_add_up(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from lpld_labels import PoolReader
 from lpld_labels.inspection.pages.page import save_page
 from lpld_labels.inspection.report.document import make_report, report_page
 from lpld_labels.loader import pool_loader
-from tests.browser import Browser
+from tests.browser import Browser, find_chromium
 from tests.factories import make_batches, make_header, write_pool
 from tests.lpld_labels.inspection.pages import HOSTILE, picture_folder
+
+find_chromium()
 
 CLASSES = 6
 EPOCHS = 2

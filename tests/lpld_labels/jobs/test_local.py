@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -10,59 +11,92 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
-from lpld_labels.processes import Do, Send, work_in_processes
+from lpld_labels.jobs.job import Job, Steps, TaskCounts
+from lpld_labels.jobs.local import LocalEngine
 
 
-def start(folder: Path, ballast: bytes = b"") -> Do[int]:
-    return functools.partial(note, folder)
+def start(folder: Path, ballast: bytes, number: int) -> Noter:
+    return Noter(folder)
 
 
-def note(folder: Path, task: int, send: Send) -> None:
-    """Leave a file per task; some tasks end badly."""
-    if task == -1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if task == -2:
-        raise InvalidArgumentError("no such task", got=str(task))
-    if task == -3:
-        # Long, but stops when told.
-        while send("still here"):
-            time.sleep(0.01)
-        (folder / "stopped").touch()
-        return
-    if task == -4:
-        raise EOFError("the task's own, not the line's")
-    (folder / f"{task} by {os.getpid()}").touch()
-    send(task)
+@dataclasses.dataclass(frozen=True)
+class Noter:
+    """Leaves a file per task; some tasks end badly."""
+
+    folder: Path
+
+    def do(self, task: int, *, again: bool) -> Steps:
+        assert not again
+        if task == -1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if task == -2:
+            raise InvalidArgumentError("no such task", got=str(task))
+        if task == -3:
+            try:
+                while True:  # long, but stops when told
+                    yield 0
+                    time.sleep(0.01)
+            finally:
+                (self.folder / "stopped").touch()
+        if task == -4:
+            raise EOFError("the task's own, not the line's")
+        (self.folder / f"{task} by {os.getpid()}").touch()
+        yield 1
+        return task
+
+
+def job(folder: Path, tasks: Iterable[int], ballast: int = 0) -> Job[int]:
+    return Job(
+        start=functools.partial(start, folder, bytes(ballast)),
+        tasks=tasks,
+        name=lambda task: f"task {task}",
+        total=50,
+        done=0,
+        where=folder,
+    )
 
 
 def tasks_done(folder: Path) -> list[int]:
     return sorted(int(path.name.split()[0]) for path in folder.iterdir() if path.name != "stopped")
 
 
-def test_every_task_is_done_once(tmp_path: Path) -> None:
-    news: list[int] = []
-    work_in_processes(
-        functools.partial(start, tmp_path),
-        iter(range(50)),
-        processes=3,
-        on_message=news.append,
-        where=tmp_path,
-    )
-    assert tasks_done(tmp_path) == sorted(news) == list(range(50))
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_every_task_is_done_once(tmp_path: Path, jobs: int) -> None:
+    seen = Watcher()
+    facts = LocalEngine(jobs).run(job(tmp_path, iter(range(50))), seen)
+    assert tasks_done(tmp_path) == sorted(facts) == list(range(50))
+    assert seen.units[-1] == (50, 50)
+    assert seen.counts[-1] == TaskCounts(running=0, done=50)
+    assert 1 <= max(counts.running for counts in seen.counts) <= jobs
     assert multiprocessing.active_children() == []
+
+
+class Watcher:
+    """Progress that keeps all it is told."""
+
+    def __init__(self) -> None:
+        self.units: list[tuple[int, int]] = []
+        self.counts: list[TaskCounts] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        self.units.append((done, total))
+
+    def tasks(self, counts: TaskCounts) -> None:
+        self.counts.append(counts)
 
 
 @pytest.mark.parametrize(
     ("last", "error", "message"),
     [
-        (-1, WorkerDiedError, r"died \(exit code -9\).*run the same command again"),
-        (-2, InvalidArgumentError, "no such task"),
+        (-1, WorkerDiedError, r"died \(exit code -9\), in task -1; .*run the same command again"),
+        (-2, InvalidArgumentError, r"no such task, in task -2 \(got -2\)"),
         (-4, EOFError, "the task's own"),
     ],
 )
@@ -71,13 +105,7 @@ def test_a_bad_end_stops_the_others_gently(
     tmp_path: Path, last: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        work_in_processes(
-            functools.partial(start, tmp_path),
-            [1, -3, last],
-            processes=2,
-            on_message=lambda news: None,
-            where=tmp_path,
-        )
+        LocalEngine(2).run(job(tmp_path, [1, -3, last]))
     assert (tmp_path / "stopped").exists()
     assert multiprocessing.active_children() == []
 
@@ -98,28 +126,21 @@ def test_killed_while_others_are_being_started(tmp_path: Path, wait: float, ball
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(WorkerDiedError, match="exit code -9"):
-        work_in_processes(
-            functools.partial(start, tmp_path, bytes(ballast)),
-            [-3] * 3,
-            processes=3,
-            on_message=lambda news: None,
-            where=tmp_path,
-        )
+        LocalEngine(3).run(job(tmp_path, [-3] * 3, ballast))
     killer.join()
     assert multiprocessing.active_children() == []
 
 
 PRESSED = """
-import functools, sys
+import sys
 from pathlib import Path
-from lpld_labels.processes import work_in_processes
-from tests.lpld_labels.test_processes import start
+from lpld_labels.jobs.local import LocalEngine
+from tests.lpld_labels.jobs.test_local import job
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    say = functools.partial(print, flush=True)
+    def say(done, total):
+        print(done, flush=True)
     try:
-        first = functools.partial(start, folder)
-        work_in_processes(first, [-3, -3], processes=2, on_message=say, where=folder)
+        LocalEngine(2).run(job(Path(sys.argv[1]), [0, -3, -3]), say)
     except KeyboardInterrupt:
         sys.exit(7)
 """
@@ -155,12 +176,10 @@ def test_ctrl_c_at_the_terminal_is_heard_by_the_parent_alone(
     assert process.returncode == 7
 
 
-def test_an_error_of_the_listener_stops_the_work(tmp_path: Path) -> None:
-    def press(news: object) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_of_the_listener_stops_the_work(tmp_path: Path, jobs: int) -> None:
+    def press(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        work_in_processes(
-            functools.partial(start, tmp_path), [-3, -3], processes=2, on_message=press, where=tmp_path
-        )
-    assert (tmp_path / "stopped").exists()
+        LocalEngine(jobs).run(job(tmp_path, [0, 1, -3, -3][2 - jobs :]), press)

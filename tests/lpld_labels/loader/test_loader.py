@@ -18,6 +18,7 @@ from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.loader.sampling import POLICIES, Sampling
 from lpld_labels.loader.steps import StepSampler
 from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.replay.image_source import FolderImages
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
 IMAGES, BATCH, PER_EPOCH = 80, 32, 8
@@ -41,7 +42,7 @@ def seen_by_teacher(
     """What labelling feeds the teacher, drawn anew and not read from the pool."""
     tensors: dict[str, dict[tuple[int, int], torch.Tensor]] = {}
     for kind, pool in pools.items():
-        store = ImageStore(folder, pool.images)
+        store = ImageStore(FolderImages(folder, pool.images))
         augmentation = pool.header.augmentation
         tensors[kind] = {}
         for epoch, batch in pool.keys:
@@ -279,7 +280,7 @@ def test_whole_label_batches_with_pixels_as_they_are(
 ) -> None:
     pool = pools[kind]
     loader = open_loader(pool, folder, normalised=False, policy="stored", num_workers=num_workers)
-    store = ImageStore(folder, pool.images)
+    store = ImageStore(FolderImages(folder, pool.images))
     assert len(loader) == PER_EPOCH
     for key, batch in zip(pool.keys, loader, strict=False):
         assert {tuple(row) for row in batch.keys[:, :2].tolist()} == {key}

@@ -16,8 +16,9 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.loader.dataset import take_views
 from lpld_labels.loader.processes import Processes, current_processes
-from lpld_labels.loader.share import Cut, EpochUnits, Position
+from lpld_labels.loader.share import EpochUnits, EqualCut, GlobalCut, Position
 from lpld_labels.replay import ImageStore, apply_views
+from lpld_labels.replay.image_source import FolderImages
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 PER_EPOCH = 6
@@ -38,7 +39,9 @@ def opened(pool: PoolReader, folder: Path, **options: Any) -> PoolLoader:
     return pool_loader(pool, folder, **{"batches_per_epoch": PER_EPOCH, "policy": "shuffled", **options})
 
 
-def shared(pool: PoolReader, folder: Path, world: int, batch_size: int, **options: Any) -> list[PoolLoader]:
+def shared(
+    pool: PoolReader, folder: Path, world: int, batch_size: int | None, **options: Any
+) -> list[PoolLoader]:
     return [
         opened(pool, folder, batch_size=batch_size, rank=rank, world_size=world, **options)
         for rank in range(world)
@@ -66,7 +69,7 @@ def test_processes_together_are_one_process_with_the_global_batch(
     epoch = EpochUnits(epoch=4, places=places, ends=ends)
     rows = [(place, row) for place, size in zip(places.tolist(), sizes, strict=True) for row in range(size)]
     done = data.draw(st.integers(0, total))
-    position, cut = Position(4, done, 3), Cut(batch=batch, drop_last=drop_last)
+    position, cut = Position(4, done, 3), EqualCut(batch=batch, drop_last=drop_last)
     if total < world:
         with pytest.raises(InvalidArgumentError, match="too few rows"):
             list(epoch.steps(position, cut, Processes(0, world)))
@@ -82,7 +85,6 @@ def test_processes_together_are_one_process_with_the_global_batch(
         assert [step.before.done for step in steps[1:]] == [step.after.done for step in steps[:-1]]
         assert [step.before.steps for step in steps] == list(range(3, 3 + len(steps)))
         assert all(step.is_last == (step is steps[-1]) for step in steps)
-        assert cut.steps(total - done, world) == len(steps)
     assert len({len(steps) for steps in played}) == 1
     together = [[row for part in step for row in part] for step in zip(*played, strict=True)]
     alone = [rows[first : first + batch * world] for first in range(done, total, batch * world)]
@@ -91,6 +93,66 @@ def test_processes_together_are_one_process_with_the_global_batch(
     for last in alone[len(full) :]:
         left = last[: len(last) // world * world]
         assert together[len(full) :] == ([left] if left and not drop_last else [])
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    world=st.integers(1, 5),
+    batch=st.none() | st.integers(1, 12),
+    drop_last=st.booleans(),
+    data=st.data(),
+)
+def test_global_steps_do_not_depend_on_the_number_of_processes(
+    sizes: list[int], world: int, batch: int | None, drop_last: bool, data: st.DataObject
+) -> None:
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    epoch = EpochUnits(epoch=4, places=np.arange(len(sizes)), ends=ends)
+    rows = [(place, row) for place, size in enumerate(sizes) for row in range(size)]
+    done = data.draw(st.integers(0, total))
+    position, cut = Position(4, done, 3), GlobalCut(batch=batch, drop_last=drop_last)
+    played = []
+    for rank in range(world):
+        steps = list(epoch.steps(position, cut, Processes(rank, world)))
+        runs = list(epoch.runs(position, cut, Processes(rank, world)))
+        own = [(place, row) for place, parts in runs for start, stop in parts for row in range(start, stop)]
+        ends_of = np.cumsum([step.units for step in steps]).tolist()
+        played.append([own[end - step.units : end] for step, end in zip(steps, ends_of, strict=True)])
+        assert sum(map(len, played[-1])) == len(own)
+        assert [step.before.steps for step in steps] == list(range(3, 3 + len(steps)))
+        assert all(step.is_last == (step is steps[-1]) for step in steps)
+    together = [[row for part in step for row in part] for step in zip(*played, strict=True)]
+    if batch is None:
+        alone = [
+            rows[max(done, end - size) : end] for size, end in zip(sizes, ends, strict=True) if end > done
+        ]
+    else:
+        alone = [rows[first : first + batch] for first in range(done, total, batch)]
+        if drop_last:
+            alone = [step for step in alone if len(step) == batch]
+    assert together == alone
+    for step in zip(*played, strict=True):
+        shares = [len(part) for part in step]
+        assert max(shares) - min(shares) <= 1
+        assert shares[0] > 0
+
+
+@pytest.mark.parametrize("batch_size", [None, 5, 33])
+def test_global_batches_are_bit_for_bit_those_of_one_process(
+    pools: dict[str, PoolReader], folder: Path, batch_size: int | None
+) -> None:
+    """Also where a share is empty: label batches of 32 and a last one of 16 rows go to 18 processes."""
+    kind = "cutmix"
+    alone = list(opened(pools[kind], folder, batch_size=batch_size))
+    for world in (2, 3, 18):
+        ranks = shared(pools[kind], folder, world, batch_size, global_batch=True, num_workers=0)
+        for expected, *parts in zip(alone, *ranks, strict=True):
+            found = joined(tuple(parts))
+            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    later = opened(pools[kind], folder, batch_size=batch_size, global_batch=True)
+    later.skip_to(0, 3)
+    for expected, found in zip(alone[3:], later, strict=True):
+        assert torch.equal(found.keys, expected.keys)
 
 
 @pytest.mark.parametrize(("world", "batch_size"), [(2, 5), (2, 100), (3, 32), (7, 5)])
@@ -118,7 +180,7 @@ def test_some_rows_of_a_label_batch_look_as_in_the_whole(
 ) -> None:
     pool = pools[kind]
     augmentation = pool.header.augmentation
-    store = ImageStore(folder, pool.images)
+    store = ImageStore(FolderImages(folder, pool.images))
     for key in pool.keys[:3]:
         views = pool.read_views(key)
         whole = apply_views(views, store, augmentation)

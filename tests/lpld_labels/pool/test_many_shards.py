@@ -31,13 +31,13 @@ def _pool(path: Path, shards: int) -> Path:
 
 
 def _random_reads(path: Path) -> float:
-    """Return the seconds that all batches take in random order."""
+    """Return the seconds of processor time that all batches take in random order."""
     order = np.random.default_rng(0).permutation(BATCHES).tolist()
     with PoolReader(path) as pool:
-        start = time.perf_counter()
+        start = time.process_time()
         for number in order:
             pool.labels_at(number)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
 
 @pytest.mark.timing
@@ -46,9 +46,8 @@ def test_six_hundred_shards_are_read_like_six(tmp_path: Path) -> None:
     assert PoolReader(many).index.shards == 600
     rounds = [(_random_reads(few), _random_reads(many)) for _ in range(5)]
     quickest = [min(times) for times in zip(*rounds, strict=True)]
-    # 1.32 to 1.38 were measured: opening and closing files is what is left. Reading a footer for each batch,
-    # as drafts did, is far above this bound.
-    assert quickest[1] <= 2 * quickest[0], quickest
+    # Opening and closing files is what is left.
+    assert quickest[1] <= 1.3 * quickest[0], quickest
     opening = []
     for _ in range(5):
         start = time.perf_counter()

@@ -17,6 +17,7 @@ from lpld_labels import BatchKey, LabelPoolError, PoolReader
 from lpld_labels.errors import (
     BatchNotFoundError,
     FormatVersionError,
+    InvalidArgumentError,
     ManifestError,
     NotAPoolError,
     PoolCorruptError,
@@ -25,6 +26,7 @@ from lpld_labels.errors import (
 from lpld_labels.pool.label_pages import LabelPages
 from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.shard_files import label_schema
+from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.pool.views_source import StoredViews
 from tests.factories import assert_same_views, make_batches, write_pool
 
@@ -51,7 +53,7 @@ def test_batches_come_in_any_order_asked_for(path: Path) -> None:
 def test_a_uri_opens_like_a_path(path: Path) -> None:
     with PoolReader(path.as_uri()) as pool:
         np.testing.assert_array_equal(pool.read((1, 2)).labels, BATCHES[6].labels)
-    with pytest.raises(NotAPoolError):
+    with pytest.raises(InvalidArgumentError, match="nothing is known that opens"):
         PoolReader("nosuchscheme://bucket/pool")
 
 
@@ -87,8 +89,8 @@ def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.
 
 def test_views_of_each_image_are_counted(path: Path) -> None:
     with PoolReader(path) as pool:
-        some = pool.views_per_image(np.array([2, 5]))
-        found = pool.views_per_image()
+        some = views_per_image(pool, np.array([2, 5]))
+        found = views_per_image(pool)
     images = np.concatenate([batch.images for batch in BATCHES])
     np.testing.assert_array_equal(found, np.bincount(images, minlength=len(found)))
     images = np.concatenate([BATCHES[2].images, BATCHES[5].images])
@@ -196,10 +198,10 @@ def test_a_manifest_that_lies_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_the_image_count_is_checked_when_images_are_used(path: Path) -> None:
+def test_the_image_count_is_checked_before_images_are_read(path: Path) -> None:
     _edit(path, counts__images=51, coverage__minimum=0)
-    with pytest.raises(PoolCorruptError, match="expected 51 rows"):
-        _ = PoolReader(path).images
+    with pytest.raises(ManifestError, match="expected the 50 rows of images"):
+        PoolReader(path)
 
 
 def test_fields_that_may_be_ignored_are_ignored(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,8 +13,9 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError, PoolCorruptError
 from lpld_labels.inspection.check import check_pool
-from lpld_labels.pool.locks import locked
+from lpld_labels.pool.shard import SEAL
 from lpld_labels.pool.staging import StagingArea
+from lpld_labels.stores.locks import in_use, locked
 from tests.factories import make_batch, make_batches
 from tests.lpld_labels.pool.test_writer import digest_of, open_writer
 
@@ -78,6 +80,52 @@ def test_what_is_sealed_during_a_commit_is_not_lost(
     assert not (path / "staging").exists()
 
 
+@pytest.mark.parametrize("look", range(2))
+def test_what_is_sealed_while_a_commit_looks_around_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """Between two looks at the staging area, an unfinished shard may get its name."""
+    path, other = tmp_path / "pool", tmp_path / "pool" / "staging" / "shard-of-another"
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+    (shard,) = StagingArea(path).sealed()
+    names = StagingArea._names
+    looks = 0
+    with writer._staging._workplace() as unfinished:
+        shutil.copytree(path / "staging" / shard.name, unfinished, dirs_exist_ok=True)
+
+        def then_sealed(self: StagingArea) -> list[str]:
+            nonlocal looks
+            found = names(self)
+            if looks == look:
+                unfinished.rename(other)
+            looks += 1
+            return found
+
+        monkeypatch.setattr(StagingArea, "_names", then_sealed)
+        assert not StagingArea(path).sweep({shard.name})
+        assert unfinished.exists() or (other / SEAL).exists()
+
+
+def test_a_shard_that_gets_its_name_while_it_is_looked_at_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "pool", tmp_path / "pool" / "staging" / "shard-of-another"
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+    (shard,) = StagingArea(path).sealed()
+    with writer._staging._workplace() as unfinished:
+        shutil.copytree(path / "staging" / shard.name, unfinished, dirs_exist_ok=True)
+
+        def after_the_rename(file: Path) -> bool:
+            unfinished.rename(other)
+            return in_use(file)
+
+        monkeypatch.setattr("lpld_labels.pool.staging.in_use", after_the_rename)
+        assert not StagingArea(path).sweep({shard.name})
+    assert (other / SEAL).exists()
+
+
 def test_a_writer_goes_on_after_another_has_committed(tmp_path: Path) -> None:
     path = tmp_path / "pool"
     first, second = open_writer(path), open_writer(path)
@@ -111,7 +159,7 @@ def test_one_commit_at_a_time(tmp_path: Path, project: Path) -> None:
     script = """
         import sys
         from pathlib import Path
-        from lpld_labels.pool.locks import locked
+        from lpld_labels.stores.locks import locked
         with locked(Path(sys.argv[1], "staging", "commit.lock")):
             print("held", flush=True)
             sys.stdin.read()

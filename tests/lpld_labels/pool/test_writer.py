@@ -161,6 +161,26 @@ def test_two_writers_of_the_same_batch_are_told_and_nothing_is_lost(tmp_path: Pa
     assert not (path / "pool.json").exists()
 
 
+def test_the_same_batch_from_two_writers_is_kept_once(tmp_path: Path) -> None:
+    """A worker that was given up for lost may seal its work after another has done it again."""
+    path = tmp_path / "pool"
+    first, second, third, late = (open_writer(path) for _ in range(4))
+    first.append(make_batch(0, 0))
+    second.extend([make_batch(0, 0), make_batch(0, 1)])
+    third.append(make_batch(0, 1))
+    late.append(make_batch(0, 1))
+    for writer in (first, second, third):
+        writer.flush()
+    manifest = open_writer(path).commit()
+    assert manifest.content_digest == digest_of(make_batches(1, 2), tmp_path / "alone")
+    assert check_pool(path).whole
+    late.flush()
+    with PoolReader(path) as pool:
+        assert open_writer(path, onto=pool).commit().content_digest == manifest.content_digest
+    assert check_pool(path).whole
+    assert not (path / "staging").exists()
+
+
 def test_a_batch_cannot_be_appended_twice(tmp_path: Path) -> None:
     with open_writer(tmp_path / "pool") as writer:
         writer.append(make_batch(0, 0))

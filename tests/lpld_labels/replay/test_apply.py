@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +9,12 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
+from benchmarks.common.photos import photo_folder
 from lpld_labels import Augmentation, Box, Mix, ViewBatch
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.replay import RESIZERS, ImageStore, apply_views, draw_views, normalise
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.image_source import FolderImages
 from lpld_labels.replay.patches import shuffle_patches
 from tests.lpld_labels.replay.pictures import FEATURES, augmentation, make_folder
 from tests.lpld_labels.replay.slow_apply import slow_apply
@@ -24,13 +25,13 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
     root = make_folder(tmp_path_factory.mktemp("images"))
-    return ImageStore(root, scan_image_folder(root))
+    return ImageStore(FolderImages(root, scan_image_folder(root)))
 
 
 @pytest.fixture(scope="module")
-def photos(shared_data: Path) -> ImageStore:
-    root = shared_data / "reference_images" / "in1k"
-    return ImageStore(root, scan_image_folder(root))
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
+    root = photo_folder(tmp_path_factory.mktemp("photos"), side=224, count=96)
+    return ImageStore(FolderImages(root, scan_image_folder(root)))
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_pil_is_what_torchvision_does_from_the_file(photos: ImageStore) -> None:
     views = draw(settings, photos, batch_size=6)
     ours = normalise(apply_views(views, photos, settings), MEAN, STD)
     for slot, index in enumerate(views.images.tolist()):
-        with Image.open(photos.root / photos.table.paths[index]) as image:
+        with Image.open(photos.source.place(index)) as image:
             picture = functional.resized_crop(image.convert("RGB"), *views.crops[slot].tolist(), (224, 224))
         picture = functional.hflip(picture) if views.flips[slot] else picture
         theirs = functional.normalize(functional.to_tensor(picture), list(MEAN), list(STD))

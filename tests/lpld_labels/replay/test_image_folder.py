@@ -10,16 +10,17 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
+from benchmarks.common.photos import photo_folder
 from lpld_labels.errors import ImageMismatchError, ImageReadError
 from lpld_labels.replay.decoding import decode_image
 from lpld_labels.replay.image_folder import (
-    check_images,
     class_names,
     list_images,
     passed_over,
     read_file,
     scan_image_folder,
 )
+from lpld_labels.replay.image_source import FolderImages, check_images
 from tests.lpld_labels.replay.pictures import make_folder
 
 
@@ -54,12 +55,12 @@ def test_order_is_that_of_torchvision(folder: Path) -> None:
     assert class_names(folder) == theirs.classes
 
 
-def test_real_photos(shared_data: Path) -> None:
-    root = shared_data / "reference_images" / "in1k"
+def test_real_photos(tmp_path: Path) -> None:
+    root = photo_folder(tmp_path, side=224, count=24)
     table = scan_image_folder(root)
-    assert len(table) == 96
+    assert len(table) == 24
     assert set(table.heights.tolist()) == set(table.widths.tolist()) == {224}
-    check_images(root, table)
+    check_images(FolderImages(root, table))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "LA", "1", "CMYK"])
@@ -132,21 +133,21 @@ def test_file_name_that_is_not_text(folder: Path) -> None:
 
 def test_check_names_the_changed_image(folder: Path) -> None:
     table = scan_image_folder(folder)
-    check_images(folder, table)
+    check_images(FolderImages(folder, table))
     victim = folder / table.paths[6]
     Image.new("RGB", (71, 33)).save(victim)
     with pytest.raises(
         ImageMismatchError, match=r"class1/image02.png: image 6 has changed .*expected digest"
     ):
-        check_images(folder, table)
-    check_images(folder, table, indices=[0, 5, 7])
+        check_images(FolderImages(folder, table))
+    check_images(FolderImages(folder, table), indices=[0, 5, 7])
 
 
 def test_check_names_the_missing_image(folder: Path) -> None:
     table = scan_image_folder(folder)
     (folder / table.paths[3]).unlink()
     with pytest.raises(ImageMismatchError, match=r"class0/image03.png: image 3 .* is missing"):
-        check_images(folder, table)
+        check_images(FolderImages(folder, table))
 
 
 def test_what_a_system_hides_is_no_class_and_no_image(folder: Path) -> None:

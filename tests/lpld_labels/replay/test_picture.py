@@ -12,6 +12,7 @@ import pytest
 
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.replay import ImageStore, apply_views
+from lpld_labels.replay.image_source import FolderImages
 from lpld_labels.replay.picture import FILTERS, view_picture
 from lpld_labels.replay.resize import RESIZERS
 from tests.factories import make_batch, make_header
@@ -21,7 +22,7 @@ from tests.lpld_labels.inspection.pages import picture_folder
 @pytest.fixture
 def store(tmp_path: Path) -> ImageStore:
     table = picture_folder(tmp_path / "images", ["a", "b"], each=4)
-    return ImageStore(tmp_path / "images", table)
+    return ImageStore(FolderImages(tmp_path / "images", table))
 
 
 def test_every_resize_backend_has_its_filter() -> None:

@@ -19,6 +19,7 @@ from lpld_labels import ImageTable
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError, PoolWriteError
 from lpld_labels.replay import ImageStore
 from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.replay.image_source import FolderImages
 from tests.lpld_labels.replay.pictures import make_folder
 
 OpenStore = Callable[..., ImageStore]
@@ -40,19 +41,20 @@ def open_store(request: pytest.FixtureRequest, root: Path, table: ImageTable, tm
 
     def opened(images: ImageTable = table) -> ImageStore:
         return ImageStore(
-            root, images, cache_directory=tmp_path / "cache" if request.param == "file" else None
+            FolderImages(root, images),
+            cache_directory=tmp_path / "cache" if request.param == "file" else None,
         )
 
     return opened
 
 
-def picture_of(root: Path, table: ImageTable, index: int) -> np.ndarray:
-    return np.asarray(Image.open(root / table.paths[index]))
+def picture_of(store: ImageStore, index: int) -> np.ndarray:
+    return np.asarray(Image.open(store.source.place(index)))
 
 
 def assert_right(store: ImageStore) -> None:
     for index in range(len(store)):
-        assert np.array_equal(store[index], picture_of(store.root, store.table, index))
+        assert np.array_equal(store[index], picture_of(store, index))
 
 
 def pixel_file(tmp_path: Path) -> Path:
@@ -95,7 +97,7 @@ def test_filling_ahead(open_store: OpenStore, root: Path) -> None:
 def test_memory_is_bounded(root: Path, table: ImageTable) -> None:
     sizes = table.heights * table.widths * 3
     limit = int(sizes[:4].sum()) + 1
-    store = ImageStore(root, table, memory_bytes=limit)
+    store = ImageStore(FolderImages(root, table), memory_bytes=limit)
     assert_right(store)
     store.fill()
     assert sum(image.nbytes for image in store._held.values()) == limit - 1
@@ -106,11 +108,11 @@ def test_memory_is_bounded(root: Path, table: ImageTable) -> None:
 
 
 def test_no_memory_at_all(root: Path, table: ImageTable) -> None:
-    store = ImageStore(root, table, memory_bytes=0)
+    store = ImageStore(FolderImages(root, table), memory_bytes=0)
     assert_right(store)
     assert store._held == {}
     with pytest.raises(InvalidArgumentError, match="memory_bytes is negative"):
-        ImageStore(root, table, memory_bytes=-1)
+        ImageStore(FolderImages(root, table), memory_bytes=-1)
 
 
 def test_changed_image_is_named(open_store: OpenStore, root: Path, table: ImageTable) -> None:
@@ -174,14 +176,14 @@ def sums_elsewhere(store: ImageStore, context: ForkContext | SpawnContext, proce
 def test_forked_workers(open_store: OpenStore, filled: int) -> None:
     store = open_store()
     store.fill(indices=range(filled))
-    expected = [int(picture_of(store.root, store.table, index).sum()) for index in range(12)]
+    expected = [int(picture_of(store, index).sum()) for index in range(12)]
     assert sums_elsewhere(store, multiprocessing.get_context("fork"), 3) == [expected] * 3
     assert_right(store)
 
 
 def test_spawned_worker(root: Path, table: ImageTable, tmp_path: Path) -> None:
-    store = ImageStore(root, table, cache_directory=tmp_path / "cache")
-    expected = [int(picture_of(root, table, index).sum()) for index in range(12)]
+    store = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
+    expected = [int(picture_of(store, index).sum()) for index in range(12)]
     assert sums_elsewhere(store, multiprocessing.get_context("spawn"), 1) == [expected]
     remove_images(root)
     assert [int(store[index].sum()) for index in range(12)] == expected
@@ -191,34 +193,34 @@ def test_spawned_worker(root: Path, table: ImageTable, tmp_path: Path) -> None:
 
 
 def test_file_is_filled_by_one_and_used_by_another(root: Path, table: ImageTable, tmp_path: Path) -> None:
-    first = ImageStore(root, table, cache_directory=tmp_path / "cache")
-    second = ImageStore(root, table, cache_directory=tmp_path / "cache")
+    first = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
+    second = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
     pictures = [first[index].copy() for index in range(12)]
     remove_images(root)
     assert all(np.array_equal(second[index], pictures[index]) for index in range(12))
-    third = ImageStore(root, table, cache_directory=tmp_path / "cache")
+    third = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
     assert all(np.array_equal(third[index], pictures[index]) for index in range(12))
 
 
 def test_file_of_other_images_is_not_used(root: Path, table: ImageTable, tmp_path: Path) -> None:
-    ImageStore(root, table, cache_directory=tmp_path / "cache").fill()
+    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
     Image.new("RGB", (56, 40), "red").save(root / table.paths[0])
-    changed = ImageStore(root, scan_image_folder(root), cache_directory=tmp_path / "cache")
+    changed = ImageStore(FolderImages(root, scan_image_folder(root)), cache_directory=tmp_path / "cache")
     assert changed[0][0, 0].tolist() == [255, 0, 0]
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_images_without_digests_count_by_their_files(root: Path, table: ImageTable, tmp_path: Path) -> None:
     unknown = replace(table, digests=[None] * len(table))
-    ImageStore(root, unknown, cache_directory=tmp_path / "cache").fill()
+    ImageStore(FolderImages(root, unknown), cache_directory=tmp_path / "cache").fill()
     Image.new("RGB", (56, 40), "red").save(root / table.paths[0])
-    changed = ImageStore(root, unknown, cache_directory=tmp_path / "cache")
+    changed = ImageStore(FolderImages(root, unknown), cache_directory=tmp_path / "cache")
     assert changed[0][0, 0].tolist() == [255, 0, 0]
 
 
 @pytest.mark.parametrize("damage", ["pixels", "seal", "no seal"])
 def test_damaged_entry_is_decoded_again(root: Path, table: ImageTable, tmp_path: Path, damage: str) -> None:
-    ImageStore(root, table, cache_directory=tmp_path / "cache").fill()
+    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
     path = pixel_file(tmp_path)
     data = bytearray(path.read_bytes())
     seals = data.index(b"\n") + 1 + 64
@@ -228,30 +230,30 @@ def test_damaged_entry_is_decoded_again(root: Path, table: ImageTable, tmp_path:
     else:
         data[seals + 8 * 11 : seals + 8 * 12] = (0 if damage == "no seal" else 1 << 32).to_bytes(8, "little")
     path.write_bytes(bytes(data))
-    store = ImageStore(root, table, cache_directory=tmp_path / "cache")
+    store = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
     assert_right(store)
     assert_right(store)
     remove_images(root)
-    assert ImageStore(root, table, cache_directory=tmp_path / "cache")[11].shape == (40, 56, 3)
+    assert ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")[11].shape == (40, 56, 3)
 
 
 @pytest.mark.parametrize("damage", ["cut short", "foreign"])
 def test_damaged_file_is_replaced(root: Path, table: ImageTable, tmp_path: Path, damage: str) -> None:
-    ImageStore(root, table, cache_directory=tmp_path / "cache").fill()
+    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
     path = pixel_file(tmp_path)
     path.write_bytes(path.read_bytes()[:-1] if damage == "cut short" else b"something else")
-    assert_right(ImageStore(root, table, cache_directory=tmp_path / "cache"))
+    assert_right(ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache"))
     assert pixel_file(tmp_path) == path
 
 
 def test_file_that_may_not_be_written(
     root: Path, table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ImageStore(root, table, cache_directory=tmp_path / "cache")[0]
+    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")[0]
     before = pixel_file(tmp_path).read_bytes()
     # Tests often run as root, whom no permission stops; so the question is answered for it.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    store = ImageStore(root, table, cache_directory=tmp_path / "cache")
+    store = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
     assert_right(store)
     store[0][:] = 0
     assert pixel_file(tmp_path).read_bytes() == before
@@ -264,11 +266,11 @@ def test_disk_without_space(
     with pytest.raises(
         PoolWriteError, match=r"cache: not enough space for the decoded images .*got 100 free"
     ):
-        ImageStore(root, table, cache_directory=tmp_path / "cache")
+        ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_cache_directory_that_is_a_file(root: Path, table: ImageTable, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PoolWriteError, match="file"):
-        ImageStore(root, table, cache_directory=tmp_path / "file")
+        ImageStore(FolderImages(root, table), cache_directory=tmp_path / "file")

@@ -16,6 +16,7 @@ from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.inspection.check import check_pool
 from lpld_labels.pool.reader import PoolReader as Reader
 from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.rewriting.change_views import change_views
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
@@ -68,7 +69,7 @@ def test_views_go_and_come_back(tmp_path: Path, mix: str) -> None:
         assert_same_views(found, batch)
         np.testing.assert_array_equal(found.labels, batch.labels)
     np.testing.assert_array_equal(drawn.images_at(3), stored.images_at(3))
-    np.testing.assert_array_equal(drawn.views_per_image(), stored.views_per_image())
+    np.testing.assert_array_equal(views_per_image(drawn), views_per_image(stored))
     assert check_pool(drawn.location).whole
     again = change_views(drawn, tmp_path / "again", "stored")
     assert again.content_digest == stored.manifest.content_digest
@@ -197,6 +198,15 @@ def test_a_drawn_pool_is_little_more_than_its_labels(tmp_path: Path) -> None:
     assert pool_bytes(manifest) > 1e6
     needed = manifest.components["labels"] + manifest.files_of("images")[0].bytes
     assert pool_bytes(manifest) <= 1.06 * needed
+
+
+def test_a_drawn_klt_pool_is_little_more_than_its_labels(tmp_path: Path) -> None:
+    pool = _many(tmp_path / "pool", 62, "f16")
+    manifest = encode_pool(pool, tmp_path / "klt", CodecRequest(name="klt", fidelity=0.99)).manifest
+    assert manifest.views == "drawn"
+    assert pool_bytes(manifest) > 1e6
+    payload = manifest.components["labels"] + manifest.components["codec"]
+    assert pool_bytes(manifest) <= 1.06 * (payload + manifest.files_of("images")[0].bytes)
 
 
 def test_views_are_a_third_of_a_small_pool(tmp_path: Path) -> None:

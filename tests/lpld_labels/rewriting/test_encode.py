@@ -19,6 +19,7 @@ from lpld_labels.errors import (
     StagingMismatchError,
 )
 from lpld_labels.inspection.check import check_pool
+from lpld_labels.jobs.local import LocalEngine
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.rewriting.codec_request import CodecRequest, FittedCodecs
 from lpld_labels.rewriting.encode import encode_pool
@@ -95,7 +96,7 @@ def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None
         pool,
         tmp_path / "together",
         CodecRequest(step=0.3),
-        jobs=2,
+        engine=LocalEngine(2),
         progress=lambda d, t: done.append((d, t)),
     )
     assert together.manifest.content_digest == alone.manifest.content_digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_metrics_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> N
     for batch in batches:
         power = np.exp(batch.labels.astype(np.float64))
         labels = (power / power.sum(axis=1, keepdims=True)).astype(np.float32)
-        probabilities.append(type(batch)(**{**vars(batch), "labels": labels}))
+        probabilities.append(replace(batch, labels=labels))
     header = make_header(label_kind="probabilities")
     stored = write_pool(tmp_path / "p", probabilities, codec="f32", header=header)
     for metric in ("correct", "diff", "diff_signed", "confidence"):

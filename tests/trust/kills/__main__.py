@@ -1,4 +1,4 @@
-"""Disturb commands at every file-system call: python -m tests.kills [COMMAND...] [--pairs N] [--every N]."""
+"""Disturb commands at every file-system call: python -m tests.trust.kills [COMMAND...] [--every N]."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.kills.commands import CARELESS, COMMANDS
-from tests.kills.harness import Failure, Harness, Point, report
+from tests.trust.figures import record
+from tests.trust.kills.commands import CARELESS, COMMANDS
+from tests.trust.kills.disturb import FAULTS, HOWS
+from tests.trust.kills.harness import Failure, Harness, Point, report
 
 MEMORY = Path("/dev/shm")  # noqa: S108
 """Where files cost nothing to make durable; thousands of runs do."""
@@ -26,6 +28,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=300, help="pairs of points, shared by the commands")
     parser.add_argument("--seed", type=int, default=0, help="of the pairs")
     parser.add_argument("--every", type=int, default=1, help="take only every n-th point")
+    parser.add_argument(
+        "--moments", type=int, help="only so many, spread over the run, each with a kill and with Ctrl-C"
+    )
+    parser.add_argument("--random", type=int, default=0, help="kills at any moment of each command")
+    parser.add_argument("--faults", action="store_true", help="a disk that fails, instead of kills")
+    parser.add_argument("--record", action="store_true", help="keep the figures in figures.json")
     options = parser.parse_args()
     names = options.commands or list(COMMANDS)
     failures: list[Failure] = []
@@ -34,14 +42,27 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
             start = time.monotonic()
             harness = Harness(CARELESS if name == CARELESS.name else COMMANDS[name], Path(directory))
-            chosen: list[tuple[Point, ...]] = [(point,) for point in harness.points()[:: options.every]]
+            chosen: list[tuple[Point, ...]] = [
+                (point,)
+                for point in harness.points(options.moments, FAULTS if options.faults else HOWS)[
+                    :: options.every
+                ]
+            ]
+            chosen += harness.random_kills(options.random, options.seed)
             chosen += harness.pairs(-(-options.pairs // len(names)), options.seed)
-            found = list(harness.failures(chosen))
+            found: list[Failure] = []
+            for failure in harness.failures(chosen):
+                say(f"{name} at {failure.points}: {failure.what}")
+                found.append(failure)
             seconds = time.monotonic() - start
             say(f"{name}: {len(harness.calls)} calls, {len(chosen)} cases in {seconds:.0f} s")
             say(report(found, len(chosen)))
             failures += found
             cases += len(chosen)
+            if options.record:
+                counted = {"calls": len(harness.calls), "every": options.every, "random": options.random}
+                facts = {"cases": len(chosen), "findings": len(found), **counted, "seconds": round(seconds)}
+                record(f"{'faults' if options.faults else 'kills'} {name}", options.seed, 0, facts)
     say(f"all: {cases - len(failures)} of {cases} cases end like an undisturbed run")
     sys.exit(bool(failures))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shutil
 import uuid
 from pathlib import Path
 
 from tests.factories import make_batches, make_header, make_images, write_pool
-from tests.kills.harness import Command
+from tests.trust.kills.harness import Command
 
 CLASSES = 10
 ROWS = 8
@@ -23,12 +24,11 @@ def run_cli(*words: object) -> None:
         group.main([str(word) for word in words], standalone_mode=False)
 
 
-def seal_every_batch() -> None:
-    """Seal each batch on its own, so that commits have something to merge."""
-    from lpld_labels import PoolWriter
+def save_at_every_chance() -> None:
+    """Make unfinished work safe whenever there is some, not every half minute."""
+    from lpld_labels.pool import pace
 
-    defaults = PoolWriter.__init__.__kwdefaults__ or {}
-    defaults["seal_seconds"] = 0.0
+    pace.SAVE_SECONDS = 0.0
 
 
 def make_pool(source: Path) -> None:
@@ -39,18 +39,18 @@ def make_pool(source: Path) -> None:
 
 
 def run_prune(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("prune", source / "pool", out, "--ratio", 2)
 
 
 def run_prune_budget(source: Path, out: Path) -> None:
     """Keep what fits, by an order in which more batches are not the same ones and some others."""
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("prune", source / "pool", out, "--budget", 24_000, "--by", "confidence", "--prefer", "uniform")
 
 
 def run_encode(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("encode", source / "pool", out, "--codec", "int8")
 
 
@@ -68,12 +68,12 @@ def make_wide_pool(source: Path) -> None:
 
 
 def run_encode_budget(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("encode", source / "pool", out, "--codec", "klt", "--budget", 26_000)
 
 
 def run_plan(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("plan", source / "pool", "--budget", 18_000, "--apply", out)
 
 
@@ -107,7 +107,7 @@ def make_folder(source: Path) -> None:
 
 
 def run_import(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("import", source / "labels", out, "--images", source / "images")
 
 
@@ -117,8 +117,12 @@ def make_damaged_folder(source: Path) -> None:
 
 
 def run_import_skip(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("import", source / "labels", out, "--images", source / "images", "--skip-bad")
+
+
+def run_export(source: Path, out: Path) -> None:
+    run_cli("export", source / "pool", out, "--format", "lpld")
 
 
 def make_images_to_label(source: Path) -> None:
@@ -149,13 +153,11 @@ def _build(source: Path, out: Path, *, ratio: int) -> None:
     run_cli("build", source / "images", out, *teacher, *settings, "--ratio", ratio)
 
 
-def save_after_every_step() -> None:
-    """Keep unfinished work whenever there is some, not every half minute."""
+def compute() -> None:
+    """Get ready to compute: save after every step."""
     import torch
 
-    from lpld_core import unfinished
-
-    unfinished.SAVE_SECONDS = 0.0
+    save_at_every_chance()
     # A forked process cannot start OpenMP's threads again.
     torch.set_num_threads(1)
 
@@ -164,7 +166,7 @@ _TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", 
 
 
 def run_squeeze(source: Path, out: Path) -> None:
-    save_after_every_step()
+    compute()
     run_cli("squeeze", source / "images", out, *_TINY, "--batch-size", 6, "--threads", 1)
 
 
@@ -172,7 +174,7 @@ def run_squeeze_train(source: Path, out: Path) -> None:
     """Train the teacher first, two epochs of one step and a half."""
     from tests.lpld_core.image_folders import NETWORK, SIDE
 
-    save_after_every_step()
+    compute()
     weights = ("--teacher-weights", out.with_name("teacher.safetensors"), "--train-teacher", "--epochs", 2)
     network = ("--teacher", NETWORK, "--size", SIDE, "--threads", 1, *weights)
     run_cli("squeeze", source / "images", out, *network, "--val", source / "images", "--update", "ema")
@@ -193,7 +195,7 @@ def make_statistics(source: Path) -> None:
 
 
 def run_recover(source: Path, out: Path) -> None:
-    save_after_every_step()
+    compute()
     settings = ("--ipc", 2, "--iterations", 4, "--class-group", 2, "--format", "png", "--threads", 1)
     run_cli("recover", out, *_TINY, "--statistics", source / "statistics.safetensors", *settings)
 
@@ -204,20 +206,19 @@ def make_pool_to_train_on(source: Path) -> None:
 
 
 def run_train(source: Path, out: Path) -> None:
-    """Train a student; what its log says of the clock is not compared."""
-    import json
-
-    from lpld_labels.pool.storage import write_atomically
     from tests.lpld_core.image_folders import NETWORK
 
-    save_after_every_step()
+    compute()
     recipe = ("--student", NETWORK, "--epochs", 2, "--evaluate-every", 1, "--threads", 1, "--preset", "lpqld")
     folders = ("--images", source / "images", "--val", source / "images", "--out", out)
     run_cli("train", source / "pool", *folders, *recipe)
+
+
+def forget_seconds(out: Path) -> None:
+    """Take out of a student's log what it says of the clock."""
     log = out / "log.jsonl"
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    text = "".join(json.dumps({**record, "seconds": 0}) + "\n" for record in records)
-    write_atomically(log, text.encode())
+    log.write_text("".join(json.dumps({**record, "seconds": 0}) + "\n" for record in records))
 
 
 def make_parts(source: Path) -> None:
@@ -227,8 +228,41 @@ def make_parts(source: Path) -> None:
 
 
 def run_merge(source: Path, out: Path) -> None:
-    seal_every_batch()
+    save_at_every_chance()
     run_cli("merge", source / "part0", source / "part1", out)
+
+
+def make_pool_with_images(source: Path) -> None:
+    """Write a pool and its images."""
+    from tests.lpld_labels.loader.loader_pools import build, write_images
+
+    build(source / "pool", write_images(source / "images", 12), epochs=2).close()
+
+
+def pack_in_many_files() -> None:
+    """Close packed files after a few images."""
+    from lpld_labels.pool import packing
+
+    packing.GROUP_BYTES, packing.FILE_BYTES = 3_000, 6_000
+
+
+def run_pack(source: Path, out: Path) -> None:
+    pack_in_many_files()
+    run_cli("pack", source / "pool", out, "--images", source / "images")
+
+
+def make_packed_pool(source: Path) -> None:
+    make_pool_with_images(source)
+    run_pack(source, source / "packed")
+
+
+def run_unpack(source: Path, out: Path) -> None:
+    run_cli("unpack", source / "packed", out)
+
+
+def run_prune_packed(source: Path, out: Path) -> None:
+    save_at_every_chance()
+    run_cli("prune", source / "packed", out, "--ratio", 2)
 
 
 def run_careless(source: Path, out: Path) -> None:
@@ -242,7 +276,16 @@ def run_careless(source: Path, out: Path) -> None:
 
 _CLI = ("lpld_cli.main", "rich.progress", "rich.table", "pyarrow.compute")
 _REWRITING = (*_CLI, "lpld_cli.prune", "lpld_cli.encode", "lpld_cli.plan", "lpld_labels.rewriting.plan_apply")
+_PACKING = (
+    *_REWRITING,
+    "lpld_cli.pack",
+    "lpld_cli.unpack",
+    "lpld_labels.rewriting.pack",
+    "lpld_labels.rewriting.unpack",
+    "tests.lpld_labels.loader.loader_pools",
+)
 _IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
+_EXPORTING = (*_CLI, "lpld_cli.export", "lpld_labels.foreign.exporters")
 _METHOD = (
     *_CLI,
     "lpld_cli.squeeze",
@@ -269,14 +312,20 @@ COMMANDS = {
         Command(name="encode-budget", make=make_wide_pool, run=run_encode_budget, modules=_REWRITING),
         Command(name="plan", make=make_wide_pool, run=run_plan, modules=_REWRITING),
         Command(name="merge", make=make_parts, run=run_merge, modules=(*_REWRITING, "lpld_cli.merge")),
+        Command(name="pack", make=make_pool_with_images, run=run_pack, modules=_PACKING),
+        Command(name="unpack", make=make_packed_pool, run=run_unpack, modules=_PACKING),
+        Command(name="prune-packed", make=make_packed_pool, run=run_prune_packed, modules=_PACKING),
         Command(name="import", make=make_folder, run=run_import, modules=_IMPORTING),
         Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
+        Command(name="export", make=make_pool, run=run_export, modules=_EXPORTING),
         Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
         Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
         Command(name="squeeze", make=make_images_to_label, run=run_squeeze, modules=_METHOD),
         Command(name="squeeze-train", make=make_many_images_to_label, run=run_squeeze_train, modules=_METHOD),
         Command(name="recover", make=make_statistics, run=run_recover, modules=_METHOD),
-        Command(name="train", make=make_pool_to_train_on, run=run_train, modules=_METHOD),
+        Command(
+            name="train", make=make_pool_to_train_on, run=run_train, modules=_METHOD, forget=forget_seconds
+        ),
     )
 }
 

@@ -13,19 +13,34 @@ import io
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-How = Literal["kill", "interrupt", "tear", "fail", "full"]
+How = Literal[
+    "kill", "interrupt", "tear", "fail", "full", "moment", "quota", "short", "unsynced", "readonly", "slow"
+]
 """kill: before the call. interrupt: Ctrl-C before it. tear: in the middle of a write (other calls: after
 it). fail: the call fails with EIO. full: this and all later calls that need room fail with ENOSPC, writes
-after half of their bytes."""
+after half of their bytes. moment: killed so many microseconds after the start, whatever it does then.
+
+quota: as full, with EDQUOT. short: a write takes half of its bytes and says so. unsynced: from here on fsync
+fails with EIO. readonly: from here on nothing can be changed (EROFS). slow: from here on every call waits."""
 HOWS: tuple[How, ...] = ("kill", "interrupt", "tear", "fail", "full")
+FAULTS: tuple[How, ...] = ("fail", "full", "quota", "short", "unsynced", "readonly", "slow")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _NEED_ROOM = ("open", "write", "fsync", "mkdir")
+_LASTING: dict[How, tuple[tuple[str, ...] | None, int]] = {
+    "full": (_NEED_ROOM, errno.ENOSPC),
+    "quota": (_NEED_ROOM, errno.EDQUOT),
+    "unsynced": (("fsync",), errno.EIO),
+    "readonly": (None, errno.EROFS),
+}
+"""Faults that stay: which calls they meet (all, if None), and what these fail with."""
+_SLOW_SECONDS = 0.002
 
 
 @dataclass(kw_only=True)
@@ -56,14 +71,26 @@ class Disturbance:
                 die()
             if number == self.at and self.how == "fail":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            if 0 < self.at <= number and self.how == "full" and name in _NEED_ROOM:
-                if half is not None:
-                    half()
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if number == self.at and self.how == "short" and half is not None:
+                return half()
+            if 0 < self.at <= number:
+                self._last(name, half)
         return whole()
+
+    def _last(self, name: str, half: Callable[[], Any] | None) -> None:
+        """Let a call meet a fault that has come to stay."""
+        if self.how == "slow":
+            time.sleep(_SLOW_SECONDS)
+        met, code = _LASTING.get(self.how, ((), 0))
+        if met is None or name in met:
+            if half is not None and self.how != "readonly":
+                half()
+            raise OSError(code, os.strerror(code))
 
     def install(self) -> None:
         """Patch this process for good."""
+        if self.how == "moment":
+            threading.Thread(target=self._die_later, daemon=True).start()
         for name in ("rename", "replace", "unlink", "remove", "mkdir", "rmdir", "fsync", "truncate", "link"):
             self._patch_os(name)
         self._patch_os("open", only=lambda path, flags, *_args, **_more: bool(flags & _WRITING))
@@ -75,6 +102,10 @@ class Disturbance:
         os.write = patched
         self._patch_opening()
         self._patch_parquet()
+
+    def _die_later(self) -> None:
+        time.sleep(self.at / 1e6)
+        die()
 
     def _patch_os(self, name: str, only: Callable[..., bool] | None = None) -> None:
         real = getattr(os, name)
@@ -94,7 +125,9 @@ class Disturbance:
                 return real(file, mode, *args, **more)
             opened = self.meet("open", lambda: real(file, mode, *args, **more))
             # Buffered as ever: a Parquet file has dozens of little writes, and none of them is special.
-            return io.BufferedWriter(_File(opened, self), 1 << 24) if "b" in mode else _File(opened, self)
+            binary = "b" in mode
+            file = _File(opened, self, binary=binary)
+            return io.BufferedWriter(file, 1 << 24) if binary else file
 
         io.open = builtins.open = patched
 
@@ -115,8 +148,8 @@ class Disturbance:
 class _File(io.RawIOBase):
     """A file whose writes are counted; nothing waits in a buffer."""
 
-    def __init__(self, file: Any, disturbance: Disturbance) -> None:
-        self._file, self._disturbance = file, disturbance
+    def __init__(self, file: Any, disturbance: Disturbance, *, binary: bool) -> None:
+        self._file, self._disturbance, self._binary = file, disturbance, binary
 
     def write(self, data: Any) -> int:
         def put(part: Any) -> int:
@@ -124,7 +157,10 @@ class _File(io.RawIOBase):
             self._file.flush()
             return int(written)
 
-        written: int = self._disturbance.meet("write", lambda: put(data), lambda: put(data[: len(data) // 2]))
+        # Who writes text is never told of a part: Python itself writes the rest.
+        unheard = self._disturbance.how == "short" and not self._binary
+        half = None if unheard else lambda: put(data[: len(data) // 2])
+        written: int = self._disturbance.meet("write", lambda: put(data), half)
         return written
 
     def writable(self) -> bool:

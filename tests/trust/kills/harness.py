@@ -14,13 +14,18 @@ import os
 import random
 import shutil
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kills.disturb import HOWS, Disturbance, How, die
+import numpy as np
+import pyarrow as pa
 
+from tests.trust.kills.disturb import HOWS, Disturbance, How, die
+
+_OWN_CALL = {"short": "write", "unsynced": "fsync"}
 Tree = dict[str, str]
 Point = tuple[int, How]
 
@@ -34,6 +39,7 @@ class Command:
         where to write.
     modules: what the command imports, for runs to have it without delay.
     run: called with the same two; raises if the command fails.
+    forget: called with where it wrote, to take out what differs from run to run before results are compared.
     """
 
     name: str
@@ -41,6 +47,7 @@ class Command:
     run: Callable[[Path, Path], None]
     start: Callable[[Path, Path], None] | None = None
     modules: Sequence[str] = ()
+    forget: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,28 +75,44 @@ class Harness:
     def __init__(self, command: Command, directory: Path) -> None:
         for module in command.modules:
             importlib.import_module(module)
+        # Making its first array, Arrow imports pandas if there is one: three times the work of a whole run.
+        pa.array(np.zeros(1))
         self._command = command
         self._source = directory / "source"
         self._out = directory / "out" / "pool"
         self._start = directory / "start"
         self._temporary = directory / "tmp"
         self._source.mkdir(parents=True)
-        self._forked(lambda: command.make(self._source), Disturbance())
+        made = self._forked(lambda: command.make(self._source), Disturbance())
+        if made.died or made.error:
+            raise RuntimeError(f"{command.name} has nothing to start from: {made.error}")
         if command.start is not None:
             start = command.start
             self._forked(lambda: start(self._source, self._start), Disturbance())
         self._begin()
         self._whole: set[str] = {_digest(self._out)}
+        began = time.monotonic()
         whole = self._run(Disturbance())
+        self.seconds = time.monotonic() - began
         if whole.died or whole.error:
             raise RuntimeError(f"{command.name} fails undisturbed: {whole.error}")
         self.calls = whole.calls
         self._expected = self._tree()
         self._whole.add(_digest(self._out))
 
-    def points(self) -> list[Point]:
-        """Return every way to disturb the command."""
-        return [(number, how) for number in range(1, len(self.calls) + 2) for how in HOWS]
+    def points(self, moments: int | None = None, hows: Sequence[How] = HOWS) -> list[Point]:
+        """Return every way to disturb the command, or so many moments to kill and to interrupt it."""
+        calls = len(self.calls) + 1
+        if moments is None:
+            return [
+                (number, how)
+                for number in range(1, calls + 1)
+                for how in hows
+                # These two wait for a call of their kind: once for each of them is enough.
+                if how not in _OWN_CALL or (number < calls and self.calls[number - 1] == _OWN_CALL[how])
+            ]
+        chosen = sorted({1 + place * calls // moments for place in range(moments)})
+        return [(number, how) for number in chosen for how in ("kill", "interrupt")]
 
     def failures(self, cases: Sequence[tuple[Point, ...]]) -> Iterator[Failure]:
         """Disturb runs at each case's points, one after the other, then run in peace; yield what is wrong."""
@@ -97,6 +120,11 @@ class Harness:
             what = self._case(points)
             if what is not None:
                 yield Failure(command=self._command.name, points=points, what=what)
+
+    def random_kills(self, count: int, seed: int) -> list[tuple[Point, ...]]:
+        """Return kills at any moment of a run, the same for the same seed and length of a run."""
+        draw = random.Random(f"{seed} {self._command.name} moments")
+        return [((draw.randrange(1, int(self.seconds * 1e6) + 2), "moment"),) for _ in range(count)]
 
     def pairs(self, count: int, seed: int) -> list[tuple[Point, ...]]:
         """Return some pairs of points, the same for the same seed."""
@@ -151,6 +179,8 @@ class Harness:
     def _tree(self) -> Tree:
         """Return every file and directory below the output and the place for temporary files."""
         tree: Tree = {}
+        if self._command.forget is not None:
+            self._command.forget(self._out)
         for root in (self._out.parent, self._temporary):
             for path in sorted(root.rglob("*")):
                 name = f"{root.name}/{path.relative_to(root)}"

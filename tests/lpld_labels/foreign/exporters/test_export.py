@@ -19,15 +19,10 @@ from lpld_labels.foreign.importers import ImportOptions, import_labels
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
 from tests.factories import make_batch, make_header, make_images
+from tests.lpld_labels.foreign.conftest import REFERENCES, Reference
 from tests.lpld_labels.foreign.importers.label_folders import CLASSES, write_epochs, write_fkd, write_images
 
-REFERENCES = {
-    "sre2l_mixup": ("in1k", "sre2l"),
-    "lpld_in1k": ("in1k", "lpld"),
-    "lpld_tiny": ("tiny", "lpld"),
-    "lpld_in21k": ("in1k", "lpld"),
-    "lpqld_in1k_k50": ("in1k", "lpqld"),
-}
+EXPORTED = {name: "lpld" if form == "lpld21k" else form for name, (_, form) in REFERENCES.items()}
 
 
 def assert_same_list(ours: list[Any], theirs: list[Any]) -> None:
@@ -46,13 +41,14 @@ def assert_same_list(ours: list[Any], theirs: list[Any]) -> None:
             assert our == their
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_the_original_folder_comes_back(tmp_path: Path, shared_data: Path, name: str) -> None:
-    source = shared_data / "reference_pools" / name
-    images = shared_data / "reference_images" / REFERENCES[name][0]
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_original_folder_comes_back(
+    tmp_path: Path, reference: Callable[[str], Reference], name: str
+) -> None:
+    source, images = reference(name).labels, reference(name).images
     first = import_labels(source, tmp_path / "pool", images=images)
     with PoolReader(tmp_path / "pool") as pool:
-        export_pool(pool, tmp_path / "labels", label_format=REFERENCES[name][1])
+        export_pool(pool, tmp_path / "labels", label_format=EXPORTED[name])
     files = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
     assert files == sorted(
         path.relative_to(tmp_path / "labels") for path in (tmp_path / "labels").rglob("*") if path.is_file()
@@ -290,6 +286,17 @@ def test_an_interrupted_export_goes_on(
     assert calls[0] == 4, "three files were safe"
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "undisturbed")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "pool-f16", "undisturbed"]
+
+
+def test_a_kill_after_the_last_rename_leaves_nothing_behind(
+    tmp_path: Path, make_pool: Callable[..., Path]
+) -> None:
+    with PoolReader(make_pool("f16", WHOLE)) as pool:
+        export_pool(pool, tmp_path / "out", label_format="lpld")
+        (tmp_path / ".out.unfinished").mkdir()
+        (tmp_path / ".out.unfinished" / "job.json").write_text("{}")
+        export_pool(pool, tmp_path / "out", label_format="lpld")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "pool-f16"]
 
 
 def test_an_export_is_left_or_replaced_but_never_mixed(

@@ -14,6 +14,7 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.foreign.importers import FORMATS, ImportOptions, detect_format, import_labels
 from lpld_labels.format.ensembles import ENSEMBLE_WORDS
+from lpld_labels.jobs.local import LocalEngine
 from tests.lpld_labels.foreign.importers.label_folders import (
     CLASSES,
     IMAGES,
@@ -79,7 +80,11 @@ def test_fkd_in_several_processes(tmp_path: Path, images: Path) -> None:
     options = ImportOptions(classes=CLASSES, batch_size=4)
     digests = {
         import_labels(
-            tmp_path / "labels", tmp_path / f"pool{jobs}", images=images, options=options, jobs=jobs
+            tmp_path / "labels",
+            tmp_path / f"pool{jobs}",
+            images=images,
+            options=options,
+            engine=LocalEngine(jobs),
         ).content_digest
         for jobs in (1, 2)
     }

@@ -213,10 +213,12 @@ def nested(depth: int) -> bytes:
     return b"](" + nested(depth - 1) + b"q" + place + (b"h" + place) * 99 + b"e"
 
 
-def test_lists_of_the_same_list_do_not_grow(tmp_path: Path) -> None:
-    values = read_torch_zip(save(tmp_path / "x.tar", b"\x80\x02" + nested(6) + b"."))
+def test_lists_of_the_same_list_are_counted_every_time(tmp_path: Path) -> None:
+    values = read_torch_zip(save(tmp_path / "x.tar", b"\x80\x02" + nested(1) + b"."))
     assert isinstance(values, list)
     assert values[0] is values[99]
+    with pytest.raises(LabelFileError, match="repeats its lists to more than 100000 values"):
+        read_torch_zip(save(tmp_path / "x.tar", b"\x80\x02" + nested(6) + b"."))
 
 
 @pytest.mark.parametrize("program", [b"\x80\x02" + nested(8) + b".", b"\x80\x02]q\x00h\x00a."])

@@ -1,9 +1,8 @@
-"""Folders written by the original authors' programs, imported: nothing may be lost or changed."""
+"""Folders in the layouts of the authors' programs, imported: nothing may be lost or changed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,23 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
+from benchmarks.common.photos import photo_folder
 from lpld_labels import ImageTable, PoolReader, ViewBatch
 from lpld_labels.codecs.topk import TopKCodec
-from lpld_labels.foreign.importers import ImportReport, import_labels
+from lpld_labels.foreign.importers import import_labels
+from lpld_labels.jobs.local import LocalEngine
 from lpld_labels.replay.image_folder import scan_image_folder
-from tests.lpld_labels.foreign.importers.conftest import REFERENCES
-
-Imported = Callable[[str], tuple[Path, Path, ImportReport]]
+from tests.lpld_labels.foreign.conftest import REFERENCES, Imported, Reference
 
 
-def batches(source: Path, pool: PoolReader) -> list[tuple[ViewBatch, list[Any], tuple[int, int]]]:
+def batches(source: Reference, pool: PoolReader) -> list[tuple[ViewBatch, list[Any], tuple[int, int]]]:
     """Return (views in the pool, list in the file, key) of every batch."""
-    if (source / "epoch_0").is_dir():
-        files = [source / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar" for key in pool.keys]
+    labels = source.labels
+    if (labels / "epoch_0").is_dir():
+        files = [labels / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar" for key in pool.keys]
     else:
-        files = [source / f"batch_{number}.tar" for number in range(len(pool))]
-    assert len(files) == len(list(source.rglob("*.tar")))
+        files = [labels / f"batch_{number}.tar" for number in range(len(pool))]
+    assert len(files) == len(list(labels.rglob("*.tar")))
     return [
         (pool.read_views(key), torch.load(file, weights_only=False), key)
         for key, file in zip(pool.keys, files, strict=True)
@@ -111,7 +111,7 @@ def replayed_crop(coords: torch.Tensor, table: ImageTable, image: int) -> tuple[
 def test_images_are_those_the_program_named(imported: Imported) -> None:
     for name, file in (("lpld_in1k", "epoch"), ("lpld_tiny", "epoch"), ("lpqld_in1k_k50", "batch")):
         source, path, _ = imported(name)
-        stored = json.loads((source / f"sampler_indices_{file}.json").read_text())
+        stored = json.loads((source.labels / f"sampler_indices_{file}.json").read_text())
         with PoolReader(path) as pool:
             ids = [i for key in pool.keys for i in pool.read_views(key).images.tolist()]
         assert ids == [i for key in sorted(stored, key=int) for i in stored[key]]
@@ -146,8 +146,8 @@ def test_cutouts_are_what_the_program_paints(imported: Imported) -> None:
                 assert np.array_equal(ours, np.asarray(picture))
 
 
-def test_headers_say_what_decoding_says(shared_data: Path) -> None:
-    images = shared_data / "reference_images" / "tiny"
+def test_headers_say_what_decoding_says(tmp_path: Path) -> None:
+    images = photo_folder(tmp_path, side=64, count=12)
     quick, thorough = (scan_image_folder(images, decode=decode).to_table() for decode in (False, True))
     assert quick.equals(thorough)
 
@@ -177,12 +177,15 @@ def test_the_report_says_what_was_assumed(imported: Imported) -> None:
     assert any("1000 classes" in line for line in report.assumed)
 
 
-def test_several_processes_give_the_same_pool(imported: Imported, tmp_path: Path, shared_data: Path) -> None:
+def test_several_processes_give_the_same_pool(imported: Imported, tmp_path: Path) -> None:
     source, _, report = imported("lpld_in1k")
-    images = shared_data / "reference_images" / "in1k"
     calls = []
     again = import_labels(
-        source, tmp_path / "pool", images=images, jobs=2, progress=lambda *done: calls.append(done)
+        source.labels,
+        tmp_path / "pool",
+        images=source.images,
+        engine=LocalEngine(2),
+        progress=lambda *done: calls.append(done),
     )
     assert again.content_digest == report.content_digest
     assert calls[-1] == (12, 12)

@@ -14,6 +14,7 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelFileError, PoolConflictError, StagingMismatchError
 from lpld_labels.foreign.importers import ImportOptions, import_labels
+from lpld_labels.jobs.local import LocalEngine
 from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
 
 
@@ -57,10 +58,10 @@ def test_an_error_in_one_process_keeps_the_work_of_all(made: Path, digest: str, 
     os.truncate(victim, 50)
     try:
         with pytest.raises(LabelFileError, match=r"epoch_5/batch_0\.tar"):
-            import_labels(made / "labels", tmp_path / "pool", images=made / "images", jobs=2)
+            import_labels(made / "labels", tmp_path / "pool", images=made / "images", engine=LocalEngine(2))
     finally:
         victim.write_bytes(whole)
-    report = import_labels(made / "labels", tmp_path / "pool", images=made / "images", jobs=2)
+    report = import_labels(made / "labels", tmp_path / "pool", images=made / "images", engine=LocalEngine(2))
     assert report.resumed > 0
     assert report.content_digest == digest
 
@@ -70,6 +71,7 @@ def test_a_worker_that_is_killed(made: Path, digest: str, tmp_path: Path) -> Non
 import os, signal, sys, threading, time
 from lpld_labels.errors import WorkerDiedError
 from lpld_labels.foreign.importers import import_labels
+from lpld_labels.jobs.local import LocalEngine
 def kill():
     import multiprocessing
     while not multiprocessing.active_children():
@@ -79,7 +81,8 @@ if __name__ == "__main__":
     threading.Thread(target=kill).start()
     try:
         made = {str(made)!r}
-        import_labels(made + "/labels", {str(tmp_path / "pool")!r}, images=made + "/images", jobs=2)
+        out = {str(tmp_path / "pool")!r}
+        import_labels(made + "/labels", out, images=made + "/images", engine=LocalEngine(2))
     except WorkerDiedError as error:
         sys.exit(0 if "run the same command again" in str(error) else str(error))
     sys.exit("no error")

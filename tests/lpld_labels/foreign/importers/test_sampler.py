@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.foreign.sampler import MAX_IMAGES, RandomOrder, epoch_orders
+from tests.lpld_labels.foreign.conftest import Reference
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,9 +43,10 @@ def test_skipping_is_drawing_without_looking() -> None:
     assert np.array_equal(one.next(), other.next())
 
 
-def test_the_ids_that_lpld_stored(shared_data: Path) -> None:
-    stored = json.loads((shared_data / "reference_pools/lpld_in1k/sampler_indices_epoch.json").read_text())
-    for epoch, order in zip(range(4), epoch_orders(96, era="new"), strict=False):
+def test_the_ids_that_lpld_stored(reference: Callable[[str], Reference]) -> None:
+    stored = json.loads((reference("lpld_in1k").labels / "sampler_indices_epoch.json").read_text())
+    count = len(stored["0"])
+    for epoch, order in zip(range(4), epoch_orders(count, era="new"), strict=False):
         assert stored[str(epoch)] == order.tolist()
 
 

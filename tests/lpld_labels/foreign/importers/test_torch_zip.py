@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from lpld_labels.errors import LabelFileError
 from lpld_labels.foreign.importers import torch_zip
 from lpld_labels.foreign.importers.torch_zip import read_torch_zip
+from tests.lpld_labels.foreign.conftest import REFERENCES, Reference
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
@@ -39,8 +41,8 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-def test_all_reference_files(shared_data: Path) -> None:
-    files = sorted((shared_data / "reference_pools").rglob("*.tar"))
+def test_all_reference_files(reference: Callable[[str], Reference]) -> None:
+    files = sorted(file for name in REFERENCES for file in reference(name).labels.rglob("*.tar"))
     assert len(files) == 44
     for file in files:
         assert_same(read_torch_zip(file), torch.load(file, weights_only=False))

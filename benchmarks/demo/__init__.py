@@ -1,0 +1,1 @@
+"""Claim: soft labels, class-wise images and klt pay, on a data set that ships in a package."""

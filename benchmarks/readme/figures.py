@@ -1,0 +1,97 @@
+"""The README's six figures, each with the command that gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.readme.parts import Results, command, table
+
+BEGIN = "<!-- figures: written by `python -m benchmarks.readme` -->"
+END = "<!-- end of figures -->"
+
+
+def figures(results: Results) -> Iterable[str]:
+    """Yield the table."""
+    body = [
+        (_storage(results), command("storage_tables")),
+        (_kept(results), command("rate_distortion")),
+        (_accuracy(results), command("accuracy_main")),
+        (_reading(results), command("read_write")),
+        (_replay(results), command("loader_throughput")),
+        (_pruning(results), command("prune_speed")),
+    ]
+    yield from table(("measured", "by"), [[says, f"`{short(words)}`"] for says, words in body])
+
+
+def short(words: str) -> str:
+    """Return a command without the files it writes."""
+    return words.split(" --json", maxsplit=1)[0]
+
+
+def with_figures(readme: str, results: Results) -> str:
+    """Return the README with its figures written anew."""
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    lines = "\n".join(figures(results))
+    return f"{before}{BEGIN}\n\n{lines}\n\n{END}{after}"
+
+
+def _storage(results: Results) -> str:
+    rows = {
+        (row["ratio"], row["layout"]): row["measured"]
+        for row in results["storage_tables"]["rows"]
+        if row["dataset"] == "ImageNet-1K" and row["ipc"] == 200
+    }
+    original, klt, pruned = rows[1, "original"], rows[1, "klt"], rows[40, "klt"]
+    return (
+        f"ImageNet-1K's labels at 200 images per class: {original:.0f} GiB as published, {klt:.3g} as `klt`, "
+        f"{pruned:.2g} pruned 40x as well"
+    )
+
+
+def _kept(results: Results) -> str:
+    settings = {one["codec"]: one for one in results["rate_distortion"]["curves"][0]["settings"]}
+    klt = settings["klt 0.97 at T=20"]
+    size, kept = klt["bytes_per_row"]["1000000"]["payload"], klt["kept"]["20"]
+    return f"`klt` keeps {kept:.0%} of a real ImageNet-1K label in {size:.0f} of its 2,000 bytes"
+
+
+def _accuracy(results: Results) -> str:
+    claims = {claim["claim"]: claim for claim in results["accuracy_main"]["claims"]}
+    found = claims["klt beats f16 at equal bytes (ours)"]
+    return (
+        "in the bytes of labels pruned 10x to 40x, students of `klt` are "
+        f"{100 * found['difference']:.1f} points better (two errors: {100 * found['two_errors']:.1f}; "
+        "20 classes of Tiny-ImageNet)"
+    )
+
+
+def _demo(results: Results) -> str:
+    found = {one["claim"]: one["points"] for one in results["demo"]["findings"]}
+    return (
+        f"`make demo`: soft labels {found['soft labels over true classes']:+.1f} points over true classes, "
+        f"`klt` {found['klt over f16 in the bytes of 40x']:+.1f} over f16 in the same bytes"
+    )
+
+
+def _reading(results: Results) -> str:
+    read = results["read_write"]["layouts"]["f16"]
+    seconds = read["random_read"]["median_s"]
+    return (
+        f"a random batch of 128 x 1,000 lossless labels is read in {1e3 * seconds:.2f} ms, "
+        f"{read['random_read_ratio']:.2f} of torch.load's time, from {read['bytes_ratio']:.0%} of the bytes"
+    )
+
+
+def _replay(results: Results) -> str:
+    row = results["loader_throughput"]["end_to_end"]["224 px, 2 workers"]
+    return f"views are replayed {row['speedup']:.1f} times as fast as from a pickle per batch with PIL"
+
+
+def _pruning(results: Results) -> str:
+    found = results["prune_speed"]
+    kept = found["random, batch level"]
+    return (
+        f"pruning a pool of {found['pool']['bytes'] / 1e9:.0f} GB {found['ratio']}x takes "
+        f"{kept['seconds']:.0f} s and {kept['peak_memory_mb']:.0f} MB of memory"
+    )

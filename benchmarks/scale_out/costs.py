@@ -1,0 +1,49 @@
+"""The cost table of docs/clusters.md: run it to print the table again.
+
+python -m benchmarks.scale_out.costs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lpld_core.relabel.cost import F16_BYTES_PER_CLASS, LabelCost, label_cost
+from lpld_core.training.presets import preset_named
+
+DATA_SETS = (
+    ("ImageNet-1K, IPC 10", "imagenet1k", 1000, 10),
+    ("ImageNet-1K, IPC 50", "imagenet1k", 1000, 50),
+    ("ImageNet-1K, IPC 200", "imagenet1k", 1000, 200),
+    ("ImageNet-21K, IPC 20", "imagenet21k", 10450, 20),
+)
+"""Name, preset, classes, images per class."""
+RATIOS = (1, 40)
+
+
+def cost_of(preset: str, classes: int, ipc: int, ratio: float) -> LabelCost:
+    """Return what labels in f16 cost with one teacher and a published recipe."""
+    recipe = preset_named(preset).label
+    return label_cost(
+        images=classes * ipc,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        ratio=ratio,
+        labels_per_row=F16_BYTES_PER_CLASS * classes,
+    )
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield "| data set | ratio | batches | teacher forwards | GPU hours | staged | pool (f16) |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, preset, classes, ipc in DATA_SETS:
+        for ratio in RATIOS:
+            cost = cost_of(preset, classes, ipc, ratio)
+            yield (
+                f"| {name} | {ratio}x | {cost.batches:,} | {cost.forwards:,} "
+                f"| {cost.gpu_hours(1):,.0f} / r | {_size(cost.staged_bytes)} | {_size(cost.final_bytes)} |"
+            )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.3g} GB" if count < 1e12 else f"{count / 1e12:.3g} TB"

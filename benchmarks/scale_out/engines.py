@@ -1,0 +1,145 @@
+"""One build by `--jobs` and by Ray, at equal threads: how long a batch takes, and what the driver holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.common.harness import PROJECT, peak_memory_mb, summarise
+from lpld_core.part import Part
+from lpld_core.relabel.build import Build
+from lpld_core.relabel.jobs import run_build
+from lpld_core.relabel.settings import BuildSettings
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_labels.jobs.job import Engine
+from lpld_labels.jobs.local import LocalEngine
+from lpld_labels.jobs.ray_engine import RayEngine
+from lpld_labels.jobs.ray_session import RaySettings
+
+NETWORK, SIDE = "small-resnet10:width=8,stem_stride=2", 16
+"""So small that a batch is about as much work as what surrounds it: the hardest case for an engine."""
+WORKERS = 2
+
+
+class Clock:
+    """Progress that times batches from the first report on, when workers have started."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+        self.seconds_per_batch = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now, done
+        elif done > self._first[1]:
+            self.seconds_per_batch = (now - self._first[0]) / (done - self._first[1])
+
+
+def image_folder(root: Path, *, classes: int = 4, per_class: int = 8) -> Path:
+    """Write small noisy images."""
+    rng = np.random.default_rng(0)
+    for label in range(classes):
+        (root / f"class{label}").mkdir(parents=True)
+        for number in range(per_class):
+            pixels = rng.integers(0, 255, (SIDE, SIDE, 3), np.uint8)
+            Image.fromarray(pixels).save(root / f"class{label}" / f"{number:03d}.png")
+    return root
+
+
+def settings(batches: int, *, batch_size: int) -> BuildSettings:
+    """Return a build of so many batches of a folder of 32 images."""
+    return BuildSettings(
+        epochs=-(-batches * batch_size // 32),
+        batch_size=batch_size,
+        threads=1,
+        teachers=(TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE)),),
+    )
+
+
+def local() -> Engine:
+    """Return the processes of this machine."""
+    return LocalEngine(WORKERS)
+
+
+def ray() -> RayEngine:
+    """Return as many workers of a Ray that is started here."""
+    return RayEngine(RaySettings(workers=WORKERS))
+
+
+def one_build(images: Path, out: Path, batches: int, engine: Engine) -> tuple[float, str]:
+    """Return the seconds a batch took, start-up excluded, and the pool's content."""
+    clock = Clock()
+    build = Build.prepare(images, out, settings(batches, batch_size=8))
+    manifest = run_build(build, engine, progress=clock).manifest
+    if manifest is None:
+        raise RuntimeError("a whole build is published")
+    return clock.seconds_per_batch, manifest.content_digest
+
+
+def efficiency(work: Path, batches: int, *, rounds: int) -> dict[str, Any]:
+    """Build by turns with both engines; all pools must be the same."""
+    images = image_folder(work / "images")
+    seconds: dict[str, list[float]] = {"local": [], "ray": []}
+    contents = set()
+    with ray() as cluster:
+        engines: dict[str, Callable[[], Engine]] = {"local": local, "ray": lambda: cluster}
+        for number in range(rounds):
+            for name, engine in engines.items():
+                found, content = one_build(images, work / f"{name}{number}", batches, engine())
+                seconds[name].append(found)
+                contents.add(content)
+    if len(contents) != 1:
+        raise RuntimeError("the engines gave different pools")
+    ratios = [ours / theirs for ours, theirs in zip(seconds["ray"], seconds["local"], strict=True)]
+    return {
+        "batches": batches,
+        "workers": WORKERS,
+        "rounds": rounds,
+        "milliseconds_per_batch": {
+            name: round(1000 * summarise(values).median, 3) for name, values in seconds.items()
+        },
+        "ray_over_local": [round(ratio, 3) for ratio in ratios],
+        "median_ray_over_local": round(summarise(ratios).median, 3),
+    }
+
+
+def driver_memory(work: Path, batches: int) -> dict[str, Any]:
+    """Return the driver's peak memory for a build and for one ten times as large, each in its own process.
+
+    By the end of labelling, and by the end of the commit, which merges small shards in memory up to the size
+    of one shard.
+    """
+    image_folder(work / "few")
+    peaks: dict[int, dict[str, float]] = {}
+    for count in (batches, 10 * batches):
+        command = [sys.executable, "-m", "benchmarks.scale_out", "--driver", str(count), "--work", str(work)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
+        peaks[count] = json.loads(run.stdout)
+    growth = {name: peaks[10 * batches][name] - peaks[batches][name] for name in peaks[batches]}
+    return {
+        "peak_mb": {str(count): peak for count, peak in peaks.items()},
+        "growth_mb": {name: round(value, 1) for name, value in growth.items()},
+        "bytes_per_batch": round(growth["labelling"] * 1e6 / (9 * batches)),
+    }
+
+
+def drive(work: Path, batches: int) -> dict[str, float]:
+    """Be the driver of one build by Ray; return its peak memory by the end of labelling and of the commit."""
+    asked = settings(batches, batch_size=2)
+    # A part is not published.
+    build = Build.prepare(work / "few", work / f"driven{batches}", replace(asked, part=Part()))
+    with ray() as engine:
+        run_build(build, engine)
+    labelled = peak_memory_mb()
+    run_build(replace(build, settings=asked))
+    return {"labelling": round(labelled, 1), "commit": round(peak_memory_mb(), 1)}

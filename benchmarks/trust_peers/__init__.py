@@ -1,0 +1,1 @@
+"""What other ways to store labels do with damaged files."""

@@ -1,0 +1,108 @@
+"""Several processes of ``lpld-labels train``: starting them, and letting one of them speak for all."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from lpld_labels.errors import LabelPoolError, WorkerDiedError
+
+if TYPE_CHECKING:
+    from lpld_core.training.ranks import Ranks
+
+_LAUNCHER = "LPLD_LAUNCHER"
+"""Set for processes that `start_ranks` has started: it says what becomes of them."""
+
+
+def start_ranks(processes: int, out: Path) -> None:
+    """Run this very command as several processes on this machine, as torchrun does, until all are done."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from lpld_core.training.ranks import GO_ON
+
+    os.environ[_LAUNCHER] = str(os.getpid())
+    # One thread each unless `--threads` says otherwise, which torch then follows.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=str(os.getpid()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+    )
+    # What there is to say of a failure is said below, in one line.
+    logging.disable()
+    try:
+        elastic_launch(config, sys.executable)("-m", "lpld_cli", *sys.argv[1:])
+    except SignalException as error:
+        if error.sigval == signal.SIGINT:
+            # The first process has said what is to be said.
+            sys.exit(130)
+        raise _stopped(error.sigval) from None
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            raise WorkerDiedError(
+                f"process {rank} of {processes} was killed by {signal.Signals(-failure.exitcode).name}",
+                where=out,
+                hint=GO_ON,
+            ) from None
+        # It has said itself what is wrong.
+        sys.exit(failure.exitcode)
+
+
+@contextlib.contextmanager
+def one_voice(ranks: Ranks) -> Iterator[None]:
+    """Let one of the processes say how the run ended, and others leave without a word."""
+    if ranks.world == 1:
+        yield
+        return
+    from lpld_labels.loader.orphans import watch_parent
+
+    # A killed launcher leaves its processes behind: they would go on for nobody and keep the run locked.
+    watch_parent(0)
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, _asked_to_stop)
+    try:
+        yield
+    except WorkerDiedError:
+        if _LAUNCHER in os.environ or not ranks.speaks():
+            _leave(1)
+        raise
+    except KeyboardInterrupt:
+        if not ranks.first:
+            _leave(130)
+        raise
+    except (LabelPoolError, click.ClickException):
+        if not ranks.speaks():
+            _leave(1)
+        raise
+
+
+def _asked_to_stop(number: int, frame: object) -> NoReturn:
+    del frame
+    raise _stopped(number)
+
+
+def _stopped(number: int) -> WorkerDiedError:
+    name = signal.Signals(number).name
+    return WorkerDiedError(f"asked to stop ({name})", hint="run the same command again: it goes on from here")
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: what other processes are waiting for here will never come."""
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,54 @@
+"""``lpld-labels unpack``: write the image folder of a pool that carries its images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .common_options import json_option, overwrite_option, pool_argument, quiet
+from .console import print_json, stdout_console
+from .progress import progress_bar
+
+
+@click.command("unpack")
+@pool_argument
+@click.argument("folder", type=click.Path(path_type=Path))
+@overwrite_option
+@json_option("text")
+def command(pool: str, folder: Path, overwrite: bool, as_json: bool) -> None:
+    """Write the images that POOL carries to FOLDER, byte for byte as they were packed.
+
+    FOLDER gets one directory per class, as it was labelled, and unpack.json, which says whose images they
+    are. Running the same command again goes on with an interrupted one and writes only what is missing or
+    was changed.
+
+    \b
+    Examples:
+      lpld-labels unpack pools/in1k_40x_packed syn/in1k_ipc10
+      lpld-labels unpack pools/in1k_40x_packed syn/in1k_ipc10 --overwrite
+    """
+    from lpld_labels.errors import InvalidArgumentError
+    from lpld_labels.pool.packed_images import packed_images
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.rewriting.outputs import require_apart
+    from lpld_labels.rewriting.unpack import unpack_images
+
+    require_apart(folder, pool)
+    with PoolReader(pool) as reader:
+        images = packed_images(reader)
+        if images is None:
+            raise InvalidArgumentError(
+                "the pool does not carry its images",
+                where=pool,
+                hint="ask for the image folder it was labelled from; `pack` puts images in",
+            )
+        with progress_bar("writing images") as progress:
+            written = unpack_images(images, folder, overwrite=overwrite, progress=progress)
+    total = len(images.table)
+    if not written and not quiet():
+        click.echo(f"{folder}: finished before, nothing was left to do", err=True)
+    if as_json:
+        print_json({"pool": pool, "folder": str(folder), "images": total, "written": written})
+        return
+    stdout_console().print(f"{folder}: {total} images, {written} written now", highlight=False)

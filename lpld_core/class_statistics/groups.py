@@ -1,0 +1,147 @@
+"""Exact moments, class group by class group: the tasks of a squeeze, and the files that come of them.
+
+All views of a class go through one task, in an order that follows from the seed, and are summed in float64.
+So no sum is made of parts that several workers made, and the statistics are the same, bit for bit, whoever
+did which group. Groups follow from the images and the batch size alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lpld_core.class_statistics.class_moments import ExactMoments, GroupMoments
+from lpld_core.class_statistics.gathering import Gatherer
+from lpld_core.class_statistics.settings import SqueezeSettings
+from lpld_core.class_statistics.shown import shown_batches
+from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
+from lpld_core.images.real_images import RealFolder
+from lpld_core.networks.weights import read_weights, save_weights
+from lpld_core.teachers.machine import Machine
+from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.unfinished import require_same_job
+from lpld_labels.jobs.job import Steps
+
+GROUP_BATCHES = 16
+"""A group has the views of at least so many batches: between two groups, nothing is decoded ahead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassGroup:
+    """The classes from `first` up to but not including `end`; views: of all of them, in all passes."""
+
+    first: int
+    end: int
+    views: int
+
+    def name(self, folder: RealFolder) -> str:
+        """Return what people call it."""
+        first, last = folder.class_names[self.first], folder.class_names[self.end - 1]
+        return f"class {first}" if first == last else f"classes {first} to {last}"
+
+    def rows_among(self, rows: npt.NDArray[np.int64], folder: RealFolder) -> npt.NDArray[np.int64]:
+        """Return those of the rows that are of these classes, in their order."""
+        labels = folder.labels[rows]
+        return rows[(labels >= self.first) & (labels < self.end)]
+
+    def file(self, place: Path) -> Path:
+        """Return where the group's moments are."""
+        return place / f"classes-{self.first:06d}.safetensors"
+
+    def unfinished(self, place: Path) -> Path:
+        """Return where its moments are kept on their way."""
+        return place / f"classes-{self.first:06d}.part.safetensors"
+
+
+def class_groups(folder: RealFolder, settings: SqueezeSettings) -> list[ClassGroup]:
+    """Cut the classes into groups of neighbours that are worth a task."""
+    groups, first, views = [], 0, 0
+    for label, count in enumerate(folder.counts().tolist(), 1):
+        views += count * settings.passes
+        if views >= GROUP_BATCHES * settings.batch_size or label == folder.classes:
+            groups.append(ClassGroup(first=first, end=label, views=views))
+            first, views = label, 0
+    return groups
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupSqueezer:
+    """A worker: gathers the moments of class groups and leaves them in `place`.
+
+    job: what decides the statistics, as JSON values: a file of another job is not taken for one's own.
+    """
+
+    teacher: LoadedTeacher
+    folder: RealFolder
+    settings: SqueezeSettings
+    place: Path
+    job: dict[str, Any]
+
+    def do(self, task: ClassGroup, *, again: bool) -> Steps:
+        """Gather one group; what an earlier attempt has kept is gone on from."""
+        del again
+        if task.file(self.place).exists():
+            yield task.views
+            return
+        gatherer = Gatherer(self.teacher)
+        moments = ExactMoments(task.end - task.first, gatherer.rows.shift)
+        kept = UnfinishedMoments(task.unfinished(self.place), self.job)
+        reached = kept.restore(moments)
+        yield int(moments.counts.sum())
+        shown = shown_batches(
+            self.teacher,
+            self.folder,
+            self.settings,
+            done=kept.batches,
+            choose=lambda rows: task.rows_among(rows, self.folder),
+        )
+        batches = ((images, labels - task.first) for images, labels in shown)
+        for count in gatherer.gather(batches, moments):
+            reached |= gatherer.rows.reached
+            kept.passed_batch(moments, reached)
+            yield count
+        mean, variance = moments.result()
+        tensors = {"mean": mean, "variance": variance, "counts": moments.counts}
+        about = {"job": self.job, "reached": sorted(reached)}
+        save_weights(task.file(self.place), tensors, about, within=self.place)
+        task.unfinished(self.place).unlink(missing_ok=True)
+
+
+def is_gathered(group: ClassGroup, place: Path, job: dict[str, Any]) -> bool:
+    """Whether a group's moments are there; those of another squeeze are refused."""
+    if not group.file(place).exists():
+        return False
+    require_same_job(
+        read_weights(group.file(place)).about["job"], job, what="an unfinished squeeze", where=place
+    )
+    return True
+
+
+def gathered(groups: Sequence[ClassGroup], place: Path) -> GroupMoments:
+    """Put the moments of all groups together, in class order."""
+    files = [read_weights(group.file(place)) for group in groups]
+    mean, variance, counts = (
+        torch.cat([file.tensors[name] for file in files]) for name in ("mean", "variance", "counts")
+    )
+    reached = frozenset(number for file in files for number in file.about["reached"])
+    return GroupMoments(mean=mean, variance=variance, counts=counts, reached=reached)
+
+
+def start_squeezer(
+    teacher: LoadedTeacher,
+    folder: RealFolder,
+    settings: SqueezeSettings,
+    place: Path,
+    job: dict[str, Any],
+    machine: Machine,
+    number: int,
+) -> GroupSqueezer:
+    """Set a worker up in its own process."""
+    teacher = machine.set_up(teacher, number)
+    return GroupSqueezer(teacher=teacher, folder=folder, settings=settings, place=place, job=job)

@@ -1,0 +1,137 @@
+"""Labelling as a pool was labelled: its manifest says how, so it can be made again, or at another ratio.
+
+A manifest names everything that decides a label but two: the images and the teachers' weights, of which it
+keeps digests. What was done to the pool after it was built is done again too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from lpld_core.relabel.settings import BuildSettings
+from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
+from lpld_core.unfinished import unfinished_beside, workplace
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
+from lpld_labels.inspection.recipe import built_codec, built_views, fewer_classes
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.rewriting.past import past_of, repeat, repeatable
+
+
+def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
+    """Return the settings a pool was built with; refuse one that `build` cannot make again."""
+    past = past_of(manifest)
+    if past.build is None:
+        raise InvalidArgumentError(
+            "the pool was not labelled by build, so there is nothing to follow",
+            where=where,
+            expected="a lineage that begins with 'build'",
+            got=manifest.header.lineage[0].operation[:40] if manifest.header.lineage else "none",
+        )
+    for step in past.later:
+        if not repeatable(step):
+            raise InvalidArgumentError(
+                f"step '{step.operation[:40]}' of the pool's lineage cannot be repeated here",
+                where=where,
+                hint="follow `lpld-labels recipe`, step by step",
+            )
+    header, known = manifest.header, past.build
+    how = header.augmentation
+    settings = BuildSettings(
+        **_views(how, header.batch_size, where=where),
+        epochs=_whole(known.get("epochs"), "epochs", where),
+        ratio=past.ratio,
+        seed=header.seed or 0,
+        replayable_by=known.get("replayable_by"),
+        teachers=_teachers(manifest, known.get("weights")),
+        fewer_classes=fewer_classes(manifest, past),
+        codec=built_codec(manifest, past),
+        views=built_views(manifest, past),
+        pack=bool(manifest.files_of("packed")),
+        amp=bool(known.get("amp")),
+        threads=known["threads"] if isinstance(known.get("threads"), int) else None,
+    )
+    if settings.augmentation((how.output_height, how.output_width)) != how:
+        raise InvalidArgumentError(
+            "the pool's views were drawn in a way that build has no options for", where=where, got=how
+        )
+    return settings
+
+
+def later_steps(manifest: Manifest) -> tuple[LineageStep, ...]:
+    """Return what was done to a pool after it was built, but for what `settings_like` leaves out at once."""
+    return past_of(manifest).later
+
+
+def build_and_repeat(
+    out: Path,
+    steps: Sequence[LineageStep],
+    build: Callable[[Path], object],
+    *,
+    engine: Engine = ONE_PROCESS,
+    overwrite: bool = False,
+    bar: Callable[[str], AbstractContextManager[Progress]],
+) -> Manifest:
+    """Build a pool beside `out`, do the steps with it, the last of them into `out`; return its manifest.
+
+    build: called with where to build. engine: who does the steps. bar: gives a progress callback for a step.
+    Whatever is interrupted goes on when it is called again; pools on the way are deleted in the end.
+    """
+    with workplace(unfinished_beside(out)) as place:
+        source = place / "built"
+        build(source)
+        for number, step in enumerate(steps, 1):
+            last = number == len(steps)
+            target = out if last else place / f"step{number}"
+            with (
+                PoolReader(source, view_cache_bytes=0, open_shards=2) as pool,
+                bar(f"{step.operation}: batches") as progress,
+            ):
+                manifest = repeat(
+                    step, pool, target, engine=engine, overwrite=overwrite and last, progress=progress
+                )
+            source = target
+    return manifest
+
+
+def _views(how: Augmentation, batch_size: int, *, where: str) -> dict[str, Any]:
+    if how.crop_scale is None:
+        raise InvalidArgumentError("the pool's views are not cropped, which build always does", where=where)
+    return {
+        "batch_size": batch_size,
+        "crop_scale": how.crop_scale,
+        "flip": how.flip_probability is not None,
+        "mix": how.mix,
+        "cutout_fraction": how.cutout_fraction,
+        "patch_grid": how.patch_grid,
+        "resize": how.resize,
+    }
+
+
+def _teachers(manifest: Manifest, recorded: object) -> tuple[TeacherChoice, ...]:
+    how = manifest.header.augmentation
+    words = list(recorded) if isinstance(recorded, (list, tuple)) else []
+    words += [None] * len(manifest.header.teachers)
+    return tuple(
+        TeacherChoice(
+            name=teacher.name,
+            weights=word if isinstance(word, str) else DEFAULT_WEIGHTS,
+            input_size=(how.output_height, how.output_width),
+            mean=teacher.mean,
+            std=teacher.std,
+        )
+        for teacher, word in zip(manifest.header.teachers, words, strict=False)
+    )
+
+
+def _whole(value: object, name: str, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgumentError(
+            f"the pool's lineage does not say '{name}'", where=where, expected="a number >= 1", got=value
+        )
+    return value

@@ -1,0 +1,37 @@
+"""A file of one pool, copied into another: known to be the one its manifest names, or not there at all."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from lpld_labels.format.digests import file_digest
+from lpld_labels.format.files import FileEntry
+from lpld_labels.pool.pool_files import PoolFiles, require_digest
+from lpld_labels.pool.storage import TEMPORARY, DigestingFile, move, write_errors
+
+
+def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> None:
+    """Copy a file to the same place of a local pool; one that is there, byte for byte, stays.
+
+    within: directory on the same file system for the bytes on their way, where a crash may leave them.
+    """
+    target = pool / entry.path
+    if target.is_file() and target.stat().st_size == entry.bytes and file_digest(target) == entry.digest:
+        return
+    temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
+    with write_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with DigestingFile(temporary) as sink:
+                _pour(files, entry, sink)
+            move(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _pour(files: PoolFiles, entry: FileEntry, sink: DigestingFile) -> None:
+    for chunk in files.chunks(entry):
+        sink.write(chunk)
+    require_digest(entry, sink.digest, files.at(entry.path))

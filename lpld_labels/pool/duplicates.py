@@ -1,0 +1,56 @@
+"""Batches that two writers have sealed: kept once if they are the same, refused if they differ."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lpld_labels.codecs import Codec
+from lpld_labels.errors import DuplicateBatchError
+from lpld_labels.format import arrow
+from lpld_labels.format.records import BatchKey
+from lpld_labels.pool.merge import sealed_batches
+from lpld_labels.pool.shard import SealedShard
+from lpld_labels.pool.staging import StagingArea
+
+log = logging.getLogger(__name__)
+
+
+def without_duplicates(
+    staging: StagingArea, shards: Sequence[SealedShard], published: pa.Table, codec: Codec, classes: int
+) -> list[SealedShard]:
+    """Return the shards without batches that the pool or an earlier shard holds just so.
+
+    A worker that was given up for lost may have sealed its work after all, when another had done it again.
+    Batches that differ are refused: of two labels for one view, one is wrong.
+    """
+    columns = (arrow.integers(published["epoch"]), arrow.integers(published["batch"]))
+    owner = {
+        BatchKey(epoch, batch): ("the published pool", digest)
+        for epoch, batch, digest in zip(*columns, arrow.binaries(published["digest"]), strict=True)
+    }
+    result = []
+    # What an interrupted commit has moved stays.
+    for shard in sorted(shards, key=lambda shard: (staging.is_whole(shard), shard.name)):
+        digests = dict(zip(shard.keys, arrow.binaries(shard.batches["digest"]), strict=True))
+        twice = {key for key in digests if key in owner}
+        for key in sorted(twice):
+            if owner[key][1] != digests[key]:
+                raise DuplicateBatchError(
+                    f"two writers wrote {key}, and not the same: {owner[key][0]} and staged shard "
+                    f"{shard.name}",
+                    where=staging.pool,
+                    hint=f"delete staging/{shard.name} and run again to redo the rest of its batches",
+                )
+        owner |= {key: (f"staged shard {shard.name}", digest) for key, digest in digests.items()}
+        if not twice:
+            result.append(shard)
+            continue
+        log.info("%s: %d batches of shard %s were written twice", staging.pool, len(twice), shard.name)
+        rest = [batch for batch in sealed_batches(staging, shard, codec, classes) if batch.key not in twice]
+        if rest:
+            result.append(staging.seal(rest, codec, classes, replaces=[shard.name]))
+        staging.discard(shard.name)
+    return result

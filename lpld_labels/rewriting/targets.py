@@ -1,0 +1,137 @@
+"""Where the files of a pool are brought: a directory or an address, one file at a time, the manifest last."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from lpld_labels.errors import PoolConflictError
+from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.files import FileEntry
+from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.pool.copying import copy_file
+from lpld_labels.pool.pool_files import PoolFiles, require_digest
+from lpld_labels.pool.storage import write_atomically
+from lpld_labels.rewriting.outputs import OVERWRITE_HINT, is_part_of_pool
+from lpld_labels.stores.remote import PreconditionError, RemoteStore
+
+FIXED_ROLES = ("images", "codec")
+"""Files that have the same name in every pool, so that two writers could want it for different bytes."""
+
+
+class Target(Protocol):
+    """What a pool's files are brought to."""
+
+    def has(self, entry: FileEntry) -> bool:
+        """Whether the file is there, known to be the right one."""
+        ...
+
+    def put(self, files: PoolFiles, entry: FileEntry) -> None:
+        """Bring a file; it is there as a whole or not at all."""
+        ...
+
+    def publish(self, text: bytes) -> None:
+        """Write the manifest: from now on this is a pool."""
+        ...
+
+
+class LocalTarget:
+    """A directory. within: for bytes on their way."""
+
+    def __init__(self, pool: Path, within: Path) -> None:
+        self._pool, self._within = pool, within
+
+    def has(self, entry: FileEntry) -> bool:
+        """Left to `put`, which compares digests itself."""
+        del entry
+        return False
+
+    def put(self, files: PoolFiles, entry: FileEntry) -> None:
+        """Copy it unless it is there."""
+        copy_file(files, entry, self._pool, within=self._within)
+
+    def publish(self, text: bytes) -> None:
+        """Rename it into place."""
+        write_atomically(self._pool / MANIFEST_FILE, text, within=self._within)
+
+
+class RemoteTarget:
+    """An address.
+
+    old: the manifest that is to be replaced, as it was when the work began; None where there was none.
+    S3 writes the manifest only if nothing, or exactly that, is there; so of two writers one wins. Other
+    stores are asked before, and of two that ask within the same moment the later wins.
+    """
+
+    def __init__(self, store: RemoteStore, old: bytes | None) -> None:
+        self.store = store
+        self._old = old
+        self._sizes = store.sizes()
+        self._sent: set[str] = set()
+        self._lock = threading.Lock()
+
+    def has(self, entry: FileEntry) -> bool:
+        """Believe the store's own SHA-256; without one, the file is sent again."""
+        return self._sizes.get(entry.path) == entry.bytes and self.store.digest(entry.path) == entry.digest
+
+    def put(self, files: PoolFiles, entry: FileEntry) -> None:
+        """Send it; a name that every pool has is taken only once."""
+        data = b"".join(files.chunks(entry))
+        require_digest(entry, bytes_digest(data), files.at(entry.path))
+        with self._lock:
+            self._sent.add(entry.path)
+        if entry.role not in FIXED_ROLES:
+            self.store.put(entry.path, data, digest=entry.digest)
+            return
+        try:
+            self.store.create(entry.path, data, digest=entry.digest)
+        except PreconditionError:
+            if self.store.read(entry.path) != data:
+                raise PoolConflictError(
+                    "files of another pool are here, or on their way",
+                    where=self.store.at(entry.path),
+                    hint=OVERWRITE_HINT,
+                ) from None
+
+    def publish(self, text: bytes) -> None:
+        """Write the manifest if nobody else has."""
+        try:
+            if self._old is None:
+                self.store.create(MANIFEST_FILE, text)
+            else:
+                self.store.replace(MANIFEST_FILE, text, old=self._old)
+        except PreconditionError:
+            self._give_way()
+            raise PoolConflictError(
+                "another writer has published a pool here meanwhile",
+                where=self.store.shown,
+                hint=f"nothing of this one is lost: {OVERWRITE_HINT}, and run the same command again",
+            ) from None
+        named = {entry.path for entry in Manifest.parse(text, where=self.store.at(MANIFEST_FILE)).files}
+        self.store.delete([path for path in self._sizes if _is_index(path) and path not in named])
+
+    def _give_way(self) -> None:
+        """Delete what was sent and is not part of the pool that is there now."""
+        where = self.store.at(MANIFEST_FILE)
+        winner = Manifest.parse(self.store.read(MANIFEST_FILE), where=where)
+        self.store.delete(sorted(self._sent - {entry.path for entry in winner.files}))
+
+
+def clear(store: RemoteStore) -> None:
+    """Delete a pool at an address, finished or not; refuse where there is anything else."""
+    paths = sorted(store.sizes())
+    for path in paths:
+        if path != MANIFEST_FILE and not is_part_of_pool(Path(path.split("/", 1)[0])):
+            raise PoolConflictError(
+                "something is here that is no label pool",
+                where=store.at(path),
+                hint="choose another address, or move it away: --overwrite replaces only what we wrote",
+            )
+    # First what makes it a pool: nobody shall open what is being deleted.
+    store.delete([path for path in (MANIFEST_FILE, *paths) if path != MANIFEST_FILE or path in paths])
+
+
+def _is_index(path: str) -> bool:
+    return path.startswith("batches-") and path.endswith(".parquet")

@@ -1,0 +1,61 @@
+"""Addresses of pools: ``s3://bucket/pool``, ``https://host/pool``, anything fsspec opens; or a local path.
+
+What an address says about credentials (a password, a signed query) is for the server and nobody else:
+`shown` is what messages, summaries and logs get.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from lpld_labels.errors import InvalidArgumentError
+
+Location = str | os.PathLike[str]
+HIDDEN = "..."
+_SECRETS = re.compile(r"(?<=://)[^/@\s]*@|(?<=\?)[^\s'\"]+")
+
+
+def is_address(location: Location) -> bool:
+    """Whether a location names a server and not a path on this machine."""
+    scheme, separator, _ = os.fspath(location).partition("://")
+    return bool(separator) and scheme != "file"
+
+
+def local_path(location: Location) -> Path:
+    """Return a location on this machine as an absolute path."""
+    text = os.fspath(location)
+    if text.startswith("file://"):
+        place = urlsplit(text)
+        if place.netloc not in ("", "localhost"):
+            raise InvalidArgumentError("a file address names another machine", where=text)
+        text = unquote(place.path)
+    return Path(text).absolute()
+
+
+def shown(location: Location) -> str:
+    """Return a location as people may see it: without password and query."""
+    text = os.fspath(location)
+    return without_secrets(text) if is_address(text) else text
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with passwords and queries of the addresses in it left out."""
+    return _SECRETS.sub(lambda found: f"{HIDDEN}@" if found[0].endswith("@") else HIDDEN, text)
+
+
+def child(address: str, path: str) -> str:
+    """Return the address of a file below an address; a query (a signature) goes with it."""
+    base, question, query = address.partition("?")
+    return f"{base.rstrip('/')}/{path}{question}{query}"
+
+
+def normal(address: str) -> str:
+    """Return an address without slashes at its end, nor the name of the manifest."""
+    parts = urlsplit(address)
+    path = re.sub(r"/+(pool\.json)?$", "", parts.path)
+    if not parts.netloc and not path:
+        raise InvalidArgumentError("an address without a place", where=shown(address))
+    return urlunsplit(parts._replace(path=path))

@@ -1,0 +1,138 @@
+"""What went wrong with a request: whether it passes, and what to tell.
+
+Clients raise classes of their own (aiohttp's, botocore's, the operating system's), often one behind
+another. Told apart here by status codes and names, so that no client has to be imported.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from lpld_labels.errors import StoreError
+from lpld_labels.stores.addresses import without_secrets
+
+_PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
+_PASSING_ERRNO = {errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT}
+_PASSING_CODES = {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "BadDigest"}
+_PASSING_NAMES = {
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ConnectionClosedError",
+    "FSTimeoutError",
+    "HTTPClientError",
+    "IncompleteReadError",
+    "ResponseParserError",
+    "ResponseStreamingError",
+    "ServerDisconnectedError",
+}
+_UNREACHABLE_NAMES = {"ClientConnectorError", "EndpointConnectionError", "ConnectionRefusedError"}
+_CREDENTIAL_NAMES = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "TokenRetrievalError",
+}
+_LONGEST = 200
+
+
+class ShortReadError(OSError):
+    """A server sent fewer or more bytes than it was asked for."""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _names(error: BaseException) -> set[str]:
+    return {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status behind an error, if there is one."""
+    for link in _chain(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            status = getattr(link, "status", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def code_of(error: BaseException) -> str:
+    """Return S3's own word for an error, or nothing."""
+    for link in _chain(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+    return ""
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same request may succeed when it is sent again."""
+    status = status_of(error)
+    if status is not None:
+        return status in _PASSING_STATUS or code_of(error) in _PASSING_CODES
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return False
+    if any(isinstance(link, TimeoutError | ConnectionError | ShortReadError) for link in _chain(error)):
+        return True
+    if any(isinstance(link, OSError) and link.errno in _PASSING_ERRNO for link in _chain(error)):
+        return True
+    return bool(_names(error) & (_PASSING_NAMES | _UNREACHABLE_NAMES))
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether there is no such file, while there is a place where it could be."""
+    if code_of(error) == "NoSuchBucket":
+        return False
+    return isinstance(error, FileNotFoundError) or status_of(error) in (404, 410)
+
+
+def as_store_error(error: BaseException, where: str, attempts: int) -> StoreError:
+    """Return what to tell about a request that was given up."""
+    problem, hint = _told(error)
+    if attempts > 1:
+        problem += f" (tried {attempts} times)"
+    return StoreError(problem, where=where, hint=hint)
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    names, status, code = _names(error), status_of(error), code_of(error)
+    text = " ".join(without_secrets(str(error)).split())[:_LONGEST]
+    said = f"{code or status}: {text}" if code or status else text
+    cases = (
+        (
+            names & _CREDENTIAL_NAMES,
+            ("no credentials found", "set them where clients look, e.g. AWS_ACCESS_KEY_ID or ~/.aws"),
+        ),
+        (code == "NoSuchBucket", ("there is no such bucket", "check its name, region and endpoint")),
+        (
+            status in (401, 403) or isinstance(error, PermissionError),
+            ("access is denied", "check the credentials, and what they allow here"),
+        ),
+        (status == 404 or isinstance(error, FileNotFoundError), ("nothing is here", "check the address")),
+        (status in (405, 501), ("the server does not allow this", "write to a store that takes uploads")),
+        (
+            names & _UNREACHABLE_NAMES,
+            ("the server cannot be reached", "check the address and the network"),
+        ),
+        (
+            names & {"TimeoutError", "FSTimeoutError", "ReadTimeoutError"},
+            ("the server does not answer", "try again, or allow more time (LPLD_LABELS_TIMEOUT, in seconds)"),
+        ),
+        (
+            isinstance(error, ShortReadError),
+            (text, "range requests are needed here: copy the pool (lpld-labels copy) and use the copy"),
+        ),
+    )
+    otherwise = (f"the store failed: {said or type(error).__name__}", "try again")
+    return next((told for applies, told in cases if applies), otherwise)

@@ -1,0 +1,72 @@
+"""A Ray cluster of two nodes on this machine, any of whose workers, or one of whose nodes, can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+# Before Ray is imported, here or in what tests start.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+WHOLE = bool(os.environ.get("LPLD_WHOLE_ENGINES"))
+"""Whether to run everything (`make engines`), not a sample."""
+STORE_BYTES = 80 * 2**20
+
+
+class TwoNodes:
+    """The cluster; `address` is that of its head. Each node has room for three tasks."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._node: dict[str, Any] = {
+            "num_cpus": 3,
+            "node_ip_address": "127.0.0.1",
+            "include_dashboard": False,
+            "object_store_memory": STORE_BYTES,
+        }
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args=self._node)
+        self._second: Any = None
+        self.address: str = self._cluster.address
+
+    def add_node(self) -> None:
+        """Add the second node, if it is not there."""
+        if self._second is None:
+            self._second = self._cluster.add_node(**self._node)
+
+    def kill_node(self) -> None:
+        """Take the second node away at once, with all that runs there."""
+        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._second = None
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes that do tasks now."""
+        return [process for process in _processes() if process.cmdline()[:1] == ["ray::Host.do"]]
+
+    def kill_worker(self) -> bool:
+        """Kill a process that does a task now; return whether there was one."""
+        for process in self.workers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+                return True
+        return False
+
+    def shutdown(self) -> None:
+        """End everything."""
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+def _processes() -> Iterator[psutil.Process]:
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.cmdline()
+            yield process

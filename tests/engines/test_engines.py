@@ -1,0 +1,121 @@
+"""The same content from every engine, however many workers it has and whatever dies on the way.
+
+The normal run has a sample; `make engines` has all of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpld_labels.jobs.job import Engine, Job, Progress, Start, Steps, Worker
+from lpld_labels.jobs.local import ONE_PROCESS, LocalEngine
+from lpld_labels.jobs.ray_engine import RayEngine
+from lpld_labels.jobs.ray_session import RaySettings
+from tests.engines.commands import COMMANDS
+from tests.engines.ray_cluster import WHOLE, TwoNodes
+from tests.lpld_labels.jobs.test_local import Watcher
+
+KILLS = 5 if WHOLE else 2
+KILLED = list(COMMANDS) if WHOLE else ["build"]
+UNDISTURBED = [1, 3] if WHOLE else [2]
+PROCESSES = 3 if WHOLE else 2
+LOCAL = list(COMMANDS) if WHOLE else ["squeeze", "recover"]
+STEP_SECONDS = 0.3 if WHOLE else 0.15
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that gives a command's input and what comes of it in this process."""
+
+    @functools.cache
+    def make(name: str) -> tuple[Path, str]:
+        source = tmp_path_factory.mktemp(name)
+        COMMANDS[name].make(source)
+        return source, COMMANDS[name].run(source, source / "expected", ONE_PROCESS)
+
+    return make
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_processes(name: str, made: Any, tmp_path: Path) -> None:
+    source, expected = made(name)
+    assert COMMANDS[name].run(source, tmp_path / "out", LocalEngine(PROCESSES)) == expected
+
+
+@pytest.mark.parametrize("workers", UNDISTURBED)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ray(name: str, workers: int, made: Any, cluster: TwoNodes, tmp_path: Path) -> None:
+    source, expected = made(name)
+    with RayEngine(RaySettings(address=cluster.address, workers=workers)) as engine:
+        assert COMMANDS[name].run(source, tmp_path / "out", engine) == expected
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_ray_with_workers_and_a_node_killed(name: str, made: Any, cluster: TwoNodes, tmp_path: Path) -> None:
+    source, expected = made(name)
+    cluster.add_node()
+    kills = 0
+    over = threading.Event()
+
+    def disturb() -> None:
+        nonlocal kills
+        while kills < KILLS and not over.wait(0.2):
+            kills += cluster.kill_worker()
+        cluster.kill_node()
+
+    killer = threading.Thread(target=disturb)
+    killer.start()
+    settings = RaySettings(address=cluster.address, workers=4)
+    try:
+        engine = SlowEngine(settings)
+        with engine:
+            found = COMMANDS[name].run(source, tmp_path / "out", engine)
+    finally:
+        over.set()
+        killer.join()
+    assert found == expected
+    assert kills == KILLS
+    assert engine.retried >= KILLS
+
+
+class SlowEngine(RayEngine):
+    """Ray with workers that take their time, so that they can be killed. retried: tasks begun again."""
+
+    retried = 0
+
+    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
+        seen = Watcher()
+        facts = super().run(dataclasses.replace(job, start=functools.partial(start_slowly, job.start)), seen)
+        self.retried += seen.counts[-1].retried if seen.counts else 0
+        return facts
+
+
+def start_slowly(start: Start[Any], number: int) -> SlowWorker:
+    return SlowWorker(start(number))
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowWorker:
+    worker: Worker[Any]
+
+    def do(self, task: Any, *, again: bool) -> Steps:
+        steps = self.worker.do(task, again=again)
+        while True:
+            try:
+                units = next(steps)
+            except StopIteration as end:
+                return end.value
+            time.sleep(STEP_SECONDS)
+            yield units
+
+
+def test_every_command_has_its_engine() -> None:
+    assert set(COMMANDS) == {"build", "encode", "import", "squeeze", "recover"}
+    assert isinstance(ONE_PROCESS, Engine)

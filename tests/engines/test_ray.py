@@ -1,0 +1,144 @@
+"""Ray as an engine: the same tasks, whatever dies on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from lpld_labels.errors import ClusterError, InvalidArgumentError, WorkerDiedError
+from lpld_labels.jobs import ray_engine
+from lpld_labels.jobs.job import Job, Steps, TaskCounts
+from lpld_labels.jobs.ray_engine import RayEngine
+from lpld_labels.jobs.ray_session import RaySettings
+from tests.engines.ray_cluster import TwoNodes
+from tests.lpld_labels.jobs.test_local import Watcher
+
+
+@dataclasses.dataclass(frozen=True)
+class Slow:
+    """Leaves a file per task, in steps of a fiftieth of a second; some tasks end badly."""
+
+    folder: Path
+
+    def do(self, task: int, *, again: bool) -> Steps:
+        (self.folder / f"began {task} {'again ' if again else ''}by {os.getpid()}").touch()
+        if task == -1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if task == -2:
+            time.sleep(0.5)
+            raise InvalidArgumentError("no such task", where=self.folder / "file", got=task)
+        try:
+            for _ in range(5 if task >= 0 else 10_000):
+                time.sleep(0.02)
+                yield 1
+        except GeneratorExit:
+            (self.folder / "stopped").touch()
+            raise
+        (self.folder / f"{task}").touch()
+        return task
+
+
+def start(folder: Path, number: int) -> Slow:
+    (folder / f"set up {os.getpid()}").touch()
+    return Slow(folder)
+
+
+def job(folder: Path, tasks: Iterable[int], total: int) -> Job[int]:
+    return Job(
+        start=functools.partial(start, folder),
+        tasks=tasks,
+        name=lambda task: f"task {task}",
+        total=total,
+        done=0,
+        where=folder,
+    )
+
+
+def settings(cluster: TwoNodes, workers: int) -> RaySettings:
+    return RaySettings(address=cluster.address, workers=workers)
+
+
+def test_every_task_is_done_once_and_workers_are_set_up_once(cluster: TwoNodes, tmp_path: Path) -> None:
+    seen = Watcher()
+    with RayEngine(settings(cluster, 3)) as engine:
+        assert engine.workers == 3
+        facts = engine.run(job(tmp_path, iter(range(30)), 150), seen)
+    assert sorted(facts) == list(range(30))
+    assert len(list(tmp_path.glob("began*"))) == 30
+    assert len(list(tmp_path.glob("set up*"))) == 3
+    assert seen.units[-1] == (150, 150)
+    assert seen.counts[-1] == TaskCounts(running=0, done=30, retried=0)
+    assert 1 <= max(counts.running for counts in seen.counts) <= 3
+
+
+def test_workers_and_a_node_are_lost_and_nothing_else(cluster: TwoNodes, tmp_path: Path) -> None:
+    cluster.add_node()
+    seen = Watcher()
+    kills: list[bool] = []
+
+    def disturb() -> None:
+        while len(kills) < 3:
+            time.sleep(0.3)
+            if cluster.kill_worker():
+                kills.append(True)
+        cluster.kill_node()
+
+    killer = threading.Thread(target=disturb)
+    killer.start()
+    with RayEngine(settings(cluster, 5)) as engine:
+        facts = engine.run(job(tmp_path, iter(range(100)), 500), seen)
+    killer.join()
+    assert sorted(facts) == list(range(100))
+    assert seen.units[-1] == (500, 500)
+    assert seen.counts[-1].done == 100
+    assert seen.counts[-1].retried >= 3
+    assert len(list(tmp_path.glob("began * again by *"))) == seen.counts[-1].retried
+
+
+def test_a_task_that_fails_is_named_and_the_others_stop_gently(cluster: TwoNodes, tmp_path: Path) -> None:
+    with (
+        RayEngine(settings(cluster, 2)) as engine,
+        pytest.raises(InvalidArgumentError, match=r"file: no such task, in task -2 \(got -2\)"),
+    ):
+        engine.run(job(tmp_path, [-3, -2], 10))
+    assert (tmp_path / "stopped").exists()
+
+
+def test_a_task_that_kills_every_worker_is_given_up(
+    cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "MOST_LOSSES", 2)
+    message = "2 workers died, in task -1; finished work is kept"
+    with RayEngine(settings(cluster, 2)) as engine, pytest.raises(WorkerDiedError, match=message):
+        engine.run(job(tmp_path, [1, -1], 10))
+    assert (tmp_path / "1").exists()
+
+
+def test_a_cluster_without_room(cluster: TwoNodes) -> None:
+    asked = RaySettings(address=cluster.address, gpus_per_task=1)
+    with (
+        RayEngine(asked) as engine,
+        pytest.raises(ClusterError, match=r"room for a task \(expected 1 CPU, 1 GPU, got 3 CPU"),
+    ):
+        engine.run(job(Path(), [1], 1))
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1: no Ray cluster answers: .*refused"),
+        ("head", "not the address of a Ray cluster .*got head"),
+        ("ray://head:10001", "no Ray cluster answers"),
+    ],
+)
+def test_an_address_where_nothing_listens(address: str, message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        RayEngine(RaySettings(address=address))

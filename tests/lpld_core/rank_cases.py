@@ -1,0 +1,65 @@
+"""Training runs that several processes do together and one process alone, for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.ranks import ALONE, Ranks
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.student import TrainResult, train_student
+from lpld_labels.loader.steps import TrainingSteps
+from lpld_labels.pool.reader import PoolReader
+from tests.lpld_core.image_folders import SIDE
+
+Rows = list[list[list[int]]]
+"""Of each step, the keys (epoch, batch, slot) of its rows."""
+
+_EPOCHS = {"epochs": 3, "learning_rate": 0.01, "evaluate_every": 1}
+_PLAIN = "tests.lpld_core.networks:double_net"
+_BATCHNORM = "tests.lpld_core.networks:double_batchnorm_net"
+CASES = {
+    # Steps are label batches, of 5 rows or of 2: three processes share those of 2 as 1, 1 and none.
+    "label batches": TrainSettings(student=_PLAIN, **_EPOCHS),  # type: ignore[arg-type]
+    "cut": TrainSettings(
+        student=_PLAIN,
+        batch_size=8,
+        accumulate=3,
+        optimizer="sgd",
+        ema=0.9,
+        student_temperature="calibrated",
+        **_EPOCHS,  # type: ignore[arg-type]
+    ),
+    "true classes": TrainSettings(student=_PLAIN, batch_size=7, loss="mse+gt", **_EPOCHS),  # type: ignore[arg-type]
+    # It has parameters that are not used, too.
+    "synced": TrainSettings(student=_BATCHNORM, sync_batchnorm=True, **_EPOCHS),  # type: ignore[arg-type]
+    "not synced": TrainSettings(student=_BATCHNORM, batch_size=7, **_EPOCHS),  # type: ignore[arg-type]
+}
+
+
+def train(place: Path, name: str, out: Path, ranks: Ranks = ALONE) -> TrainResult:
+    """Train one of the cases. place: has `images` and `pool`."""
+    validation = ValidationSet(place / "images", size=(SIDE, SIDE))
+    with PoolReader(place / "pool") as pool:
+        return train_student(pool, place / "images", out, CASES[name], validation=validation, ranks=ranks)
+
+
+@contextmanager
+def recorded_rows() -> Iterator[Rows]:
+    """Note which rows this process takes, step by step."""
+    rows: Rows = []
+    real = TrainingSteps.__getitem__
+
+    def noting(self: TrainingSteps, step: Any) -> Any:
+        batch = real(self, step)
+        rows.append(batch.keys.tolist())
+        return batch
+
+    TrainingSteps.__getitem__ = noting  # type: ignore[method-assign]
+    try:
+        yield rows
+    finally:
+        TrainingSteps.__getitem__ = real  # type: ignore[method-assign]

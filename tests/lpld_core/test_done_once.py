@@ -1,0 +1,94 @@
+"""What a batch goes through on its way, it goes through once: checks, digests, bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_labels.format import digests, records
+from lpld_labels.loader import pool_loader
+from lpld_labels.pool import writer
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.replay import apply
+from lpld_labels.rewriting.codec_request import CodecRequest
+from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.rewriting.prune import prune_pool
+from lpld_labels.rewriting.prune_plan import PruneSettings
+from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+
+BATCHES = 12
+TEACHER = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
+SETTINGS = replace(SMALL_BUILD, epochs=2, teachers=(TEACHER,))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture(scope="module")
+def pool(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    build_pool(images, path, SETTINGS)
+    return path
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often views were checked, digested and held against their images."""
+    seen: Counter[str] = Counter()
+
+    def count(place: object, function: str, name: str) -> None:
+        original: Callable[..., Any] = getattr(place, function)
+
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            seen[name] += 1
+            return original(*arguments, **keywords)
+
+        monkeypatch.setattr(place, function, counted)
+
+    count(records.ViewBatch, "__post_init__", "checks")
+    count(digests, "_view_parts", "digests")
+    count(writer, "check_bounds", "bounds")
+    count(apply, "check_bounds", "bounds")
+    return seen
+
+
+def test_build(images: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    build_pool(images, tmp_path / "pool", SETTINGS)
+    # One batch more was drawn and digested in the rehearsal.
+    assert counts == {"checks": BATCHES + 1, "digests": BATCHES + 1, "bounds": BATCHES}
+
+
+def test_read(pool: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool) as reader:
+        for _ in range(2):
+            assert len(list(reader)) == BATCHES
+    assert counts == {"digests": BATCHES}
+
+
+def test_prune(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool) as reader:
+        prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=2))
+    assert counts == {"digests": BATCHES, "bounds": 10 // 2}
+
+
+def test_encode(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool) as reader:
+        encode_pool(reader, tmp_path / "encoded", CodecRequest(name="int8"))
+    assert counts["bounds"] == BATCHES
+    # The other records are those of the batches that are weighed before, under other keys.
+    assert counts["digests"] == BATCHES + counts["checks"]
+
+
+def test_training(pool: Path, images: Path, counts: Counter[str]) -> None:
+    loader = pool_loader(pool, images, policy="stored")
+    assert sum(len(list(loader)) for _ in range(2)) == BATCHES
+    assert counts == {"digests": BATCHES}

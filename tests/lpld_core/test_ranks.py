@@ -1,0 +1,203 @@
+"""One student, several processes: the same steps, the same weights, and a killed process is no loss.
+
+`make ranks` kills a process at five moments and goes on with one, two and three.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lpld_core.networks.weights import read_weights
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.student import train_student
+from lpld_labels.pool.reader import PoolReader
+from tests.clients.launching import environment, launcher
+from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+from tests.lpld_core.rank_cases import CASES, Rows, recorded_rows, train
+
+WORKERS = Path(__file__).parent / "workers"
+TOLERANCE = 1e-9
+"""Relative, of float64 weights; 1e-14 was seen."""
+EVERY_MOMENT = bool(os.environ.get("LPLD_RANK_MOMENTS"))
+MOMENTS = [(0, 1), (1, 4), (0, 7), (1, 12), (0, 18)]
+SIGNALS = [
+    (signal.SIGINT, 130, ["stopped: what is done is safe", "interrupted"]),
+    (signal.SIGTERM, 1, ["error: asked to stop (SIGTERM); run the same command again"]),
+    (signal.SIGKILL, -9, []),
+]
+TRAINING = ("--student", "tests.lpld_core.networks:double_net", "--epochs", "3", "--evaluate-every", "1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with `images` and `pool`: six label batches an epoch, the last of 2 rows."""
+    root = tmp_path_factory.mktemp("ranks")
+    images = write_images(root / "images")
+    teacher = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
+    build_pool(images, root / "pool", replace(SMALL_BUILD, epochs=3, teachers=(teacher,)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path) -> dict[str, Rows]:
+    """Rows by case, of one process; its results are below `alone`."""
+    rows: dict[str, Rows] = {}
+    for name in CASES:
+        with recorded_rows() as rows[name]:
+            train(place, name, place / "alone" / name)
+    return rows
+
+
+def torchrun(ranks: int, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*launcher(ranks), *map(str, words)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def tensors(run: Path) -> dict[str, torch.Tensor]:
+    return read_weights(run / "student.safetensors").tensors
+
+
+def assert_same_weights(found: Path, expected: Path) -> None:
+    wanted, got = tensors(expected), tensors(found)
+    assert wanted.keys() == got.keys()
+    for name, value in wanted.items():
+        wide = value.double()
+        difference = (got[name] - wide).abs().max() / wide.abs().max().clamp(min=1e-300)
+        assert float(difference) <= TOLERANCE, name
+
+
+def log_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_together_train_what_one_trains(
+    place: Path, alone: dict[str, Rows], tmp_path: Path, world: int
+) -> None:
+    for name in ("images", "pool"):
+        (tmp_path / name).symlink_to(place / name)
+    done = torchrun(world, WORKERS / "rank_cases.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
+    for name, expected in alone.items():
+        steps = zip(*(of_rank[name] for of_rank in rows), strict=True)
+        assert [[row for part in step for row in part] for step in steps] == expected, name
+        found, wanted = (log_of(root / name) for root in (tmp_path / "ranks", place / "alone"))
+        for fields in ("steps", "images", "student_temperature"):
+            assert [line[fields] for line in found] == [line[fields] for line in wanted], name
+        if name == "not synced":
+            assert all(
+                bool(tensor.isfinite().all()) for tensor in tensors(tmp_path / "ranks" / name).values()
+            )
+            continue
+        assert_same_weights(tmp_path / "ranks" / name, place / "alone" / name)
+        for field in ("loss", "top1", "top5"):
+            assert [line[field] for line in found] == pytest.approx([line[field] for line in wanted]), name
+
+
+@pytest.mark.skipif(not EVERY_MOMENT, reason="takes minutes: make ranks")
+@pytest.mark.parametrize("count", [1, 2, 3] if EVERY_MOMENT else [2])
+@pytest.mark.parametrize(("rank", "step"), MOMENTS if EVERY_MOMENT else MOMENTS[:1])
+def test_a_killed_process_ends_the_run_and_the_next_start_goes_on(
+    place: Path, alone: dict[str, Rows], tmp_path: Path, rank: int, step: int, count: int
+) -> None:
+    del alone
+    words = ["train", place / "pool", "--images", place / "images", "--val", place / "images", "--lr", "0.01"]
+    out = tmp_path / "run"
+    killed = torchrun(2, WORKERS / "mortal_rank.py", rank, step, *words, *TRAINING, "--out", out)
+    assert killed.returncode != 0
+    said = [line for line in killed.stderr.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1, killed.stderr
+    assert "run the same command again" in said[0]
+    assert not (out / "student.safetensors").exists()
+    again = torchrun(count, WORKERS / "mortal_rank.py", -1, 0, *words, *TRAINING, "--out", out)
+    assert again.returncode == 0, again.stderr
+    assert_same_weights(out, place / "alone" / "label batches")
+    whole = log_of(place / "alone" / "label batches")
+    assert [line["images"] for line in log_of(out)] == [line["images"] for line in whole]
+
+
+def rank_1_of(launcher: int) -> int | None:
+    """Return the number of the process of rank 1 that a launcher has started, if it is there."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if parent == launcher and b"\0RANK=1\0" in (entry / "environ").read_bytes():
+                    return int(entry.name)
+            except (OSError, ValueError):
+                continue
+    return None
+
+
+def started(place: Path, out: Path, settings: TrainSettings) -> subprocess.Popen[str]:
+    """Return ``train --nproc 2`` when it has saved its first epoch."""
+    script = Path(sys.executable).with_name("lpld-labels")
+    words = (script, "train", place / "pool", "--images", place / "images", "--out", out, "--nproc", 2)
+    recipe = ("--student", settings.student, "--epochs", settings.epochs, "--lr", settings.learning_rate)
+    process = subprocess.Popen(
+        [str(word) for word in (*words, *recipe)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (out / "checkpoint.safetensors").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    return process
+
+
+def test_nproc_says_in_one_line_that_a_process_was_killed(place: Path, tmp_path: Path) -> None:
+    settings = replace(CASES["label batches"], epochs=100, evaluate_every=100)
+    process = started(place, tmp_path / "run", settings)
+    victim = rank_1_of(process.pid)
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert stdout == ""
+    assert len(stderr.splitlines()) == 1, stderr
+    assert "process 1 of 2 was killed by SIGKILL; run the same command again" in stderr
+    with PoolReader(place / "pool") as pool:
+        again = train_student(pool, place / "images", tmp_path / "run", settings)
+        assert 0 < again.resumed_from < 100
+        train_student(pool, place / "images", tmp_path / "whole", settings)
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.skipif(not EVERY_MOMENT, reason="takes a minute: make ranks")
+@pytest.mark.parametrize(("number", "code", "said"), SIGNALS if EVERY_MOMENT else SIGNALS[:1])
+def test_with_its_launcher_all_processes_end(
+    place: Path, tmp_path: Path, number: int, code: int, said: list[str]
+) -> None:
+    process = started(place, tmp_path / "run", replace(CASES["label batches"], epochs=100_000))
+    victim = rank_1_of(process.pid)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (code, "")
+    lines = [line for line in stderr.splitlines() if line]
+    assert len(lines) == len(said), stderr
+    assert all(line.startswith(begin) for line, begin in zip(lines, said, strict=True)), stderr
+    end = time.monotonic() + 20
+    while Path(f"/proc/{victim}").exists():
+        assert time.monotonic() < end, "a process has outlived its launcher"
+        time.sleep(0.1)

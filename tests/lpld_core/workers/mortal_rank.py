@@ -1,0 +1,38 @@
+"""A process of ``lpld-labels`` that saves after every step and dies: mortal_rank.py RANK STEP WORDS...
+
+The process of this rank is killed as it begins the step of this number, counted over all epochs of its life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from lpld_cli.console import run
+from lpld_cli.main import group
+
+from lpld_core.training.trainer import Trainer
+from lpld_labels.pool import pace
+
+
+def main() -> None:
+    rank, last = int(sys.argv[1]), int(sys.argv[2])
+    del sys.argv[1:3]
+    pace.SAVE_SECONDS = 0.0
+    step = Trainer._step
+    begun: list[int] = []
+
+    def mortal(self: Trainer, *arguments: Any) -> float:
+        begun.append(1)
+        if self.ranks.rank == rank and len(begun) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, *arguments)
+
+    Trainer._step = mortal  # type: ignore[method-assign, assignment]
+    run(group)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""Pools made to hurt: small files that would become large, footers made for Arrow, files that are none.
+
+Each is read in a child that is watched: a clean refusal, little memory, little time, no signal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+
+from lpld_labels import LabelPoolError, PoolReader
+from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
+from lpld_labels.inspection.check import check_pool
+from tests.golden.crafting.crafted import Crafted
+from tests.golden.crafting.payload_cases import place_groups
+from tests.independent_reader import Refused, verify
+from tests.trust.children import Ending, watched
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+MEGABYTES, SECONDS = 512, 30
+
+
+def _use(path: Path) -> None:
+    """Verify a pool, and read all of it whatever verify says."""
+    report = check_pool(path)
+    with PoolReader(path) as pool:
+        for number in range(len(pool)):
+            pool.views_at(number)
+            pool.labels_at(number)
+    if not report.whole:
+        raise PoolCorruptError(report.problems[0].message, where=report.problems[0].file)
+
+
+def _ending(path: Path) -> Ending:
+    return watched(lambda: _use(path), megabytes=MEGABYTES, seconds=SECONDS)
+
+
+def _refused(path: Path, *words: str) -> None:
+    ending = _ending(path)
+    assert ending.kind == "refused", ending
+    assert all(word in ending.said for word in words), ending
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    target = tmp_path / "pool"
+    shutil.copytree(GOLDEN / "f16-plain", target)
+    return target
+
+
+# Bombs
+
+
+@pytest.mark.parametrize("fill", [b" ", b"["])
+def test_a_manifest_that_is_too_large(path: Path, fill: bytes) -> None:
+    text = (path / "pool.json").read_bytes()
+    padded = text + b" " * (MAX_JSON_BYTES - len(text))
+    (path / "pool.json").write_bytes(padded)
+    assert _ending(path).kind == "well"
+    verify(path)
+    (path / "pool.json").write_bytes(padded + fill)
+    _refused(path, "pool.json", "too large")
+    with pytest.raises(Refused):
+        verify(path)
+
+
+def test_a_manifest_of_a_gigabyte(path: Path) -> None:
+    os.truncate(path / "pool.json", 1 << 30)
+    _refused(path, "pool.json", "too large")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_a_manifest_of_brackets(path: Path, opening: bytes) -> None:
+    (path / "pool.json").write_bytes(opening * (MAX_JSON_BYTES // len(opening)))
+    _refused(path, "pool.json", "nested too deep")
+
+
+def test_a_name_that_occurs_twice_among_many(path: Path) -> None:
+    names = b",".join(b'"%x":0' % number for number in range(300_000))
+    (path / "pool.json").write_bytes(b'{%b,"0":0}' % names)
+    _refused(path, "pool.json", "occurs twice")
+
+
+def test_an_index_of_millions_of_rows(path: Path) -> None:
+    """Rows that are all alike take next to nothing in a file: 2 million in some kilobytes."""
+    pool = Crafted(path)
+    index = pool.table("batches")
+    rows = 1 << 21
+    many = pa.table([pa.repeat(index[name][0], rows) for name in index.column_names], schema=index.schema)
+    pool.put("batches", many, use_dictionary=True)
+    assert len(pool.files[pool.path("batches")]) < 100_000
+    pool.save(path)
+    _refused(path, "pool.json", "counts.batches")
+    pool.manifest["counts"]["batches"] = rows
+    pool.save(path)
+    _refused(path, "pool.json", "counts.batches", "one for each byte of labels")
+    # The manifest says little, the file has much.
+    pool.entry("batches")["rows"] = pool.manifest["counts"]["batches"] = index.num_rows
+    pool.save(path)
+    _refused(path, "batches-", "row groups do not add up")
+
+
+def test_an_image_table_of_millions_of_rows(path: Path) -> None:
+    pool = Crafted(path)
+    table = pool.table("images")
+    rows = 1 << 21
+    many = pa.table([pa.repeat(table[name][0], rows) for name in table.column_names], schema=table.schema)
+    pool.put("images", many)
+    pool.manifest["counts"]["images"] = rows
+    pool.save(path)
+    _refused(path, "pool.json", "counts.images", "4 for each byte")
+
+
+def test_views_that_are_all_alike(path: Path) -> None:
+    """As many views as a row group may have, in a hundred kilobytes; every count agrees."""
+    pool = Crafted(path)
+    batches = (1 << 20) // MAX_BATCH_SIZE
+    index, views = pool.table("batches"), pool.table("views")
+    rows = batches * MAX_BATCH_SIZE
+    frame = zstandard.ZstdCompressor().compress(bytes(2 * MAX_BATCH_SIZE))
+    pool.manifest |= {"classes": 2, "batch_size": MAX_BATCH_SIZE, "codec": _codec("compact")}
+    pool.put(
+        "views", pa.table([pa.repeat(views[n][0], rows) for n in views.column_names], schema=views.schema)
+    )
+    pool.put("labels", _blobs(batches, frame))
+    places = {"batch": range(batches), "position": range(batches), "rows": [MAX_BATCH_SIZE] * batches}
+    places["first_row"] = range(0, rows, MAX_BATCH_SIZE)
+    columns = [
+        pa.array(places[n], index.schema.field(n).type) if n in places else pa.repeat(index[n][0], batches)
+        for n in index.column_names
+    ]
+    pool.put("batches", pa.table(columns, schema=index.schema))
+    place_groups(pool)
+    pool.manifest["counts"] |= {"rows": rows, "batches": batches, "epochs": 1, "incomplete_batches": 0}
+    pool.manifest["coverage"] |= {"maximum": rows, "classes": 2}
+    classes = [number % 2 for number in range(pool.manifest["counts"]["images"])]
+    pool.change("images", "class", lambda values: values.__setitem__(slice(None), classes))
+    pool.save(path)
+    assert sum(map(len, pool.files.values())) < 200_000
+    _refused(path, "views/")
+
+
+def _codec(layout: str) -> dict[str, Any]:
+    return {"name": "f16", "parameters": {"layout": layout}}
+
+
+def _blobs(batches: int, frame: bytes) -> pa.Table:
+    """Return a labels table of codec f16, compact."""
+    whole = [pa.field(name, pa.int32(), nullable=False) for name in ("epoch", "batch")]
+    planes = [pa.field(f"plane_{k}", pa.binary(), nullable=False) for k in range(2)]
+    columns: list[Any] = [
+        pa.array([0] * batches, pa.int32()),
+        pa.array(range(batches), pa.int32()),
+        *([pa.array([frame] * batches, pa.binary())] * 2),
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema(whole + planes))
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_labels_as_large_as_they_may_be(path: Path, excess: int) -> None:
+    """Frames of zeros that decode to the largest batch there may be, and to a byte more."""
+    pool = Crafted(GOLDEN / "f16")
+    rows = pool.manifest["batch_size"]
+    pool.manifest["classes"] = MAX_BATCH_VALUES // rows
+    frame = zstandard.ZstdCompressor().compress(bytes(MAX_BATCH_VALUES + excess))
+
+    def edit(values: list[Any]) -> None:
+        values[0] = frame
+
+    for column in ("plane_0", "plane_1"):
+        pool.change("labels", column, edit)
+    place_groups(pool)
+    shutil.rmtree(path)
+    pool.save(path)
+
+    def read() -> None:
+        with PoolReader(path) as reader:
+            assert reader.labels_at(0).shape == (rows, MAX_BATCH_VALUES // rows)
+
+    ending = watched(read, megabytes=MEGABYTES, seconds=SECONDS)
+    assert ending.kind == ("refused" if excess else "well"), ending
+
+
+# Footers
+
+
+ENDED = (1694, 1967, 2583, 2604, 2919, 2940, 3255, 3591, 3654, 3927)
+"""Bits of the footer of an index that ended the process, or in a traceback, while Arrow read it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "bits"),
+    [
+        ("f16", "batches", ENDED),
+        ("f16-plain", "views", ()),
+        ("f16-plain", "labels", ()),
+        ("f16", "images", ()),
+        ("packed", "packed", ()),
+    ],
+)
+def test_footers_made_for_arrow(tmp_path: Path, name: str, role: str, bits: tuple[int, ...]) -> None:
+    """Bits of a footer are flipped and the pool is signed again."""
+    whole = Crafted(GOLDEN / name)
+    data, entry = whole.files[whole.path(role)], whole.entry(role)
+    rng = np.random.default_rng(0)
+    for bit in bits or rng.choice(8 * (entry["footer_bytes"] - 8), 10, replace=False).tolist():
+        spoilt = bytearray(data)
+        spoilt[len(data) - entry["footer_bytes"] + bit // 8] ^= 1 << bit % 8
+        pool = Crafted(GOLDEN / name)
+        pool.files[pool.path(role)] = bytes(spoilt)
+        pool.sign_bytes(role)
+        pool.name_index()
+        pool.save(tmp_path / "pool")
+        ending = _ending(tmp_path / "pool")
+        assert not ending.finding, (bit, ending)
+
+
+# Files that change, and files that are none
+
+
+@pytest.mark.parametrize("role", ["labels", "views"])
+def test_a_file_is_cut_off_after_opening(tmp_path: Path, role: str) -> None:
+    path = tmp_path / "pool"
+    shutil.copytree(GOLDEN / "shards", path)
+
+    def read() -> None:
+        with PoolReader(path, view_cache_bytes=0) as pool:
+            pool.read(pool.index.key(0))
+            for entry in pool.manifest.files_of("labels" if role == "labels" else "views"):
+                os.truncate(path / entry.path, 10)
+            for number in range(len(pool)):
+                pool.read(pool.index.key(number))
+
+    ending = watched(read, megabytes=MEGABYTES, seconds=SECONDS)
+    assert ending.kind == "refused", ending
+    assert f"{role}/" in ending.said
+
+
+@pytest.mark.parametrize("role", ["manifest", "labels", "images"])
+def test_a_pipe_for_a_file(path: Path, role: str) -> None:
+    file = path / ("pool.json" if role == "manifest" else Crafted(path).path(role))
+    file.unlink()
+    os.mkfifo(file)
+    _refused(path)
+
+
+def test_a_staged_index_is_proven(tmp_path: Path) -> None:
+    from lpld_labels.pool.shard import BATCHES, load_sealed, write_shard
+
+    with PoolReader(GOLDEN / "f16") as pool:
+        write_shard(tmp_path, [pool.encoded_at(0)], pool.codec, pool.classes, drawn=False)
+    data = (tmp_path / BATCHES).read_bytes()
+    assert len(load_sealed(tmp_path).keys) == 1
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    for bit in range(0, 8 * length, 331):
+        spoilt = bytearray(data)
+        spoilt[len(data) - length + bit // 8] ^= 1 << bit % 8
+        (tmp_path / BATCHES).write_bytes(bytes(spoilt))
+        with pytest.raises(LabelPoolError):
+            load_sealed(tmp_path)
+
+
+# What a stranger may send along
+
+
+def _edit(path: Path, **fields: Any) -> None:
+    document = json.loads((path / "pool.json").read_text())
+    for name, value in fields.items():
+        *above, last = name.split("__")
+        target = document
+        for step in above:
+            target = target[step]
+        target[last] = value
+    (path / "pool.json").write_text(json.dumps(document))
+
+
+def _hide(path: Path) -> None:
+    """Put bytes between the columns and the footer of a views file."""
+    pool = Crafted(path)
+    data, length = pool.files[pool.path("views")], pool.entry("views")["footer_bytes"]
+    pool.files[pool.path("views")] = data[:-length] + b"something else" + data[-length:]
+    pool.sign()
+    assert hashlib.sha256(data[-length:]).hexdigest() == pool.entry("views")["footer_digest"]
+    pool.save(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "file"),
+    [
+        (lambda path: (path / "notes.txt").write_text("hello"), "notes.txt"),
+        (lambda path: (path / "README.md").symlink_to("pool.json"), "README.md"),
+        (lambda path: _edit(path, later={"must_understand": False}), "pool.json"),
+        (_hide, "views/"),
+        (lambda path: _edit(path, augmentation__resize="magic"), "pool.json"),
+    ],
+)
+def test_strict_reports_what_is_not_needed(path: Path, change: Callable[[Path], object], file: str) -> None:
+    assert check_pool(path, strict=True).whole
+    change(path)
+    if file != "pool.json" or "magic" not in (path / "pool.json").read_text():
+        assert check_pool(path).whole
+    assert any(problem.file.startswith(file) for problem in check_pool(path, strict=True).problems)

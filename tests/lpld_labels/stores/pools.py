@@ -1,0 +1,43 @@
+"""Pools for tests of storage elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lpld_labels import PoolReader
+from tests.factories import make_batches, make_header, make_images
+from tests.servers.s3 import S3Server
+
+
+def small_pool(
+    path: Path, *, codec: str = "f16", epochs: int = 3, shards: int = 2, classes: int = 10, rows: int = 8
+) -> Path:
+    """Write a pool of some shards and return its path."""
+    from lpld_labels import PoolWriter
+    from lpld_labels.codecs import codec_named
+
+    images = make_images(classes=10)
+    batches = make_batches(epochs=epochs, per_epoch=4, images=images, classes=classes, rows=rows)
+    size = sum(batch.labels.nbytes for batch in batches)
+    with PoolWriter(
+        path,
+        header=make_header(classes, rows),
+        images=images,
+        codec=codec_named(codec),
+        shard_bytes=max(1, size // shards - 1),
+    ) as writer:
+        writer.extend(batches)
+        writer.commit()
+    return path
+
+
+def put_pool(server: S3Server, bucket: str, folder: Path, name: str = "pools/small") -> str:
+    """Put a local pool into a bucket and return its address."""
+    server.put_folder(bucket.removeprefix("s3://"), name, folder)
+    return f"{bucket}/{name}"
+
+
+def content(location: object) -> list[tuple[object, bytes, bytes]]:
+    """Return every batch of a pool: key, views' images, labels."""
+    with PoolReader(str(location)) as pool:
+        return [(batch.key, batch.images.tobytes(), batch.labels.tobytes()) for batch in pool]

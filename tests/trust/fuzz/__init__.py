@@ -1,0 +1,1 @@
+"""Fuzzing of every parser that meets bytes from strangers: `python -m tests.trust.fuzz`."""

@@ -1,0 +1,1 @@
+"""Files made to do harm: pools, label files and images that must be refused or read, and nothing else."""

@@ -1,0 +1,1 @@
+"""Processes that use one pool at the same time."""

@@ -1,0 +1,1 @@
+"""Reading without end, beside a writer."""

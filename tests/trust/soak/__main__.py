@@ -1,0 +1,163 @@
+"""Soak: `python -m tests.trust.soak [BATCHES]`: label batches read at random by workers, beside a writer.
+
+The writer adds batches to the pool one commit at a time, prunes it to the next one, goes on with that, and
+deletes the one before. Workers read whatever is the newest pool. Every so often each of them notes its
+memory, open files and threads; a line is fitted to each, and none may rise by more than its noise.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lpld_labels import LabelPoolError, PoolReader
+from tests.trust.figures import finish, parser, workplace
+from tests.trust.kills.commands import run_cli
+from tests.trust.races.__main__ import BATCHES, add, start
+
+WORKERS = 4
+NOTE_EVERY = 2000
+REOPEN_EVERY = 1000
+"""Reads after which a worker looks for a newer pool."""
+MOST_MEGABYTES = 2.0
+"""By which memory may rise over all reads, where the line's own error allows no less."""
+
+
+def newest(folder: Path) -> Path:
+    """Return the newest pool."""
+    # One that is on its way has a dot in front.
+    found = [path for path in folder.iterdir() if path.name.isdigit() and (path / "pool.json").exists()]
+    return max(found, key=lambda path: int(path.name))
+
+
+def read_at_random(folder: Path, count: int, seed: int, results: Connection) -> None:
+    """Be a worker."""
+    known = {batch.key: batch.labels for batch in BATCHES}
+    draw = np.random.default_rng(seed)
+    notes: list[tuple[int, float, int, int]] = []
+    wrong = stale = done = 0
+    while done < count:
+        try:
+            with PoolReader(newest(folder)) as pool:
+                keys = list(pool.keys)
+                for _ in range(REOPEN_EVERY):
+                    key = keys[int(draw.integers(len(keys)))]
+                    wrong += not np.array_equal(pool.read(key).labels, known[key])
+                    done += 1
+                    if done % NOTE_EVERY == 0:
+                        notes.append((done, *usage()))
+        except (LabelPoolError, FileNotFoundError):
+            # The pool was pruned away while it was read.
+            stale += 1
+    results.send({"wrong": wrong, "stale": stale, "notes": notes})
+
+
+def write_and_prune(folder: Path, stop: Any, results: Connection) -> None:
+    """Be the writer."""
+    notes: list[tuple[int, float, int, int]] = []
+    generation = 0
+    while not stop.is_set():
+        pool = folder / str(generation)
+        with PoolReader(pool) as reader:
+            missing = [batch for batch in BATCHES if batch.key not in set(reader.keys)]
+        for batch in missing[:6]:
+            add(pool, [batch])
+            time.sleep(0.05)
+        run_cli("prune", pool, folder / f".{generation + 1}", "--ratio", 2)
+        (folder / f".{generation + 1}").rename(folder / str(generation + 1))
+        if generation:
+            shutil.rmtree(folder / str(generation - 1))
+        generation += 1
+        notes.append((generation, *usage()))
+    results.send({"generations": generation, "notes": notes})
+
+
+def usage() -> tuple[float, int, int]:
+    """Return megabytes of memory, open files, threads of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, files, threading.active_count()
+
+
+def rise(notes: list[tuple[int, float, int, int]], column: int) -> tuple[float, float]:
+    """Return by how much a line rises over the later four fifths of the notes, and the error of that."""
+    values = np.array([(note[0], note[column]) for note in notes[len(notes) // 5 :]], np.float64)
+    x, y = values[:, 0] - values[:, 0].mean(), values[:, 1] - values[:, 1].mean()
+    if len(x) < 3 or not x.any():
+        return 0.0, 0.0
+    slope = float((x * y).sum() / (x * x).sum())
+    error = float(np.sqrt(((y - slope * x) ** 2).sum() / (len(x) - 2) / (x * x).sum()))
+    length = float(np.ptp(values[:, 0]))
+    return slope * length, error * length
+
+
+def problems(who: str, notes: list[tuple[int, float, int, int]]) -> list[str]:
+    """Return what grows."""
+    found = []
+    grown, error = rise(notes, 1)
+    if grown > max(MOST_MEGABYTES, 3 * error):
+        found.append(f"memory of {who} rises by {grown:.2f} MB (error {error:.2f})")
+    for column, name in ((2, "open files"), (3, "threads")):
+        late = [note[column] for note in notes[len(notes) // 5 :]]
+        if late and max(late[len(late) // 2 :]) > max(late[: len(late) // 2 + 1]) + 2:
+            found.append(f"{name} of {who} rise to {max(late)}")
+    return found
+
+
+def main() -> int:
+    """Run the soak and say what came of it."""
+    options = parser("Read at random, beside a writer.", cases=1_000_000).parse_args()
+    context = multiprocessing.get_context("fork")
+    began = time.monotonic()
+    with workplace() as folder:
+        start(folder / "0", 12)
+        stop = context.Event()
+        share = options.cases // WORKERS
+        starts: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
+            (read_at_random, (folder, share, options.seed + number)) for number in range(WORKERS)
+        ]
+        starts.append((write_and_prune, (folder, stop)))
+        jobs = []
+        for target, arguments in starts:
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=target, args=(*arguments, sender))
+            process.start()
+            sender.close()
+            jobs.append((receiver, process))
+        workers = [receiver.recv() for receiver, _ in jobs[:-1]]
+        stop.set()
+        writer = jobs[-1][0].recv()
+        for _, process in jobs:
+            process.join()
+    findings = [f"{worker['wrong']} wrong labels" for worker in workers if worker["wrong"]]
+    for number, worker in enumerate(workers):
+        findings += problems(f"worker {number}", worker["notes"])
+    findings += problems("the writer", writer["notes"])
+    rises = [rise(worker["notes"], 1) for worker in workers]
+    facts = {
+        "cases": options.cases // WORKERS * WORKERS,
+        "findings": len(findings),
+        "generations": writer["generations"],
+        "stale": sum(worker["stale"] for worker in workers),
+        "rise_megabytes": [round(grown, 3) for grown, _ in rises],
+        "rise_error_megabytes": [round(error, 3) for _, error in rises],
+        "megabytes": round(max(note[1] for worker in workers for note in worker["notes"]), 1),
+        "open_files": max(note[2] for worker in workers for note in worker["notes"]),
+        "threads": max(note[3] for worker in workers for note in worker["notes"]),
+        "seconds": round(time.monotonic() - began),
+    }
+    return finish("soak", options, facts, findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
