@@ -3,9 +3,10 @@
     python docs/walk.py            # the walks as a table
     python docs/walk.py --json     # the same for programs
 
-Each command runs twice, on a pool of few batches and on one of more. Files in which more calls were made the
-second time are those that work on a batch; the others are visited once per command. Both are listed in the
-order in which they were first entered. The page beside this script explains the steps.
+Each command runs twice, on a pool of few batches and on one of more. Functions that were called at least once
+more for every further batch are those that work on a batch; the others are visited once per command, or by a
+search that takes a step more or less (encode's fit). Files are listed in the order in which they were first
+entered. The page beside this script explains the steps.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("lpld_labels", "lpld_core", "cli")
 NETWORK = "small-resnet10:width=8,stem_stride=2"
 CLASSES = 4
-FEW, MORE = 700, 708
+FEW, MORE = 700, 764
 """Batches of 16 rows: so many that no command still takes more of them as a sample."""
 
 
 class Walk:
-    """Counts calls by file while it is active, in the order in which files are first entered."""
+    """Counts calls by file and function while it is active, in the order in which they are first made."""
 
     def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
+        self.calls: Counter[tuple[str, str]] = Counter()
 
     def __enter__(self) -> Walk:
         threading.setprofile(self._note)
@@ -55,7 +56,7 @@ class Walk:
             return
         name = _product_file(frame.f_code.co_filename)
         if name is not None:
-            self.calls[name] += 1
+            self.calls[name, frame.f_code.co_name] += 1
 
 
 @cache
@@ -74,11 +75,12 @@ def walk(run: Callable[[int], object]) -> dict[str, Any]:
             run(batches)
         counts.append(seen.calls)
     few, more = counts
-    per_batch = [name for name in more if more[name] > few[name]]
+    further = {call: (more[call] - few[call]) // (MORE - FEW) for call in more}
+    per_batch = list(dict.fromkeys(file for (file, _), calls in further.items() if calls > 0))
     return {
         "per_batch": per_batch,
-        "once": [name for name in more if more[name] <= few[name]],
-        "calls_per_batch": round(sum(more[n] - few[n] for n in per_batch) / (MORE - FEW), 1),
+        "once": sorted({file for file, _ in more}.difference(per_batch)),
+        "calls_per_batch": sum(calls for calls in further.values() if calls > 0),
     }
 
 
@@ -92,10 +94,11 @@ def walks(work: Path) -> dict[str, dict[str, Any]]:
     """Return the walk of each command."""
     from safetensors.torch import save_file
 
-    from lpld_core.networks.models import network_source
+    from lpld_core.networks.models import network_source, seeded
 
     weights = work / "teacher.safetensors"
-    save_file(network_source(NETWORK).build(CLASSES).module.state_dict(), weights)
+    with seeded(0):
+        save_file(network_source(NETWORK).build(CLASSES).module.state_dict(), weights)
     teacher = ("--teacher", NETWORK, "--teacher-weights", str(weights))
     images = work / "images"
     rng = np.random.default_rng(0)

@@ -17,15 +17,14 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
-    "README.md": "results.md",
     "examples": "reference/examples.md",
     "lpld_labels/SPEC.md": "reference/format.md",
     "CHANGELOG.md": "reference/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
+    "benchmarks/README.md": "project/benchmarks.md",
 }
-"""Path in the repository -> page of the site. Files among them become that page; the README's results."""
-RESULTS = re.compile(r"<!-- results: [^\n]*-->\n(.*)<!-- end of results -->", re.DOTALL)
+"""Path in the repository -> page of the site. Files among them become that page."""
 COPIES = "repository"
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
@@ -38,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = file.content_string
         for match in LINK.finditer(text):
             place = _outside(match["target"], file.src_uri)
-            if place is not None and place not in PAGES and _example_page(place) is None:
+            if place is not None and _page_of(place) is None:
                 copy = f"{COPIES}/{place}"
                 if files.get_file_from_path(copy) is None and (ROOT / place).is_file():
                     files.append(File.generated(config, copy, abs_src_path=str(ROOT / place)))
@@ -54,10 +53,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         anchor = match["anchor"] or ""
         if place is None:
             return match[0]
-        page_of_it = PAGES.get(place) or _example_page(place)
-        if place == "README.md":
-            anchor = ""
-        elif page_of_it is not None and place.endswith(".py"):
+        page_of_it = _page_of(place)
+        if page_of_it is not None and place.endswith(".py"):
             anchor = f"#{Path(place).stem.replace('_', '-')}"
         target = page_of_it or f"{COPIES}/{place}"
         return posixpath.relpath(target, posixpath.dirname(here) or ".") + anchor
@@ -68,11 +65,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _made_pages() -> dict[str, str]:
     """Return the Markdown of every page that is not a file of docs/."""
     pages = {page: (ROOT / place).read_text() for place, page in PAGES.items() if (ROOT / place).is_file()}
-    (results,) = RESULTS.findall(pages["results.md"])
-    # Inside HTML, Markdown is Markdown only where it is said to be.
-    pages["results.md"] = "# Results\n" + results.replace("\n###", "\n##").replace(
-        "<details>", "<details markdown>"
-    )
     return {**pages, "reference/cli.md": cli_page(), "reference/examples.md": _examples_page()}
 
 
@@ -86,8 +78,11 @@ def _examples_page() -> str:
     return "\n".join(parts)
 
 
-def _example_page(place: str) -> str | None:
-    return "reference/examples.md" if re.fullmatch(r"examples/\w+\.py", place) else None
+def _page_of(place: str) -> str | None:
+    """Return the page of the site that shows a file of the repository; None where it is copied."""
+    if re.fullmatch(r"examples/\w+\.py", place):
+        return "reference/examples.md"
+    return place.removeprefix("docs/") if place.startswith("docs/") else PAGES.get(place)
 
 
 def _outside(target: str, page: str) -> str | None:

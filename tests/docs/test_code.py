@@ -20,7 +20,8 @@ from tests.lpld_labels.loader.loader_pools import build, write_images
 Cli = Callable[..., Result]
 NETWORK = "small-resnet10:width=32,stem_stride=2"
 SMALLER = {
-    "README.md": {
+    "README.md": {"num_workers=4": "num_workers=1"},
+    "docs/howto/trainers.md": {
         "num_workers=4": "num_workers=1",
         'device="cuda"': 'device="cpu"',
         "range(300)": "range(1)",
@@ -28,7 +29,7 @@ SMALLER = {
     "docs/method.md": {"ipc=10, iterations=300": "ipc=1, iterations=1"},
 }
 """By document: what is shown, and what is run in its place so that a test can wait for it."""
-BY_OTHERS = {"docs/tutorial.md"}
+BY_OTHERS = {"docs/tutorial.md", "docs/publish.md"}
 """Documents with a test of their own."""
 
 
@@ -89,9 +90,6 @@ def test_python_runs(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if code_of(name, {"sql"})])
 def test_sql_answers(name: str, folder: Path) -> None:
-    if name == "README.md":
-        shutil.rmtree(folder / "pool")
-        (folder / "plain").rename(folder / "pool")
     for block in code_of(name, {"sql"}):
         statements = duckdb.extract_statements(block.code)
         assert len(statements) == 2
