@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _LAUNCHER = "LPLD_LAUNCHER"
 """Set for processes that `start_ranks` has started: it says what becomes of them."""
+_PEER_GONE = 75
+"""Exit code of a process that says nothing because it was another one that went; sysexits' "try again"."""
+_PATIENCE = 2.0
+"""Seconds that such a process waits, so that the launcher sees, and hears, the other one first."""
 
 
 def start_ranks(processes: int, out: Path) -> None:
@@ -53,15 +58,22 @@ def start_ranks(processes: int, out: Path) -> None:
             sys.exit(130)
         raise _stopped(error.sigval) from None
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if failure.exitcode < 0:
-            raise WorkerDiedError(
-                f"process {rank} of {processes} was killed by {signal.Signals(-failure.exitcode).name}",
-                where=out,
-                hint=GO_ON,
-            ) from None
-        # It has said itself what is wrong.
-        sys.exit(failure.exitcode)
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        if said := [code for code in codes.values() if code > 0 and code != _PEER_GONE]:
+            # That process has said itself what is wrong.
+            sys.exit(said[0])
+        raise WorkerDiedError(_how_one_died(codes, processes), where=out, hint=GO_ON) from None
+
+
+def _how_one_died(codes: dict[int, int], processes: int) -> str:
+    """Say which process went. codes: by rank, of all that had ended when the launcher looked.
+
+    Times are whole seconds and do not tell who went first: those that missed another have ended too.
+    """
+    for rank, code in sorted(codes.items()):
+        if code < 0:
+            return f"process {rank} of {processes} was killed by {signal.Signals(-code).name}"
+    return "a process of this training run is gone or does not answer"
 
 
 @contextlib.contextmanager
@@ -79,7 +91,9 @@ def one_voice(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except WorkerDiedError:
-        if _LAUNCHER in os.environ or not ranks.speaks():
+        if _LAUNCHER in os.environ:
+            _make_way()
+        if not ranks.speaks():
             _leave(1)
         raise
     except KeyboardInterrupt:
@@ -100,6 +114,15 @@ def _asked_to_stop(number: int, frame: object) -> NoReturn:
 def _stopped(number: int) -> WorkerDiedError:
     name = signal.Signals(number).name
     return WorkerDiedError(f"asked to stop ({name})", hint="run the same command again: it goes on from here")
+
+
+def _make_way() -> NoReturn:
+    """End after the process that caused it, or when the launcher asks, whichever comes first."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        # The launcher's own signal must not look like what ended the run.
+        signal.signal(signal.SIGTERM, lambda *_: _leave(_PEER_GONE))
+    time.sleep(_PATIENCE)
+    _leave(_PEER_GONE)
 
 
 def _leave(code: int) -> NoReturn:

@@ -135,13 +135,13 @@ def test_a_killed_process_ends_the_run_and_the_next_start_goes_on(
     assert [line["images"] for line in log_of(out)] == [line["images"] for line in whole]
 
 
-def rank_1_of(launcher: int) -> int | None:
-    """Return the number of the process of rank 1 that a launcher has started, if it is there."""
+def process_of(launcher: int, rank: int) -> int | None:
+    """Return the number of the process of a rank that a launcher has started, if it is there."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                if parent == launcher and b"\0RANK=1\0" in (entry / "environ").read_bytes():
+                if parent == launcher and b"\0RANK=%d\0" % rank in (entry / "environ").read_bytes():
                     return int(entry.name)
             except (OSError, ValueError):
                 continue
@@ -166,12 +166,30 @@ def started(place: Path, out: Path, settings: TrainSettings) -> subprocess.Popen
     return process
 
 
-def test_nproc_says_in_one_line_that_a_process_was_killed(place: Path, tmp_path: Path) -> None:
+def wait_until_ended(process: int) -> None:
+    """Return when a process has ended, though its parent may not have taken notice."""
+    end = time.monotonic() + 60
+    while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("launcher_looks", ["at once", "when both have ended"])
+def test_nproc_says_in_one_line_that_a_process_was_killed(
+    place: Path, tmp_path: Path, launcher_looks: str
+) -> None:
     settings = replace(CASES["label batches"], epochs=100, evaluate_every=100)
     process = started(place, tmp_path / "run", settings)
-    victim = rank_1_of(process.pid)
+    other, victim = (process_of(process.pid, rank) for rank in (0, 1))
     assert victim is not None
+    assert other is not None
+    late = launcher_looks != "at once"
+    if late:
+        process.send_signal(signal.SIGSTOP)
     os.kill(victim, signal.SIGKILL)
+    if late:
+        wait_until_ended(other)
+        process.send_signal(signal.SIGCONT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     assert stdout == ""
@@ -190,7 +208,7 @@ def test_with_its_launcher_all_processes_end(
     place: Path, tmp_path: Path, number: int, code: int, said: list[str]
 ) -> None:
     process = started(place, tmp_path / "run", replace(CASES["label batches"], epochs=100_000))
-    victim = rank_1_of(process.pid)
+    victim = process_of(process.pid, 1)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (code, "")
