@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from benchmarks.accuracy.cells import Cell, Scale
 from benchmarks.accuracy.facts import teacher_facts
+from benchmarks.accuracy.kept import take
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
@@ -70,6 +71,7 @@ class Workshop:
         with FileLock(root / "data.lock"):
             if not base.exists():
                 _write_data(scale.dataset, base)
+            take(root, scale)
         train = "teacher" if (base / "teacher").is_dir() else "train"
         validation = "validation" if (base / "validation").is_dir() else "val"
         return Workshop(root=root, scale=scale, train=base / train, validation=base / validation)

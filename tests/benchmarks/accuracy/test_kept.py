@@ -1,0 +1,61 @@
+"""What took hours is kept, and a new work directory begins with it."""
+
+from __future__ import annotations
+
+import filecmp
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.accuracy.cells import DIGITS, Cell
+from benchmarks.accuracy.kept import keep, take
+from benchmarks.accuracy.work import Workshop
+
+SCALE = replace(DIGITS, teacher_epochs=1, iterations=2, ipc=1)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work directory with a teacher and its statistics, recovered images, and real ones."""
+    root = tmp_path_factory.mktemp("accuracy") / "work"
+    workshop = Workshop.open(root, SCALE)
+    for method in ("lpld", "real"):
+        workshop.images(Cell(method=method, ratio=1, teacher="plain"))
+    return root
+
+
+def test_a_new_work_directory_begins_with_what_is_kept(work: Path, tmp_path: Path) -> None:
+    kept, new = tmp_path / "kept", tmp_path / "new"
+    names = ["teacher-plain.safetensors", "teacher-plain.json", "statistics-plain.safetensors"]
+    assert keep(work, SCALE, kept) == [*names, "lpld-ipc1-2-plain.tar"]
+    assert keep(work, SCALE, kept) == []
+    take(new, SCALE, kept)
+    assert [path.name for path in (new / "images").iterdir()] == ["lpld-ipc1-2-plain"]
+    found = [path.relative_to(new) for path in new.rglob("*") if path.is_file()]
+    assert len(found) > len(names) + SCALE.ipc * 10
+    assert filecmp.cmpfiles(work, new, [str(path) for path in found], shallow=False) == (
+        [str(path) for path in found],
+        [],
+        [],
+    )
+    # Finished: what is taken is used as it is, whatever the recipe of today would make.
+    before = (new / "teacher-plain.safetensors").stat().st_mtime_ns
+    Workshop.open(new, SCALE).images(Cell(method="lpld", ratio=1, teacher="plain"))
+    assert (new / "teacher-plain.safetensors").stat().st_mtime_ns == before
+
+
+def test_what_is_there_is_not_replaced_and_another_scale_takes_nothing(work: Path, tmp_path: Path) -> None:
+    kept, new = tmp_path / "kept", tmp_path / "new"
+    keep(work, SCALE, kept)
+    take(new, replace(SCALE, teacher_epochs=2), kept)
+    assert not new.exists()
+    new.mkdir()
+    (new / "teacher-plain.json").write_text("mine")
+    take(new, SCALE, kept)
+    assert (new / "teacher-plain.json").read_text() == "mine"
+
+
+def test_unfinished_images_are_not_kept(work: Path, tmp_path: Path) -> None:
+    (work / "images" / "sre2l-ipc1-2-plain").mkdir()
+    assert not any("sre2l" in name for name in keep(work, SCALE, tmp_path / "kept"))
