@@ -25,6 +25,7 @@ SHORT = 16
 VIEWS_SHORT = 8
 """Bytes of a views digest in the batch index."""
 _CHUNK = 1 << 20
+_INTEGERS = np.dtype("<i4")
 _KNOWN = "_views_digest"
 """Where a record keeps the digest of its views."""
 
@@ -68,29 +69,25 @@ def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:
     return state.digest()[:SHORT]
 
 
-def _view_parts(views: ViewBatch) -> list[bytes]:
+def _view_parts(views: ViewBatch) -> list[bytes | npt.NDArray[np.generic]]:
     mix, cutout, patches = views.mix, views.cutout, views.patch_order
     tiles = 0 if patches is None else patches.shape[1]
     kind = 0 if mix is None else (2 if mix.box is None else 1)
-    parts = [
+    parts: list[bytes | npt.NDArray[np.generic]] = [
         struct.pack("<5q", *views.key, views.rows, kind, (cutout is not None) + 2 * tiles),
-        _bytes(views.images, "<i4"),
-        _bytes(views.crops, "<i4"),
-        _bytes(views.flips, "u1"),
+        np.ascontiguousarray(views.images, _INTEGERS),
+        np.ascontiguousarray(views.crops, _INTEGERS),
+        np.ascontiguousarray(views.flips, np.uint8),
     ]
     if mix is not None:
-        parts += [_bytes(mix.partner, "<i4"), struct.pack("<d", mix.strength)]
+        parts += [np.ascontiguousarray(mix.partner, _INTEGERS), struct.pack("<d", mix.strength)]
         if mix.box is not None:
             parts.append(struct.pack("<4q", *mix.box))
     if cutout is not None:
-        parts += [_bytes(cutout.boxes, "<i4"), _bytes(cutout.fill, "u1")]
+        parts += [np.ascontiguousarray(cutout.boxes, _INTEGERS), np.ascontiguousarray(cutout.fill)]
     if patches is not None:
-        parts.append(_bytes(patches, "u1"))
+        parts.append(np.ascontiguousarray(patches))
     return parts
-
-
-def _bytes(array: npt.NDArray[np.generic], dtype: str) -> bytes:
-    return np.ascontiguousarray(array, dtype=np.dtype(dtype)).tobytes()
 
 
 def pool_digest(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,25 +104,29 @@ class ViewBatch:
     patch_order: npt.NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "key", _checked_key(self.key))
-        _set(self, "images", _integers("images", self.images, None, self.key))
-        if self.images.ndim != 1 or len(self.images) == 0:
-            raise _bad(self.key, "images", "shape [B] with B >= 1", list(self.images.shape))
-        rows = len(self.images)
-        _set(self, "crops", _integers("crops", self.crops, (rows, 4), self.key))
-        _require(self.key, "crops", "height and width >= 1", self.crops[:, 2:] >= 1)
+        key = _checked_key(self.key)
+        images = _integers("images", self.images, None, key)
+        if images.ndim != 1 or len(images) == 0:
+            raise _bad(key, "images", "shape [B] with B >= 1", list(images.shape))
+        rows = len(images)
+        crops = _integers("crops", self.crops, (rows, 4), key)
+        _require(key, "crops", "height and width >= 1", crops[:, 2:] >= 1)
         if not (isinstance(self.flips, np.ndarray) and self.flips.dtype == np.bool_):
-            raise _bad(self.key, "flips", "bool", getattr(self.flips, "dtype", type(self.flips).__name__))
+            raise _bad(key, "flips", "bool", getattr(self.flips, "dtype", type(self.flips).__name__))
         if self.flips.shape != (rows,):
-            raise _bad(self.key, "flips", f"shape [{rows}]", list(self.flips.shape))
-        if self.mix is not None:
-            _set(self, "mix", _checked_mix(self.mix, rows, self.key))
-        if self.cutout is not None:
-            _set(self, "cutout", _checked_cutout(self.cutout, rows, self.key))
+            raise _bad(key, "flips", f"shape [{rows}]", list(self.flips.shape))
+        # Around the freeze, once: what was checked takes the place of what was given.
+        vars(self).update(
+            key=key,
+            images=images,
+            crops=crops,
+            mix=self.mix and _checked_mix(self.mix, rows, key),
+            cutout=self.cutout and _checked_cutout(self.cutout, rows, key),
+        )
         if self.patch_order is not None:
-            _set(self, "patch_order", _checked_patches(self.patch_order, rows, self.key))
+            _check_patches(self.patch_order, rows, key)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return len(self.images)
 
@@ -169,10 +174,6 @@ def _finite(labels: LabelArray) -> BoolArray:
         bits = np.ascontiguousarray(labels).view(np.uint16)
         return np.asarray((bits & 0x7C00) != 0x7C00)
     return np.isfinite(labels)
-
-
-def _set(record: object, field: str, value: object) -> None:
-    object.__setattr__(record, field, value)
 
 
 def _bad(key: object, field: str, expected: object, got: object, hint: str = "") -> InvalidBatchError:
@@ -229,7 +230,7 @@ def _checked_cutout(cutout: CutOut, rows: int, key: BatchKey) -> CutOut:
     return CutOut(boxes=boxes, fill=fill)
 
 
-def _checked_patches(order: npt.NDArray[np.uint8], rows: int, key: BatchKey) -> npt.NDArray[np.uint8]:
+def _check_patches(order: npt.NDArray[np.uint8], rows: int, key: BatchKey) -> None:
     if not isinstance(order, np.ndarray) or order.dtype != np.uint8 or order.ndim != 2:
         raise _bad(key, "patch_order", "uint8 [B, n*n]", getattr(order, "dtype", type(order).__name__))
     tiles = order.shape[1]
@@ -238,4 +239,3 @@ def _checked_patches(order: npt.NDArray[np.uint8], rows: int, key: BatchKey) -> 
         raise _bad(key, "patch_order", f"shape [{rows}, n*n] with n from 1 to 15", list(order.shape))
     whole = (np.sort(order, axis=1) == np.arange(tiles)).all(axis=1)
     _require(key, "patch_order", f"a permutation of 0 to {tiles - 1} per row", whole)
-    return order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -23,113 +24,139 @@ CUTOUT_FILL = ("cutout_red", "cutout_green", "cutout_blue")
 
 def to_table(batches: Sequence[ViewBatch]) -> pa.Table:
     """Return the rows of some batches, in the order given."""
-    chunks = [_columns(batch) for batch in batches]
     rows = [batch.rows for batch in batches]
-    arrays = [_column(field, [columns.get(field.name) for columns in chunks], rows) for field in VIEW_SCHEMA]
-    return pa.Table.from_arrays(arrays, schema=VIEW_SCHEMA)
-
-
-def _column(field: arrow.Field, parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]) -> arrow.Array:
-    """Return one column of several batches; None stands for a batch that is null in it."""
-    given = [part for part in parts if part is not None]
-    if not given:
-        return cast("arrow.Array", pa.nulls(sum(rows), field.type))
-    if len(given) == len(parts) and given[0].ndim == 1:
-        # The usual case. One Arrow array per batch and column would take longer than writing them.
-        return cast("arrow.Array", pa.array(np.concatenate(given), field.type))
-    arrays: list[Any] = [
-        pa.nulls(count, field.type) if part is None else _arrow(part, field)
-        for part, count in zip(parts, rows, strict=True)
-    ]
-    return cast("arrow.Array", pa.concat_arrays(arrays))
-
-
-def _arrow(values: npt.NDArray[Any], field: arrow.Field) -> arrow.Array:
-    """Return a column [B], or lists of one length [B, n]."""
-    if values.ndim == 1:
-        return cast("arrow.Array", pa.array(np.ascontiguousarray(values), field.type))
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-    lists: Any = pa.ListArray.from_arrays(cast("Any", offsets), pa.array(values.ravel()), type=field.type)
-    return cast("arrow.Array", lists)
-
-
-def _columns(batch: ViewBatch) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of one batch that are not null."""
-    rows = batch.rows
+    crops = np.concatenate([batch.crops for batch in batches])
+    mixes, cutouts = [batch.mix for batch in batches], [batch.cutout for batch in batches]
+    boxes = [mix and mix.box for mix in mixes]
     columns: dict[str, npt.NDArray[Any]] = {
-        "epoch": np.full(rows, batch.key.epoch, np.int32),
-        "batch": np.full(rows, batch.key.batch, np.int32),
-        "slot": np.arange(rows, dtype=np.int32),
-        "image": batch.images,
-        "flip": batch.flips,
+        "epoch": np.repeat([batch.key.epoch for batch in batches], rows),
+        "batch": np.repeat([batch.key.batch for batch in batches], rows),
+        "slot": np.concatenate([np.arange(count) for count in rows]),
+        "image": np.concatenate([batch.images for batch in batches]),
+        "flip": np.concatenate([batch.flips for batch in batches]),
+        **{name: crops[:, i] for i, name in enumerate(CROP)},
     }
-    columns |= {name: batch.crops[:, i] for i, name in enumerate(CROP)}
-    if batch.mix is not None:
-        columns["mix_slot"] = batch.mix.partner
-        columns["mix_strength"] = np.full(rows, batch.mix.strength, np.float64)
-        if batch.mix.box is not None:
-            columns |= {name: np.full(rows, batch.mix.box[i], np.int32) for i, name in enumerate(MIX_BOX)}
-    if batch.cutout is not None:
-        columns |= {name: batch.cutout.boxes[:, i] for i, name in enumerate(CUTOUT_BOX)}
-        columns |= {name: batch.cutout.fill[:, i] for i, name in enumerate(CUTOUT_FILL)}
-    if batch.patch_order is not None:
-        columns["patch_order"] = batch.patch_order
-    return columns
+    arrays = {
+        **{name: _array(name, values) for name, values in columns.items()},
+        **_nullable(("mix_slot",), [mix and mix.partner[:, None] for mix in mixes], rows),
+        **_nullable(("mix_strength",), [mix and np.full((1, 1), mix.strength) for mix in mixes], rows),
+        **_nullable(MIX_BOX, [box and np.array([box]) for box in boxes], rows),
+        **_nullable(CUTOUT_BOX, [cutout and cutout.boxes for cutout in cutouts], rows),
+        **_nullable(CUTOUT_FILL, [cutout and cutout.fill for cutout in cutouts], rows),
+        "patch_order": _patch_orders([batch.patch_order for batch in batches], rows),
+    }
+    return pa.Table.from_arrays([arrays[name] for name in VIEW_SCHEMA.names], schema=VIEW_SCHEMA)
+
+
+def _array(name: str, values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | None = None) -> arrow.Array:
+    return cast("arrow.Array", pa.array(values, VIEW_SCHEMA.field(name).type, mask=null))
+
+
+def _nullable(
+    names: tuple[str, ...], parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]
+) -> dict[str, arrow.Array]:
+    """Return columns that are null together, in whole batches.
+
+    parts: the values of each batch, [B, n] or [1, n] for all of its rows alike; None where they are null.
+    """
+    given = [(part, count) for part, count in zip(parts, rows, strict=True) if part is not None]
+    if not given:
+        return {name: _nulls(name, sum(rows)) for name in names}
+    there = [np.broadcast_to(part, (count, len(names))) for part, count in given]
+    null = np.repeat([part is None for part in parts], rows)
+    values = np.zeros((len(null), len(names)), there[0].dtype)
+    values[~null] = np.concatenate(there)
+    return {name: _array(name, values[:, i], null) for i, name in enumerate(names)}
+
+
+def _patch_orders(orders: Sequence[npt.NDArray[np.uint8] | None], rows: Sequence[int]) -> arrow.Array:
+    """Return lists of one length in each batch; None stands for a batch without."""
+    name = "patch_order"
+    parts = [
+        _nulls(name, count) if order is None else _lists(name, order)
+        for order, count in zip(orders, rows, strict=True)
+    ]
+    return cast("arrow.Array", pa.concat_arrays(parts))
+
+
+def _nulls(name: str, rows: int) -> arrow.Array:
+    return cast("arrow.Array", pa.nulls(rows, VIEW_SCHEMA.field(name).type))
+
+
+def _lists(name: str, values: npt.NDArray[Any]) -> arrow.Array:
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+    lists: Any = pa.ListArray.from_arrays(
+        cast("Any", offsets), pa.array(values.ravel()), type=VIEW_SCHEMA.field(name).type
+    )
+    return cast("arrow.Array", lists)
 
 
 class DecodedViews:
     """Views of some whole batches as NumPy columns; slices of it become view batches."""
 
     def __init__(self, table: pa.Table) -> None:
+        self._table = table
         self.rows = table.num_rows
         self.nbytes = table.nbytes
-        self.images = _integers(table, "image")
-        self.crops = np.stack([_integers(table, name) for name in CROP], axis=1)
+        self.images = table["image"].to_numpy()
+        self.crops = np.stack([table[name].to_numpy() for name in CROP], axis=1)
         self.flips = table["flip"].to_numpy()
-        # Absent features stay None for the whole block, so that slicing them costs nothing.
-        self._mix = _Optional(table, ("mix_slot", "mix_strength"))
-        self._mix_box = _Optional(table, MIX_BOX)
-        self._cutout = _Optional(table, CUTOUT_BOX + CUTOUT_FILL)
-        self._patches = table["patch_order"] if table["patch_order"].null_count < self.rows else None
+        self._mixed, self._boxed, self._cut_out, self._shuffled = (
+            table[name].is_valid().to_numpy() for name in ("mix_slot", "mix_top", "cutout_top", "patch_order")
+        )
 
     def batch(self, key: BatchKey, part: slice) -> ViewBatch:
         """Return one batch. Its arrays are views into this block, already validated when written."""
+        first = part.start
         fields = {
             "key": key,
             "images": self.images[part],
             "crops": self.crops[part],
             "flips": self.flips[part],
-            "mix": self._mix_of(part),
-            "cutout": self._cutout_of(part),
-            "patch_order": self._patches_of(part),
+            "mix": self._mix_of(part) if self._mixed[first] else None,
+            "cutout": self._cutout_of(part) if self._cut_out[first] else None,
+            "patch_order": self._patches_of(part) if self._shuffled[first] else None,
         }
         return _trusted(ViewBatch, fields)
 
-    def _mix_of(self, part: slice) -> Mix | None:
-        if not self._mix.present(part):
-            return None
-        partner = self._mix.columns["mix_slot"][part].astype(np.int32, copy=False)
-        strength = float(self._mix.columns["mix_strength"][part.start])
-        box = None
-        if self._mix_box.present(part):
-            box = Box(*[int(self._mix_box.columns[name][part.start]) for name in MIX_BOX])
+    def _mix_of(self, part: slice) -> Mix:
+        box = Box(*self._boxes[part.start].tolist()) if self._boxed[part.start] else None
+        partner, strength = self._partners[part], float(self._strengths[part.start])
         return Mix(partner=partner, strength=strength, box=box)
 
-    def _cutout_of(self, part: slice) -> CutOut | None:
-        if not self._cutout.present(part):
-            return None
-        columns = self._cutout.columns
-        boxes = np.stack([columns[name][part] for name in CUTOUT_BOX], axis=1)
-        fill = np.stack([columns[name][part] for name in CUTOUT_FILL], axis=1)
-        return CutOut(boxes=boxes.astype(np.int32), fill=fill.astype(np.uint8))
+    def _cutout_of(self, part: slice) -> CutOut:
+        return CutOut(boxes=self._cutout_boxes[part], fill=self._cutout_fill[part])
 
-    def _patches_of(self, part: slice) -> npt.NDArray[np.uint8] | None:
-        if self._patches is None:
-            return None
-        rows = self._patches.slice(part.start, part.stop - part.start)
-        if rows.null_count:
-            return None
+    def _patches_of(self, part: slice) -> npt.NDArray[np.uint8]:
+        rows = self._table["patch_order"].slice(part.start, part.stop - part.start)
         return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
+
+    # Columns that may be null are made when the first batch that has them asks.
+
+    @cached_property
+    def _partners(self) -> npt.NDArray[np.int32]:
+        return arrow.filled(self._table["mix_slot"], 0).astype(np.int32, copy=False)
+
+    @cached_property
+    def _strengths(self) -> npt.NDArray[np.float64]:
+        return arrow.filled(self._table["mix_strength"], 0)
+
+    @cached_property
+    def _boxes(self) -> npt.NDArray[np.int32]:
+        return self._stacked(MIX_BOX, np.int32)
+
+    @cached_property
+    def _cutout_boxes(self) -> npt.NDArray[np.int32]:
+        return self._stacked(CUTOUT_BOX, np.int32)
+
+    @cached_property
+    def _cutout_fill(self) -> npt.NDArray[np.uint8]:
+        return self._stacked(CUTOUT_FILL, np.uint8)
+
+    def _stacked(self, names: tuple[str, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return np.stack([arrow.filled(self._table[name], 0) for name in names], axis=1).astype(
+            dtype, copy=False
+        )
 
 
 def owned(views: ViewBatch) -> ViewBatch:
@@ -156,24 +183,3 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
     record = object.__new__(kind)
     record.__dict__.update(values)
     return record
-
-
-class _Optional:
-    """Nullable columns that are null together, per batch."""
-
-    def __init__(self, table: pa.Table, names: tuple[str, ...]) -> None:
-        first = table[names[0]]
-        self.columns: dict[str, npt.NDArray[Any]] = {}
-        self._valid: npt.NDArray[np.bool_] | None = None
-        if first.null_count == len(first):
-            return
-        self._valid = first.is_valid().to_numpy()
-        for name in names:
-            self.columns[name] = arrow.filled(table[name], 0)
-
-    def present(self, part: slice) -> bool:
-        return self._valid is not None and bool(self._valid[part.start])
-
-
-def _integers(table: pa.Table, name: str) -> npt.NDArray[np.int32]:
-    return np.asarray(table[name].to_numpy(), dtype=np.int32)

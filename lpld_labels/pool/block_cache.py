@@ -28,6 +28,7 @@ class BlockCache(Generic[T]):
         if self._process != os.getpid():
             # A thread of the parent may have held the lock at the moment of the fork.
             self._lock, self._process = threading.RLock(), os.getpid()
+            self._after_fork()
         with self._lock:
             if key in self._blocks:
                 self._blocks.move_to_end(key)
@@ -42,8 +43,21 @@ class BlockCache(Generic[T]):
                 self.held -= self._sizes.pop(oldest)
             return block
 
+    def _after_fork(self) -> None:
+        """Blocks are memory, and stay."""
+
     def clear(self) -> None:
         """Forget every block."""
         self._blocks.clear()
         self._sizes.clear()
         self.held = 0
+
+
+class OpenFiles(BlockCache[T]):
+    """Keeps up to `limit` files open. Their handles do not survive fork: a child opens its own."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit, lambda file: 1)
+
+    def _after_fork(self) -> None:
+        self.clear()

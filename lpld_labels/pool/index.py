@@ -57,7 +57,8 @@ class Group:
 class BatchIndex:
     """Columns of the batch index, in key order.
 
-    epochs, batches, rows, shard: int32 [N]. first_rows: int64 [N], rows before a batch in its shard.
+    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard;
+    first_rows: int64 [N], rows before it, one for each view.
     shards: how many shards the pool has.
     """
 
@@ -68,7 +69,7 @@ class BatchIndex:
         self.shard: npt.NDArray[np.int32] = table["shard"].to_numpy()
         self.shards = shards
         self.first_rows: npt.NDArray[np.int64] = table["first_row"].to_numpy()
-        self._position: npt.NDArray[np.int32] = table["position"].to_numpy()
+        self.positions: npt.NDArray[np.int32] = table["position"].to_numpy()
         self._group_offset: npt.NDArray[np.int64] = table["group_offset"].to_numpy()
         self._group_bytes: npt.NDArray[np.int32] = table["group_bytes"].to_numpy()
         self._strength = table["mix_strength"]
@@ -93,7 +94,7 @@ class BatchIndex:
             "batch": (self.batches, 0, 2**31 - 1),
             "rows": (self.rows, 1, size),
             "shard": (self.shard, 0, self.shards - 1),
-            "position": (self._position, 0, len(self) - 1),
+            "position": (self.positions, 0, len(self) - 1),
             "group_offset": (self._group_offset, _FIRST_BYTE, 2**62),
             "group_bytes": (self._group_bytes, 1, 2**31 - 1),
         }
@@ -155,7 +156,7 @@ class BatchIndex:
         rows = self.rows[order].astype(np.int64)
         before = np.cumsum(rows) - rows
         expected: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {
-            "position": (self._position[order], np.arange(len(order)) - firsts),
+            "position": (self.positions[order], np.arange(len(order)) - firsts),
             "first_row": (self.first_rows[order], before - before[firsts]),
         }
         for column, (got, wanted) in expected.items():
@@ -224,14 +225,6 @@ class BatchIndex:
             raise BatchNotFoundError(f"no {BatchKey(missing >> 32, missing & 0xFFFFFFFF)} in this pool")
         return numbers
 
-    def first_row(self, number: int) -> int:
-        """Return the first row of a batch within its shard, counting one row per view."""
-        return int(self.first_rows[number])
-
-    def position(self, number: int) -> int:
-        """Return the place of a batch within its shard."""
-        return int(self._position[number])
-
     def group(self, number: int) -> Group:
         """Return the labels row group that holds a batch."""
         group_of, starts = self._groups
@@ -241,7 +234,7 @@ class BatchIndex:
         return Group(
             offset=int(self._group_offset[first]),
             bytes=int(self._group_bytes[first]),
-            first_position=int(self._position[first]),
+            first_position=int(self.positions[first]),
             batches=end - begin,
             first_row=int(self.first_rows[first]),
             rows=int(self.first_rows[last]) + int(self.rows[last]) - int(self.first_rows[first]),
@@ -289,6 +282,10 @@ class BatchIndex:
         """Return the first 8 bytes of a batch's views digest."""
         digest: bytes = self._views_digests[number].as_py()
         return digest
+
+    def views_digests(self, numbers: npt.NDArray[np.int64]) -> list[bytes]:
+        """Return the first 8 bytes of some batches' views digests."""
+        return arrow.binaries(arrow.take(self._views_digests.combine_chunks(), numbers))
 
     def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
         """Return the digests of batches that are in the pool, in the order given."""

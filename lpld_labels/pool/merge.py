@@ -64,12 +64,12 @@ def sealed_batches(
     pages = LabelPages(open_file(labels_path), codec, classes, blocks=payload_blocks(0))
     index = BatchIndex(shard.batches, 1)
     for number, key in enumerate(index.keys):
-        first, rows = index.first_row(number), int(index.rows[number])
+        first, rows = int(index.first_rows[number]), int(index.rows[number])
         group, start = views.group_of(first, rows)
         block = blocks.get(group, partial(_decoded, views, group))
         yield EncodedBatch(
             views=block.batch(key, slice(start, start + rows)),
-            payload=pages.payload(index.group(number), index.position(number), first, rows),
+            payload=pages.payload(index.group(number), int(index.positions[number]), first, rows),
             views_digest=index.views_digest(number),
             digest=index.digest(number),
         )

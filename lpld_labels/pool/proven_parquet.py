@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from lpld_labels.pool.footers import Footer, arrow_metadata, parse_footer
 from lpld_labels.pool.proven_pages import check_chunk, prove_chunk
 
 _RESTORE = "restore this file"
+Numbers = npt.NDArray[np.int64]
 
 
 class ProvenParquet:
@@ -71,7 +73,7 @@ class ProvenParquet:
             raise PoolCorruptError("column chunks overlap", where=self.where, hint=_RESTORE)
 
     @cached_property
-    def starts(self) -> npt.NDArray[np.int64]:
+    def starts(self) -> Numbers:
         """First row of each row group, and the number of all rows: int64 [groups + 1]."""
         return np.cumsum([0, *(min(g.rows, MAX_ROWS) for g in self.footer.groups)], dtype=np.int64)
 
@@ -82,7 +84,23 @@ class ProvenParquet:
 
     def group_of(self, row: int, rows: int) -> tuple[int, int]:
         """Return the row group that holds rows [row, row + rows) and where in it they start."""
-        return group_of(self.starts, row, rows, where=self.where)
+        group = int(self.groups_of(np.array([row]), np.array([rows]))[0])
+        return group, row - int(self.starts[group])
+
+    def groups_of(self, first: Numbers, rows: npt.NDArray[np.integer[Any]]) -> Numbers:
+        """Return the row groups that hold rows [first, first + rows), for many such spans: int64 [n]."""
+        groups = np.searchsorted(self.starts, first, side="right") - 1
+        inside = (first >= 0) & (groups + 1 < len(self.starts))
+        inside[inside] = (first + rows)[inside] <= self.starts[groups[inside] + 1]
+        if not inside.all():
+            wrong = int(np.argmin(inside))
+            raise PoolCorruptError(
+                "batch index points outside the file",
+                where=self.where,
+                expected=f"rows below {int(self.starts[-1])} within one row group",
+                got=f"rows {int(first[wrong])} to {int(first[wrong] + rows[wrong])}",
+            )
+        return groups
 
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a row group, or some of its columns; other columns' bytes are not touched."""
@@ -153,19 +171,6 @@ class ProvenParquet:
             prove_chunk(data, chunk, plain=plain, where=place)
             proven[chunk.start] = data
         return proven
-
-
-def group_of(starts: npt.NDArray[np.int64], row: int, rows: int, *, where: str) -> tuple[int, int]:
-    """Return the row group that holds rows [row, row + rows) and where in it they start (see `starts`)."""
-    group = int(np.searchsorted(starts, row, side="right")) - 1
-    if row < 0 or group + 1 >= len(starts) or row + rows > starts[group + 1]:
-        raise PoolCorruptError(
-            "batch index points outside the file",
-            where=where,
-            expected=f"rows below {int(starts[-1])} within one row group",
-            got=f"rows {row} to {row + rows}",
-        )
-    return group, row - int(starts[group])
 
 
 class _ProvenBytes(io.RawIOBase):

@@ -26,7 +26,7 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
 )
 from lpld_labels.format.views import labelled
-from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.block_cache import OpenFiles
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_blocks import LabelBlocks
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
@@ -80,6 +80,7 @@ class PoolReader:
         self._files = open_files(location, cache)
         self.manifest = read_manifest(self._files)
         self.header: PoolHeader = self.manifest.header
+        self.classes = self.header.classes
         if check_sizes:
             self._files.check_sizes(self.manifest)
         entry = self.manifest.files_of("batches")[0]
@@ -89,7 +90,7 @@ class PoolReader:
         self.codec: Codec = restore_codec(
             self.manifest.codec,
             self._codec_tables(),
-            classes=self.header.classes,
+            classes=self.classes,
             label_kind=self.header.label_kind,
             where=self._files.at(MANIFEST_FILE),
         )
@@ -100,17 +101,12 @@ class PoolReader:
         self._images: ImageTable | None = None
         self._views = self._view_source(None if preload else view_cache_bytes)
         self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
-        self._labels: BlockCache[LabelPages] = BlockCache(open_shards, lambda pages: 1)
+        self._labels: OpenFiles[LabelPages] = OpenFiles(open_shards)
         self._process = os.getpid()
         if preload:
             self._load_everything()
 
     # What the pool is
-
-    @property
-    def classes(self) -> int:
-        """Number of label columns C."""
-        return self.header.classes
 
     @property
     def keys(self) -> Sequence[BatchKey]:
@@ -124,8 +120,11 @@ class PoolReader:
 
     @property
     def files(self) -> PoolFiles:
-        """The pool's files, for those who copy them."""
-        self._after_fork()
+        """The pool's files, for those who copy them. Connections of a parent process are not used on."""
+        if self._process != os.getpid():
+            self._files = open_files(self._address, self._settings["cache"])
+            self._files.cut(self._label_blocks.files, self._label_blocks.check)
+            self._process = os.getpid()
         return self._files
 
     @property
@@ -134,7 +133,7 @@ class PoolReader:
         if self._images is None:
             entry = self.manifest.files_of("images")[0]
             where = self._files.at(entry.path)
-            table = read_table(self._files, entry, IMAGE_SCHEMA)
+            table = read_table(self.files, entry, IMAGE_SCHEMA)
             try:
                 images = ImageTable.from_table(table, classes=self.classes)
             except InvalidArgumentError as error:
@@ -199,12 +198,10 @@ class PoolReader:
 
     def views_at(self, number: int) -> ViewBatch:
         """Return the views of batch `number`."""
-        self._after_fork()
         return self._views.views(number)
 
     def images_at(self, number: int) -> npt.NDArray[np.int32]:
         """Return which images batch `number` shows: int32 [B]."""
-        self._after_fork()
         return self._views.images(number)
 
     def encoded_at(self, number: int) -> EncodedBatch:
@@ -241,8 +238,7 @@ class PoolReader:
 
     def expect(self, numbers: Iterable[int]) -> None:
         """Say which batches will be read next, in this order, so that those elsewhere are fetched ahead."""
-        self._after_fork()
-        self._files.expect(lambda: self._label_blocks.ranges(numbers), self.manifest.files_of("views"))
+        self.files.expect(lambda: self._label_blocks.ranges(numbers), self.manifest.files_of("views"))
 
     def reached(self) -> None:
         """Say that the next of the expected batches is about to be read."""
@@ -262,7 +258,7 @@ class PoolReader:
         self, entry: FileEntry, schema: pa.Schema, *, plain: Sequence[str] = ()
     ) -> ProvenParquet:
         """Open a Parquet file of the pool, its footer proven. plain: see `ProvenParquet`."""
-        return open_proven(self._files, entry, schema, plain=plain)
+        return open_proven(self.files, entry, schema, plain=plain)
 
     # Inside
 
@@ -280,29 +276,18 @@ class PoolReader:
         )
 
     def _payload(self, number: int) -> Payload:
-        self._after_fork()
         index = self._index
         shard = int(index.shard[number])
         pages = self._labels.get(shard, lambda: self._open_labels(shard))
-        return pages.payload(
-            index.group(number), index.position(number), index.first_row(number), int(index.rows[number])
-        )
+        position, first_row = int(index.positions[number]), int(index.first_rows[number])
+        return pages.payload(index.group(number), position, first_row, int(index.rows[number]))
 
     def _open_labels(self, shard: int) -> LabelPages:
-        file = self._files.open(self.manifest.files_of("labels")[shard])
+        file = self.files.open(self.manifest.files_of("labels")[shard])
         return LabelPages(file, self.codec, self.classes, blocks=self._payloads, columns=self._columns)
 
     def _at_labels(self, number: int) -> str:
         return self._files.at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
-
-    def _after_fork(self) -> None:
-        """Let go of files that a parent process opened: handles do not survive fork, decoded blocks do."""
-        if self._process != os.getpid():
-            self._files = open_files(self._address, self._settings["cache"])
-            self._files.cut(self._label_blocks.files, self._label_blocks.check)
-            self._labels = BlockCache(self._settings["open_shards"], lambda pages: 1)
-            self._views.reopen()
-            self._process = os.getpid()
 
     def _load_everything(self) -> None:
         for number in range(len(self)):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
@@ -16,9 +15,9 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
 from lpld_labels.format.views import DecodedViews
-from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
-from lpld_labels.pool.proven_parquet import ProvenParquet, group_of
+from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.view_checks import ViewChecker
 
 
@@ -37,11 +36,8 @@ class ViewSource(Protocol):
         """Let go of files and of what was kept of them."""
         ...
 
-    def reopen(self) -> None:
-        """Forget open files, which do not survive fork."""
-        ...
 
-
+_UNKNOWN = -1
 _RECORD_BYTES = 2048
 """What a record of a batch takes beside the values of its arrays, about."""
 
@@ -73,18 +69,17 @@ class StoredViews:
         self._checker = checker
         self._open_file = open_file
         self._blocks: BlockCache[_Block] = BlockCache(cache_bytes, lambda block: block.nbytes)
-        self._files: BlockCache[ProvenParquet] = BlockCache(open_files, lambda file: 1)
-        self._starts: dict[int, tuple[npt.NDArray[np.int64], str]] = {}
+        self._files: OpenFiles[ProvenParquet] = OpenFiles(open_files)
+        self._groups = np.full(len(index), _UNKNOWN, np.int32)
 
     def views(self, number: int) -> ViewBatch:
         """Return the views of a batch. Its arrays are views into the row group, not to be written to."""
         shard = int(self._index.shard[number])
-        if shard not in self._starts:
-            file = self._file(shard)
-            self._starts[shard] = (file.starts, file.where)
-        starts, where = self._starts[shard]
-        first, rows = self._index.first_row(number), int(self._index.rows[number])
-        group, _ = group_of(starts, first, rows, where=where)
+        if self._groups[number] == _UNKNOWN:
+            inside = self._index.in_shard(shard)
+            rows = self._index.rows[inside]
+            self._groups[inside] = self._file(shard).groups_of(self._index.first_rows[inside], rows)
+        group = int(self._groups[number])
         # A row group that is held is given out without its file, which may be closed by now.
         block = self._blocks.get((shard, group), lambda: self._read(self._file(shard), shard, group))
         return block.batches[number]
@@ -98,10 +93,6 @@ class StoredViews:
         self._files.clear()
         self._blocks.clear()
 
-    def reopen(self) -> None:
-        """Forget open files; decoded row groups stay."""
-        self._files.clear()
-
     def _file(self, shard: int) -> ProvenParquet:
         return self._files.get(shard, lambda: self._open_file(shard))
 
@@ -113,10 +104,12 @@ class StoredViews:
         self._checker().check(table, keys, rows, where=file.where)
         decoded = DecodedViews(table)
         batches = {}
-        stops = np.cumsum(rows).tolist()
-        for number, key, count, stop in zip(inside.tolist(), keys, rows.tolist(), stops, strict=True):
-            views = batches[number] = decoded.batch(key, slice(stop - count, stop))
-            if views_digest(views)[:VIEWS_SHORT] != self._index.views_digest(number):
+        stops = np.cumsum(rows)
+        parts = zip((stops - rows).tolist(), stops.tolist(), strict=True)
+        labelled = self._index.views_digests(inside)
+        for number, key, part, digest in zip(inside.tolist(), keys, parts, labelled, strict=True):
+            views = batches[number] = decoded.batch(key, slice(*part))
+            if views_digest(views)[:VIEWS_SHORT] != digest:
                 raise PoolCorruptError(
                     f"views are not those that were labelled ({key})",
                     where=file.where,
@@ -182,9 +175,6 @@ class DrawnViews:
     def clear(self) -> None:
         """Forget views that were drawn."""
         self._drawn.clear()
-
-    def reopen(self) -> None:
-        """Nothing is open."""
 
     def _wrong(self, key: BatchKey, problem: str) -> PoolCorruptError:
         return PoolCorruptError(

@@ -243,7 +243,7 @@ def test_reads_go_front_to_back_and_touch_only_what_stays(
     child = pruned(pool, tmp_path / "out", ratio=6)
     assert sorted(keys) == list(child.keys)
     numbers = [pool.find(key) for key in keys]
-    places = [(int(pool.index.shard[number]), pool.index.first_row(number)) for number in numbers]
+    places = [(int(pool.index.shard[number]), int(pool.index.first_rows[number])) for number in numbers]
     assert all(first < second for first, second in pairwise(places))
 
 
