@@ -8,6 +8,7 @@ batch decodes without any other. pcodec is imported on first use: other codecs d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -51,13 +52,7 @@ def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
             got=int(np.abs(values).max()),
             hint="check the teacher's output, or use codec 'f16'",
         )
-    pcodec, standalone = _pcodec()
-    config = pcodec.ChunkConfig(
-        compression_level=LEVEL,
-        # Neighbouring coefficients are unrelated: differences and divisors have nothing to find.
-        delta_spec=pcodec.DeltaSpec.no_op(),
-        mode_spec=pcodec.ModeSpec.classic(),
-    )
+    standalone, config = _pcodec()
     flat = np.ascontiguousarray(values, np.int16).reshape(-1)
     packed: bytes = standalone.simple_compress(flat, config)
     return packed
@@ -66,7 +61,7 @@ def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
 def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integers:
     """Undo `pack_integers`; never more values than the shape has."""
     values = np.empty(int(np.prod(shape)), np.int16)
-    _, standalone = _pcodec()
+    standalone, _ = _pcodec()
     try:
         progress = standalone.simple_decompress_into(blob, values)
     except RuntimeError as error:
@@ -96,8 +91,9 @@ def unpack_bands(
     return values
 
 
+@cache
 def _pcodec() -> tuple[Any, Any]:
-    """Return pcodec's settings module and its standalone module."""
+    """Return pcodec's standalone module and the settings to compress with."""
     try:
         import pcodec
         from pcodec import standalone
@@ -105,4 +101,10 @@ def _pcodec() -> tuple[Any, Any]:
         raise LabelPoolError(
             "codec 'klt' needs the package pcodec", hint="pip install 'pcodec>=1.0'"
         ) from None
-    return pcodec, standalone
+    config = pcodec.ChunkConfig(
+        compression_level=LEVEL,
+        # Neighbouring coefficients are unrelated: differences and divisors have nothing to find.
+        delta_spec=pcodec.DeltaSpec.no_op(),
+        mode_spec=pcodec.ModeSpec.classic(),
+    )
+    return standalone, config

@@ -67,10 +67,11 @@ class KltFitter:
         self.rows = rows
         self.batch_size = batch_size
         self.label_kind = label_kind
-        self._tune = tune
+        # Once, not for every codec that is tried on them.
+        self._tune = [converted(block, np.float32) for block in tune]
         self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed)
-        self._coordinates = self._spectrum.coordinates(tune, label_kind=label_kind)
-        self._shift = _spread_of_row_means(tune, self._spectrum.mean, label_kind)
+        self._coordinates = self._spectrum.coordinates(self._tune, label_kind=label_kind)
+        self._shift = _spread_of_row_means(self._tune, self._spectrum.mean, label_kind)
 
     def for_rows(self, rows: int) -> KltFitter:
         """Return the fitter of the same labels for a pool of another number of rows."""
@@ -295,10 +296,8 @@ def _within(place: float, bounds: tuple[float, float]) -> float:
     return min(max(place, bounds[0]), bounds[1])
 
 
-def _spread_of_row_means(blocks: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> float:
-    shifts = [
-        (as_finite_logits(converted(block, np.float32), label_kind) - mean).mean(axis=1) for block in blocks
-    ]
+def _spread_of_row_means(blocks: Sequence[FloatArray], mean: FloatArray, label_kind: str) -> float:
+    shifts = [(as_finite_logits(block, label_kind) - mean).mean(axis=1) for block in blocks]
     return float(np.concatenate(shifts).std() * math.sqrt(len(mean)))
 
 

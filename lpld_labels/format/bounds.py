@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import NamedTuple
+
 import numpy as np
 
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.manifest import Augmentation, PoolHeader
 from lpld_labels.format.records import ViewBatch
+from lpld_labels.format.schema import Views
+
+
+class Frame(NamedTuple):
+    """All that decides whether views may stand in a pool; those proven in one may go into its like unasked.
+
+    sizes: digest of the sizes of its images. views: whether they are stored, or must be as they are drawn.
+    """
+
+    augmentation: Augmentation
+    sizes: bytes
+    seed: int | None
+    batch_size: int
+    views: Views
+
+
+def frame_of(header: PoolHeader, images: ImageTable, views: Views) -> Frame:
+    """Return what the views of a pool have to keep to."""
+    sizes = hashlib.sha256(images.heights.tobytes() + images.widths.tobytes()).digest()
+    return Frame(header.augmentation, sizes, header.seed, header.batch_size, views)
 
 
 def check_bounds(views: ViewBatch, images: ImageTable, augmentation: Augmentation) -> None:

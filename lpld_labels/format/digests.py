@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
@@ -69,24 +68,24 @@ def batch_digest(views: bytes, canonical: CanonicalBytes) -> bytes:
     return state.digest()[:SHORT]
 
 
-def _view_parts(views: ViewBatch) -> list[bytes | npt.NDArray[np.generic]]:
+def _view_parts(views: ViewBatch) -> list[bytes | memoryview]:
     mix, cutout, patches = views.mix, views.cutout, views.patch_order
     tiles = 0 if patches is None else patches.shape[1]
     kind = 0 if mix is None else (2 if mix.box is None else 1)
-    parts: list[bytes | npt.NDArray[np.generic]] = [
+    parts: list[bytes | memoryview] = [
         struct.pack("<5q", *views.key, views.rows, kind, (cutout is not None) + 2 * tiles),
-        np.ascontiguousarray(views.images, _INTEGERS),
-        np.ascontiguousarray(views.crops, _INTEGERS),
-        np.ascontiguousarray(views.flips, np.uint8),
+        np.ascontiguousarray(views.images, _INTEGERS).data,
+        np.ascontiguousarray(views.crops, _INTEGERS).data,
+        np.ascontiguousarray(views.flips, np.uint8).data,
     ]
     if mix is not None:
-        parts += [np.ascontiguousarray(mix.partner, _INTEGERS), struct.pack("<d", mix.strength)]
+        parts += [np.ascontiguousarray(mix.partner, _INTEGERS).data, struct.pack("<d", mix.strength)]
         if mix.box is not None:
             parts.append(struct.pack("<4q", *mix.box))
     if cutout is not None:
-        parts += [np.ascontiguousarray(cutout.boxes, _INTEGERS), np.ascontiguousarray(cutout.fill)]
+        parts += [np.ascontiguousarray(cutout.boxes, _INTEGERS).data, np.ascontiguousarray(cutout.fill).data]
     if patches is not None:
-        parts.append(np.ascontiguousarray(patches))
+        parts.append(np.ascontiguousarray(patches).data)
     return parts
 
 

@@ -26,8 +26,10 @@ def to_table(batches: Sequence[ViewBatch]) -> pa.Table:
     """Return the rows of some batches, in the order given."""
     rows = [batch.rows for batch in batches]
     crops = np.concatenate([batch.crops for batch in batches])
-    mixes, cutouts = [batch.mix for batch in batches], [batch.cutout for batch in batches]
-    boxes = [mix and mix.box for mix in mixes]
+    mixes = [batch.mix for batch in batches]
+    boxes = [None if mix is None else mix.box for mix in mixes]
+    strengths = [None if mix is None else np.full((1, 1), mix.strength) for mix in mixes]
+    cutouts = [batch.cutout for batch in batches]
     columns: dict[str, npt.NDArray[Any]] = {
         "epoch": np.repeat([batch.key.epoch for batch in batches], rows),
         "batch": np.repeat([batch.key.batch for batch in batches], rows),
@@ -38,11 +40,11 @@ def to_table(batches: Sequence[ViewBatch]) -> pa.Table:
     }
     arrays = {
         **{name: _array(name, values) for name, values in columns.items()},
-        **_nullable(("mix_slot",), [mix and mix.partner[:, None] for mix in mixes], rows),
-        **_nullable(("mix_strength",), [mix and np.full((1, 1), mix.strength) for mix in mixes], rows),
-        **_nullable(MIX_BOX, [box and np.array([box]) for box in boxes], rows),
-        **_nullable(CUTOUT_BOX, [cutout and cutout.boxes for cutout in cutouts], rows),
-        **_nullable(CUTOUT_FILL, [cutout and cutout.fill for cutout in cutouts], rows),
+        **_nullable(("mix_slot",), [None if mix is None else mix.partner[:, None] for mix in mixes], rows),
+        **_nullable(("mix_strength",), strengths, rows),
+        **_nullable(MIX_BOX, [None if box is None else np.array([box]) for box in boxes], rows),
+        **_nullable(CUTOUT_BOX, [None if cutout is None else cutout.boxes for cutout in cutouts], rows),
+        **_nullable(CUTOUT_FILL, [None if cutout is None else cutout.fill for cutout in cutouts], rows),
         "patch_order": _patch_orders([batch.patch_order for batch in batches], rows),
     }
     return pa.Table.from_arrays([arrays[name] for name in VIEW_SCHEMA.names], schema=VIEW_SCHEMA)
@@ -72,11 +74,13 @@ def _nullable(
 def _patch_orders(orders: Sequence[npt.NDArray[np.uint8] | None], rows: Sequence[int]) -> arrow.Array:
     """Return lists of one length in each batch; None stands for a batch without."""
     name = "patch_order"
+    if all(order is None for order in orders):
+        return _nulls(name, sum(rows))
     parts = [
         _nulls(name, count) if order is None else _lists(name, order)
         for order, count in zip(orders, rows, strict=True)
     ]
-    return cast("arrow.Array", pa.concat_arrays(parts))
+    return pa.concat_arrays(parts)
 
 
 def _nulls(name: str, rows: int) -> arrow.Array:

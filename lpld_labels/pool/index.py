@@ -204,6 +204,11 @@ class BatchIndex:
         """All keys in order."""
         return [BatchKey(e, b) for e, b in zip(self.epochs.tolist(), self.batches.tolist(), strict=True)]
 
+    def keys_at(self, numbers: npt.NDArray[np.integer[Any]]) -> list[BatchKey]:
+        """Return the keys of some batches, in the order given."""
+        keys = self.keys
+        return [keys[number] for number in numbers.tolist()]
+
     def key(self, number: int) -> BatchKey:
         """Return the key of batch `number`, counted in key order."""
         return BatchKey(int(self.epochs[number]), int(self.batches[number]))
@@ -249,7 +254,7 @@ class BatchIndex:
         """Return keys of the pool in the order in which reads go front to back."""
         numbers = self.numbers(keys)
         order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
-        return [self.keys[number] for number in numbers[order].tolist()]
+        return self.keys_at(numbers[order])
 
     def rows_of(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int32]:
         """Return the rows of batches that are in the pool, in the order given: int32 [n]."""

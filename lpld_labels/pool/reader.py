@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
+from lpld_labels.format.bounds import Frame, frame_of
 from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.images import ImageTable
@@ -147,6 +149,11 @@ class PoolReader:
             self._images = images
         return self._images
 
+    @cached_property
+    def frame(self) -> Frame:
+        """What every view of the pool is proven to keep to when it is read."""
+        return frame_of(self.header, self.images, self.manifest.views)
+
     def __len__(self) -> int:
         """Number of batches."""
         return len(self._index)
@@ -211,6 +218,7 @@ class PoolReader:
             payload=self._payload(number),
             views_digest=self._index.views_digest(number),
             digest=self._index.digest(number),
+            frame=self.frame,
         )
 
     def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
 from lpld_labels.format import arrow
+from lpld_labels.format.bounds import Frame
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.records import BatchKey, ViewBatch
@@ -50,12 +51,14 @@ class EncodedBatch:
     """A batch ready for disk: its views, its payload and its digests.
 
     views_digest: the first 8 bytes of its views' digest. nbytes: of the payload, found once.
+    frame: of the pool that the views come from, where they were proven; None if nobody has checked them.
     """
 
     views: ViewBatch
     payload: Payload
     views_digest: bytes
     digest: bytes
+    frame: Frame | None = None
 
     @cached_property
     def nbytes(self) -> int:
@@ -66,13 +69,14 @@ class EncodedBatch:
         return self.views.key
 
     @staticmethod
-    def make(views: ViewBatch, encoded: EncodedLabels) -> EncodedBatch:
+    def make(views: ViewBatch, encoded: EncodedLabels, frame: Frame | None = None) -> EncodedBatch:
         shown = views_digest(views)
         return EncodedBatch(
             views=views,
             payload=encoded.payload,
             views_digest=shown[:VIEWS_SHORT],
             digest=batch_digest(shown, encoded.canonical),
+            frame=frame,
         )
 
 

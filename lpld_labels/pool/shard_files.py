@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, Payload
 from lpld_labels.format import views as view_rows
+from lpld_labels.format.arrow import Array, Column
 from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.format.schema import (
@@ -88,7 +89,7 @@ def write_labels(sink: Sink, batches: Sequence[Labelled], codec: Codec, classes:
         write_statistics=["epoch", "batch"],
         **page_settings(),
     ) as writer:
-        tables = (pa.concat_tables([_label_rows(batch, schema) for batch in group]) for group in groups)
+        tables = (_label_rows(group, schema) for group in groups)
         # Neighbours of one size are handed over together: a call for each would take as long as its write.
         for rows, alike in groupby(tables, key=lambda table: table.num_rows):
             writer.write_table(pa.concat_tables(list(alike)), row_group_size=rows)
@@ -110,21 +111,29 @@ def payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> list[Gro
     return places
 
 
-def _label_rows(batch: Labelled, schema: pa.Schema) -> pa.Table:
-    rows = len(next(iter(batch.payload.values())))
-    columns = dict(batch.payload)
-    key = batch.key
-    columns["epoch"] = pa.array(np.full(rows, key.epoch, np.int32))
-    columns["batch"] = pa.array(np.full(rows, key.batch, np.int32))
-    if "slot" in schema.names:
-        columns["slot"] = pa.array(np.arange(rows, dtype=np.int32))
-    # Lists read from pages come with a fixed size. A cast that changes nothing still costs as much as
-    # writing a small column.
-    arrays = [
-        column if (column := columns[field.name]).type == field.type else column.cast(field.type)
+def _label_rows(batches: Sequence[Labelled], schema: pa.Schema) -> pa.Table:
+    """Return the rows of some batches, in the order given."""
+    payloads = [batch.payload for batch in batches]
+    rows = [len(next(iter(payload.values()))) for payload in payloads]
+    keys = {
+        "epoch": np.repeat([batch.key.epoch for batch in batches], rows),
+        "batch": np.repeat([batch.key.batch for batch in batches], rows),
+        "slot": np.concatenate([np.arange(count) for count in rows]),
+    }
+    columns = [
+        pa.chunked_array([pa.array(keys[field.name], field.type)])
+        if field.name in keys
+        else _joined([payload[field.name] for payload in payloads], field.type)
         for field in schema
     ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _joined(parts: Sequence[Array], kind: pa.DataType) -> Column:
+    """Return payload columns of several batches as one."""
+    # Lists read from pages come with a fixed size. A cast that changes nothing still costs as much as
+    # writing a small column.
+    return pa.chunked_array([part if part.type == kind else part.cast(kind) for part in parts])
 
 
 def _groups(

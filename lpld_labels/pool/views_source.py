@@ -99,7 +99,7 @@ class StoredViews:
     def _read(self, file: ProvenParquet, shard: int, group: int) -> _Block:
         table = file.read(group)
         inside = self._index.in_rows(shard, file.starts[group], file.starts[group + 1])
-        keys = [self._index.keys[number] for number in inside.tolist()]
+        keys = self._index.keys_at(inside)
         rows = self._index.rows[inside].astype(np.int64)
         self._checker().check(table, keys, rows, where=file.where)
         decoded = DecodedViews(table)

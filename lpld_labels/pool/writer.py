@@ -19,7 +19,7 @@ from lpld_labels.errors import (
     PoolConflictError,
     PoolWriteError,
 )
-from lpld_labels.format.bounds import check_bounds
+from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelBatch
@@ -72,6 +72,7 @@ class PoolWriter:
         self.images = images
         self.codec = codec if codec is not None else Float16Codec()
         self.views: Views = views
+        self._frame = frame_of(header, images, views)
         self._packed = packed
         self._shard_bytes = shard_bytes
         self._pace = Pace(seal_seconds)
@@ -108,10 +109,6 @@ class PoolWriter:
         """Whether a batch is published, sealed or waiting to be sealed."""
         return key in self._keys
 
-    def holds(self, keys: Iterable[BatchKey]) -> bool:
-        """Whether all of these batches are published, sealed or waiting to be sealed."""
-        return self._keys.issuperset(keys)
-
     @property
     def keys(self) -> frozenset[BatchKey]:
         """All batches that are published, sealed or waiting to be sealed."""
@@ -141,9 +138,10 @@ class PoolWriter:
                 expected=f"at most {self.header.batch_size} rows",
                 got=rows,
             )
-        check_bounds(batch.views, self.images, self.header.augmentation)
-        if self.views == "drawn":
-            require_drawn(batch.views, self.header, self.images)
+        if batch.frame != self._frame:
+            check_bounds(batch.views, self.images, self.header.augmentation)
+            if self.views == "drawn":
+                require_drawn(batch.views, self.header, self.images)
         self._pending.append(batch)
         self._keys.add(key)
         self._pending_bytes += batch.nbytes

@@ -273,7 +273,8 @@ def _joined(draft: Draft) -> PoolWriter:
 
 
 def _todo(writer: PoolWriter, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    return (piece for piece in pieces if not writer.holds(piece.keys))
+    safe = writer.keys
+    return (piece for piece in pieces if not safe.issuperset(piece.keys))
 
 
 def batches_per_shard(header: PoolHeader) -> int:

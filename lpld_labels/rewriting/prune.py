@@ -57,7 +57,7 @@ def pruned(pool: PoolReader, plan: PrunePlan) -> Selection:
     step = LineageStep(
         operation="prune", parent_digest=pool.manifest.content_digest, parameters=plan.parameters()
     )
-    return Selection(pool=pool, keys=[pool.keys[place] for place in plan.kept.tolist()], step=step)
+    return Selection(pool=pool, keys=pool.index.keys_at(plan.kept), step=step)
 
 
 @writes_pools

@@ -204,7 +204,7 @@ def _scores(
     wanted = [settings.by] if settings.by != "random" else []
     if settings.drops and settings.drop_by not in wanted:
         wanted.append(settings.drop_by)
-    keys = [pool.keys[place] for place in candidates.places.tolist()]
+    keys = pool.index.keys_at(candidates.places)
     order = pool.index.in_file_order(keys)
     place_of = {key: place for place, key in enumerate(keys)}
     scores = {}

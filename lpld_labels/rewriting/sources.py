@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,12 @@ class Encoded:
     def __call__(self, piece: Keys) -> Iterator[EncodedBatch]:
         for key in piece.keys:
             batch = self.pool.read(key)
-            yield EncodedBatch.make(batch, self.codec.encode(batch.labels))
+            yield EncodedBatch.make(batch, self.codec.encode(batch.labels), frame=self.pool.frame)
 
 
 def expect_pieces(pool: PoolReader, pieces: Sequence[Keys]) -> None:
     """Tell a pool which batches will be asked of it."""
-    pool.expect([pool.find(key) for piece in pieces for key in piece.keys])
+    pool.expect(pool.index.numbers([key for piece in pieces for key in piece.keys]).tolist())
 
 
 def _detached(batch: EncodedBatch) -> EncodedBatch:
@@ -116,12 +116,7 @@ def _detached(batch: EncodedBatch) -> EncodedBatch:
     of each until a shard is full must not keep the groups.
     """
     payload = {name: _owned(array) for name, array in batch.payload.items()}
-    return EncodedBatch(
-        views=owned(batch.views),
-        payload=payload,
-        views_digest=batch.views_digest,
-        digest=batch.digest,
-    )
+    return replace(batch, views=owned(batch.views), payload=payload)
 
 
 def _owned(array: arrow.Array) -> arrow.Array:
