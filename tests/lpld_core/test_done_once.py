@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.teachers.choice import TeacherChoice
+from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format import digests, records
 from lpld_labels.loader import pool_loader
-from lpld_labels.pool import writer
+from lpld_labels.pool import view_checks, views_source, writer
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay import apply
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
@@ -42,7 +45,10 @@ def pool(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often views were checked, digested and held against their images."""
+    """How often views were checked, digested, drawn and held against their images.
+
+    groups: row groups of views held against their images, all batches of one at once. bounds: batches.
+    """
     seen: Counter[str] = Counter()
 
     def count(place: object, function: str, name: str) -> None:
@@ -56,6 +62,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(records.ViewBatch, "__post_init__", "checks")
     count(digests, "_view_parts", "digests")
+    count(view_checks.ViewChecker, "check", "groups")
+    count(views_source, "draw_views", "drawn")
     count(writer, "check_bounds", "bounds")
     count(apply, "check_bounds", "bounds")
     return seen
@@ -71,24 +79,47 @@ def test_read(pool: Path, counts: Counter[str]) -> None:
     with PoolReader(pool) as reader:
         for _ in range(2):
             assert len(list(reader)) == BATCHES
-    assert counts == {"digests": BATCHES}
+    assert counts == {"digests": BATCHES, "groups": 1}
 
 
 def test_prune(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
     with PoolReader(pool) as reader:
         prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=2))
-    assert counts == {"digests": BATCHES, "bounds": 10 // 2}
+    assert counts == {"digests": BATCHES, "groups": 1}
 
 
 def test_encode(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
     with PoolReader(pool) as reader:
         encode_pool(reader, tmp_path / "encoded", CodecRequest(name="int8"))
-    assert counts["bounds"] == BATCHES
+    assert (counts["groups"], counts["bounds"]) == (1, 0)
     # The other records are those of the batches that are weighed before, under other keys.
     assert counts["digests"] == BATCHES + counts["checks"]
+
+
+def test_views_that_are_drawn(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    with PoolReader(pool) as reader:
+        encode_pool(reader, tmp_path / "drawn", CodecRequest(name="int8"), views="drawn")
+    # One batch more is drawn before anything is written, to see whether it can be done.
+    assert (counts["drawn"], counts["bounds"]) == (BATCHES + 1, BATCHES)
+    counts.clear()
+    with PoolReader(tmp_path / "drawn") as reader:
+        prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=2))
+    assert (counts["drawn"], counts["bounds"]) == (10 // 2, 0)
+
+
+def test_views_proven_elsewhere_are_checked(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
+    """What was proven holds for a pool of the same frame only: of smaller images, crops reach outside."""
+    with PoolReader(pool) as reader:
+        smaller = replace(reader.images, heights=np.ones_like(reader.images.heights))
+        batch = reader.read_encoded(reader.keys[0])
+        strict = PoolWriter(tmp_path / "smaller", header=reader.header, images=smaller)
+        with pytest.raises(InvalidBatchError, match="crop reaches outside image"):
+            strict.append_encoded(batch)
+        PoolWriter(tmp_path / "alike", header=reader.header, images=reader.images).append_encoded(batch)
+    assert counts["bounds"] == 1
 
 
 def test_training(pool: Path, images: Path, counts: Counter[str]) -> None:
     loader = pool_loader(pool, images, policy="stored")
     assert sum(len(list(loader)) for _ in range(2)) == BATCHES
-    assert counts == {"digests": BATCHES}
+    assert counts == {"digests": BATCHES, "groups": 1}
