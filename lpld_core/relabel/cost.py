@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from lpld_labels.pool.sizes import PoolSize
 from lpld_labels.rewriting.selection import kept_count
 
-F16_BYTES_PER_CLASS = 1.697
-"""Of a label in codec f16: 1,697 bytes a row of real ImageNet-1K logits (`lpld-labels encode --help`)."""
 VIEW_BYTES = 13.0
 """Of a view that is stored: the crops, flips and mixes of ImageNet-1K's recipe."""
 _IMAGE_BYTES = 60
@@ -30,10 +28,6 @@ class LabelCost:
     forwards: int
     staged_bytes: int
     final_bytes: int
-
-    def gpu_hours(self, images_per_second: float) -> float:
-        """Return the hours of one GPU that labels so many images in a second."""
-        return self.forwards / images_per_second / 3600
 
 
 def label_cost(

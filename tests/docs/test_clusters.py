@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.scale_out.costs import cost_of, table
 
 
@@ -18,7 +16,6 @@ def test_costs_follow_from_the_recipe() -> None:
     """ImageNet-21K at IPC 20: 209,000 images, 300 epochs."""
     cost = cost_of("imagenet21k", 10450, 20, 1)
     assert cost.views == cost.forwards == 209_000 * 300
-    assert cost.gpu_hours(1000) == pytest.approx(62_700_000 / 1000 / 3600)
     pruned = cost_of("imagenet21k", 10450, 20, 40)
     assert pruned.batches == 300 * (209_000 // 32) // 40
     assert pruned.views == pruned.batches * 32

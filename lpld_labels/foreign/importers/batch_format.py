@@ -36,9 +36,14 @@ class BatchFormat(LabelFormat):
         files = self.files(folder)
         return bool(files) and self.fits(folder, first_readable(files))
 
-    @abstractmethod
     def files(self, folder: LabelFolder) -> Sequence[Path]:
-        """Return the batch files of this format's layout, in order."""
+        """Return the batch files of this format's layout, which are those of epoch folders unless it says.
+
+        First batches come first: those are complete if any is.
+        """
+        return [
+            folder.by_epoch[key] for key in sorted(folder.by_epoch, key=lambda key: (key.batch, key.epoch))
+        ]
 
     @abstractmethod
     def fits(self, folder: LabelFolder, sample: BatchList) -> bool:
@@ -147,11 +152,6 @@ def first_readable(files: Iterable[Path]) -> BatchList:
         except LabelFileError as error:
             problem = problem or error
     raise problem or LabelSourceError("no batch files")
-
-
-def files_by_epoch(folder: LabelFolder) -> list[Path]:
-    """Return the files of all epochs, first batches first: those are complete if any is."""
-    return [folder.by_epoch[key] for key in sorted(folder.by_epoch, key=lambda key: (key.batch, key.epoch))]
 
 
 def check_ids(ids: IntArray, images: int, *, where: Path) -> None:

@@ -6,13 +6,11 @@ the published branches and are stored nowhere (see programs.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.importers.base import ImportOptions, ImportPlan, Notes
-from lpld_labels.foreign.importers.batch_format import BatchFormat, epoch_plan, files_by_epoch, first_readable
+from lpld_labels.foreign.importers.batch_format import BatchFormat, epoch_plan, first_readable
 from lpld_labels.foreign.importers.batch_list import BatchList
 from lpld_labels.foreign.importers.epochs import epoch_sizes
 from lpld_labels.foreign.label_folder import LabelFolder
@@ -29,10 +27,6 @@ class Gvbsm(BatchFormat):
 
     name = "gvbsm"
     summary = "epoch_E/batch_B.tar with image ids in every batch (G-VBSM)"
-
-    def files(self, folder: LabelFolder) -> Sequence[Path]:
-        """Return the files below epoch folders."""
-        return files_by_epoch(folder)
 
     def fits(self, folder: LabelFolder, sample: BatchList) -> bool:
         """Image ids in the list itself."""

@@ -6,8 +6,7 @@ variant stores cut-outs in place of flips; nothing else differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from lpld_labels.foreign.importers.batch_format import (
     check_ids,
     check_image_count,
     epoch_plan,
-    files_by_epoch,
     first_readable,
 )
 from lpld_labels.foreign.importers.batch_list import BatchList
@@ -34,10 +32,6 @@ class Lpld(BatchFormat):
     name = "lpld"
     summary = "epoch_E/batch_B.tar with sampler_indices_epoch.json (LPLD)"
     cut_out = False
-
-    def files(self, folder: LabelFolder) -> Sequence[Path]:
-        """Return the files below epoch folders."""
-        return files_by_epoch(folder)
 
     def fits(self, folder: LabelFolder, sample: BatchList) -> bool:
         """Six items, and ids in a file of their own."""

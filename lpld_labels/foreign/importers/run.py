@@ -89,13 +89,13 @@ def import_labels(
         if manifest is not None:
             parameters = manifest.header.lineage[-1].parameters
             holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
-            return _report(folder, out, kind, plan, manifest, notes, holes, manifest.counts.batches)
+            return _report(folder, out, kind, manifest, notes, holes, manifest.counts.batches)
         resumed = len(draft.writer().keys)
         writer = stage(draft, engine=engine, progress=progress)
         holes = _holes(job, writer)
         step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
         manifest = writer.commit(lineage=(step,))
-    return _report(folder, out, kind, plan, manifest, notes, holes, resumed)
+    return _report(folder, out, kind, manifest, notes, holes, resumed)
 
 
 def _is_import(manifest: Manifest, kind: LabelFormat) -> bool:
@@ -143,7 +143,6 @@ def _report(
     folder: LabelFolder,
     out: Path,
     kind: LabelFormat,
-    plan: ImportPlan,
     manifest: Manifest,
     notes: Notes,
     holes: tuple[Hole, ...],

@@ -7,12 +7,11 @@ a teacher confirms it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.foreign.importers.base import ImportOptions, ImportPlan, Notes
-from lpld_labels.foreign.importers.batch_format import BatchFormat, epoch_plan, files_by_epoch, first_readable
+from lpld_labels.foreign.importers.batch_format import BatchFormat, epoch_plan, first_readable
 from lpld_labels.foreign.importers.batch_list import BatchList
 from lpld_labels.foreign.importers.epochs import epoch_sizes
 from lpld_labels.foreign.importers.evidence import gather_evidence
@@ -29,10 +28,6 @@ class Sre2l(BatchFormat):
 
     name = "sre2l"
     summary = "epoch_E/batch_B.tar without image ids (SRe2L, CDA, CV-DD, FADRM)"
-
-    def files(self, folder: LabelFolder) -> Sequence[Path]:
-        """Return the files below epoch folders."""
-        return files_by_epoch(folder)
 
     def fits(self, folder: LabelFolder, sample: BatchList) -> bool:
         """No ids in the list, none beside it."""
