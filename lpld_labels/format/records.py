@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +125,7 @@ class ViewBatch:
         if self.patch_order is not None:
             _check_patches(self.patch_order, rows, key)
 
-    @cached_property
+    @property
     def rows(self) -> int:
         return len(self.images)
 

@@ -110,10 +110,11 @@ def write_shard(
     drawn: the pool will not keep the views file; the index then keeps what cannot be drawn again.
     """
     ordered = sorted(batches, key=attrgetter("views.key"))
+    rows = [batch.views.rows for batch in ordered]
     with DigestingFile(directory / VIEWS) as views:
-        write_views(views, [batch.views for batch in ordered])
+        write_views(views, [batch.views for batch in ordered], rows)
     with DigestingFile(directory / LABELS) as labels:
-        held = write_labels(labels, ordered, codec, classes)
+        held = write_labels(labels, ordered, rows, codec, classes)
     footer = footer_of(directory / LABELS)
     places = payload_places(footer, held, keys=len(LABEL_KEY_COLUMNS[codec.granularity]))
     owners = label_owners(codec.payload_columns(classes))
@@ -124,7 +125,7 @@ def write_shard(
         views=FileFacts.written(views.size, views.digest, footer_of(directory / VIEWS), VIEW_OWNERS),
         labels=FileFacts.written(labels.size, labels.digest, footer, owners),
         replaces=tuple(replaces),
-        batches=_index_slice(ordered, places, drawn=drawn),
+        batches=_index_slice(ordered, rows, places, drawn=drawn),
     )
     index = index_file(shard.batches)
     seal = {
@@ -160,9 +161,10 @@ def _index_of(directory: Path, facts: FileFacts) -> pa.Table:
     return ProvenParquet(file, facts.entry(BATCHES, "batches"), BATCH_SCHEMA).read_all()
 
 
-def _index_slice(batches: Sequence[EncodedBatch], places: Sequence[GroupPlace], *, drawn: bool) -> pa.Table:
+def _index_slice(
+    batches: Sequence[EncodedBatch], rows: Sequence[int], places: Sequence[GroupPlace], *, drawn: bool
+) -> pa.Table:
     """Return batch index rows; the shard column is filled in by the commit."""
-    rows = [batch.views.rows for batch in batches]
     count = len(batches)
     strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
     columns = {

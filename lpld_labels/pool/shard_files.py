@@ -37,8 +37,6 @@ class Labelled(Protocol):
     @property
     def key(self) -> BatchKey: ...
     @property
-    def views(self) -> ViewBatch: ...
-    @property
     def payload(self) -> Payload: ...
     @property
     def nbytes(self) -> int: ...
@@ -56,8 +54,8 @@ def label_schema(codec: Codec, classes: int) -> pa.Schema:
     return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
-def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
-    """Write a views file of batches in key order."""
+def write_views(sink: Sink, batches: Sequence[ViewBatch], rows: Sequence[int]) -> None:
+    """Write a views file of batches in key order. rows: of each."""
     with pq.ParquetWriter(
         cast("pa.NativeFile", sink),
         VIEW_SCHEMA,
@@ -67,18 +65,21 @@ def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
         write_statistics=["epoch", "batch"],
         **page_settings(),
     ) as writer:
-        rows = [batch.rows for batch in batches]
         for group in _groups(batches, rows, rows, VIEW_ROWS_PER_GROUP):
             table = view_rows.to_table(group)
             writer.write_table(table, row_group_size=table.num_rows)
 
 
-def write_labels(sink: Sink, batches: Sequence[Labelled], codec: Codec, classes: int) -> list[int]:
-    """Write a labels file of batches in key order; return how many batches each row group has."""
+def write_labels(
+    sink: Sink, batches: Sequence[Labelled], rows: Sequence[int], codec: Codec, classes: int
+) -> list[int]:
+    """Write a labels file of batches in key order; return how many batches each row group has.
+
+    rows: views of each batch.
+    """
     schema = label_schema(codec, classes)
-    rows_of = [batch.views.rows for batch in batches]
     weights = [batch.nbytes for batch in batches]
-    groups = list(_groups(batches, rows_of, weights, LABEL_BYTES_PER_GROUP))
+    groups = list(_groups(batches, rows, weights, LABEL_BYTES_PER_GROUP))
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with pq.ParquetWriter(
         cast("pa.NativeFile", sink),
@@ -91,8 +92,8 @@ def write_labels(sink: Sink, batches: Sequence[Labelled], codec: Codec, classes:
     ) as writer:
         tables = (_label_rows(group, schema) for group in groups)
         # Neighbours of one size are handed over together: a call for each would take as long as its write.
-        for rows, alike in groupby(tables, key=lambda table: table.num_rows):
-            writer.write_table(pa.concat_tables(list(alike)), row_group_size=rows)
+        for size, alike in groupby(tables, key=lambda table: table.num_rows):
+            writer.write_table(pa.concat_tables(list(alike)), row_group_size=size)
     return [len(group) for group in groups]
 
 

@@ -55,7 +55,8 @@ def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey], views: Views
 def _views_file(batches: Sequence[LabelBatch]) -> int:
     """Return the bytes of a views file that holds the batches."""
     sink = pa.MockOutputStream()
-    write_views(sink, [replace(batch, key=BatchKey(0, n)) for n, batch in enumerate(batches)])
+    renumbered = [replace(batch, key=BatchKey(0, n)) for n, batch in enumerate(batches)]
+    write_views(sink, renumbered, [batch.rows for batch in batches])
     return int(sink.size())
 
 
@@ -66,5 +67,5 @@ def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
         for number, batch in enumerate(batches)
     ]
     sink = pa.MockOutputStream()
-    write_labels(sink, encoded, codec, batches[0].classes)
+    write_labels(sink, encoded, [batch.rows for batch in batches], codec, batches[0].classes)
     return int(sink.size())
