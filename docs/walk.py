@@ -1,12 +1,13 @@
 """Which files a label batch passes on its way: through build, a read, prune and encode.
 
     python docs/walk.py            # the walks as a table
+    python docs/walk.py --calls    # with every function, and how often a batch calls it
     python docs/walk.py --json     # the same for programs
 
 Each command runs twice, on a pool of few batches and on one of more. Functions that were called at least once
 more for every further batch are those that work on a batch; the others are visited once per command, or by a
 search that takes a step more or less (encode's fit). Files are listed in the order in which they were first
-entered. The page beside this script explains the steps.
+entered. The page beside this script explains the steps. --calls also lists the functions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ ROOMS = ("lpld_labels", "lpld_core", "cli")
 NETWORK = "small-resnet10:width=8,stem_stride=2"
 CLASSES = 4
 FEW, MORE = 700, 764
-"""Batches of 16 rows: so many that no command still takes more of them as a sample."""
+"""Batches of 16 rows. Encode's sample still grows with such pools (to 4,608 batches): its walk counts that a
+batch is read once more to fit the codec, and what some batches go through to tune and to judge it."""
 
 
 class Walk:
@@ -81,6 +83,7 @@ def walk(run: Callable[[int], object]) -> dict[str, Any]:
         "per_batch": per_batch,
         "once": sorted({file for file, _ in more}.difference(per_batch)),
         "calls_per_batch": sum(calls for calls in further.values() if calls > 0),
+        "calls": {f"{file}: {name}": calls for (file, name), calls in further.items() if calls > 0},
     }
 
 
@@ -142,6 +145,7 @@ def main() -> None:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--calls", action="store_true", help="list functions, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         found = walks(Path(work))
@@ -153,6 +157,9 @@ def main() -> None:
         print(f"  {len(facts['once'])} more files once")
         for number, path in enumerate(facts["per_batch"], 1):
             print(f"  {number:2d} {path}")
+            for call, times in facts["calls"].items() if arguments.calls else ():
+                if call.startswith(f"{path}: "):
+                    print(f"     {times:4d} {call.removeprefix(f'{path}: ')}")
 
 
 if __name__ == "__main__":
