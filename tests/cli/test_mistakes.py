@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.mistakes import MISTAKES, make_place
+from tests.cli.mistaken_place import make_place
+from tests.cli.mistakes import MISTAKES
 
 Cli = Callable[..., Result]
 

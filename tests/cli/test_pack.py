@@ -11,7 +11,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.pool.packed_images import packed_images
-from tests.cli.test_build import one_line_error
+from tests.cli.build_runs import one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 Cli = Callable[..., Result]

@@ -13,7 +13,7 @@ from click.testing import Result
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.loader import pool_loader
-from tests.cli.test_build import one_line_error
+from tests.cli.build_runs import one_line_error
 from tests.cli.test_pack import TEACHER, run
 from tests.cli.test_pack import build as build_pool
 from tests.lpld_core.image_folders import write_images

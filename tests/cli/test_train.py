@@ -13,7 +13,7 @@ from PIL import Image
 
 from lpld_core.networks.weights import read_weights
 from lpld_core.training.trainer import Trainer
-from tests.cli.test_build import one_line_error
+from tests.cli.build_runs import one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 Cli = Callable[..., Result]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.golden.crafting import manifest_cases, payload_cases, table_cases
+from tests.golden.crafting import codec_cases, manifest_cases, payload_cases, table_cases
 from tests.golden.crafting.cases import CASES
 from tests.golden.crafting.crafted import Crafted
 
 GOLDEN = Path(__file__).resolve().parents[1]
-MODULES = (manifest_cases, table_cases, payload_cases)
+MODULES = (manifest_cases, table_cases, payload_cases, codec_cases)
 """Imported for what they register."""
 
 

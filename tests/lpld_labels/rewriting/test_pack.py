@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,40 +32,10 @@ from lpld_labels.rewriting.encode import encode_pool
 from lpld_labels.rewriting.merge import merge_pools
 from lpld_labels.rewriting.pack import pack_pool
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
-from lpld_labels.rewriting.unpack import RECORD_FILE, unpack_images
+from lpld_labels.rewriting.unpack import unpack_images
 from tests import independent_reader
-from tests.lpld_labels.loader.loader_pools import build, write_images
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_images(tmp_path / "images")
-
-
-@pytest.fixture
-def plain(folder: Path, tmp_path: Path) -> Iterator[PoolReader]:
-    with build(tmp_path / "plain", folder) as pool:
-        yield pool
-
-
-@pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make several packed files of several row groups of thirty small images."""
-    monkeypatch.setattr(packing, "GROUP_BYTES", 4_000)
-    monkeypatch.setattr(packing, "FILE_BYTES", 15_000)
-
-
-@pytest.fixture
-def packed(plain: PoolReader, folder: Path, tmp_path: Path, small_files: None) -> Iterator[PoolReader]:
-    del small_files
-    pack_pool(plain, tmp_path / "packed", find_images(plain, folder))
-    with PoolReader(tmp_path / "packed") as pool:
-        yield pool
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RECORD_FILE)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+from tests.lpld_labels.loader.loader_pools import build
+from tests.lpld_labels.rewriting.unpacked_files import files_below
 
 
 def test_what_is_packed_is_unpacked_byte_for_byte(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
@@ -281,57 +250,6 @@ def test_another_pool_is_only_replaced_on_demand(plain: PoolReader, folder: Path
     assert manifest.content_digest == plain.manifest.content_digest
     with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
         pack_pool(plain, plain.location, images, overwrite=True)
-
-
-def test_interrupted_unpacking_goes_on(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
-    images = packed_images(packed)
-    assert images is not None
-    out = tmp_path / "again"
-    unpack_images(images, out)
-    (out / packed.images.paths[3]).unlink()
-    (out / packed.images.paths[5]).write_bytes(b"half")
-    (out / ".tmp-left").write_bytes(b"half")
-    assert unpack_images(images, out) == 2
-    assert files_below(out) == files_below(folder)
-
-
-def test_unpacking_replaces_only_what_was_unpacked(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
-    images = packed_images(packed)
-    assert images is not None
-    with pytest.raises(PoolConflictError, match="something is already here"):
-        unpack_images(images, folder, overwrite=True)
-    others = write_images(tmp_path / "others", 12)
-    with build(tmp_path / "small", others) as small:
-        pack_pool(small, tmp_path / "small_packed", find_images(small, others))
-    out = tmp_path / "again"
-    unpack_images(images, out)
-    with PoolReader(tmp_path / "small_packed") as small:
-        theirs = packed_images(small)
-        assert theirs is not None
-        with pytest.raises(PoolConflictError, match="images of another pool"):
-            unpack_images(theirs, out)
-        (out / "class0" / "notes.txt").write_text("mine")
-        with pytest.raises(PoolConflictError, match=r"class0/notes\.txt"):
-            unpack_images(theirs, out, overwrite=True)
-        (out / "class0" / "notes.txt").unlink()
-        unpack_images(theirs, out, overwrite=True)
-    assert files_below(out) == files_below(others)
-
-
-def test_unpacking_never_follows_links_out(packed: PoolReader, tmp_path: Path) -> None:
-    images = packed_images(packed)
-    assert images is not None
-    out, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
-    unpack_images(images, out)
-    elsewhere.mkdir()
-    for file in sorted((out / "class0").iterdir()):
-        file.unlink()
-    (out / "class0").rmdir()
-    (out / "class0").symlink_to(elsewhere)
-    for overwrite in (False, True):
-        with pytest.raises(PoolConflictError, match="class0"):
-            unpack_images(images, out, overwrite=overwrite)
-    assert not any(elsewhere.iterdir())
 
 
 def test_a_full_disk_leaves_no_pool(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import random
 import struct
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from lpld_labels import PoolReader
 from lpld_labels.inspection.check import check_pool
@@ -22,25 +20,9 @@ from lpld_labels.inspection.summary import summarise
 from tests.golden.crafting.crafted import PAYLOAD_SETTINGS, TABLE_SETTINGS, Crafted
 from tests.golden.crafting.payload_cases import place_groups
 from tests.trust.damage.campaign import GOLDEN
+from tests.trust.hostile.strange_values import FLOATS, TEXTS, strange_frame, strange_npy, strange_value
 from tests.trust.signing import sign
 
-NUMBERS = (-1, 0, 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, 10**400, -(2**70))
-FLOATS = (0.0, -0.0, -1.0, 1e-320, 1e308, 1e400, float("nan"), float("inf"), float("-inf"), 0.5)
-TEXTS = (
-    "",
-    "../../outside/canary",
-    "/etc/passwd",
-    "labels/../../outside/canary",
-    "a\0b",
-    "\ud800",
-    "x" * 100_000,
-    "con",
-    "\u202e\u0000",
-    "%s%n{0}",
-)
-_BOMB = zstandard.compress(bytes(256 << 20))
-_UNSIZED = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(256 << 20))
-"""A quarter of a gigabyte in some kilobytes, with and without saying so."""
 Change = Callable[[Crafted, random.Random], None]
 
 
@@ -83,30 +65,6 @@ def _read_and_verify(path: Path) -> None:
         check_pool(path)
 
 
-def _value(draw: random.Random, old: object) -> object:
-    kinds: list[Callable[[], object]] = [
-        lambda: draw.choice(NUMBERS),
-        lambda: draw.choice(FLOATS),
-        lambda: draw.choice(TEXTS),
-        lambda: draw.choice([None, True, False, [], {}]),
-        lambda: [old] * draw.choice([0, 2, 1000]),
-        lambda: {"old": old},
-        lambda: _deep(draw.choice([10, 100, 900])),
-    ]
-    if isinstance(old, int):
-        kinds.append(lambda: old + draw.choice([-1, 1, 1000]))
-    if isinstance(old, str) and old:
-        kinds.append(lambda: old[:-1] + draw.choice(["0", "/", "\0", ".."]))
-    return draw.choice(kinds)()
-
-
-def _deep(levels: int) -> object:
-    value: object = 1
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 def _change_manifest(pool: Crafted, draw: random.Random) -> None:
     """Put something strange into one to three fields."""
     for _ in range(draw.choice([1, 1, 1, 2, 3])):
@@ -122,9 +80,9 @@ def _change_manifest(pool: Crafted, draw: random.Random) -> None:
                 if action < 0.1:
                     del holder[key]
                 elif action < 0.15 and isinstance(holder, dict):
-                    holder["surprise"] = _value(draw, inner)
+                    holder["surprise"] = strange_value(draw, inner)
                 else:
-                    holder[key] = _value(draw, inner)
+                    holder[key] = strange_value(draw, inner)
                 break
             holder = inner
     pool.text = json.dumps(pool.manifest).encode("utf-8", "surrogatepass")
@@ -177,7 +135,7 @@ def _change_column(pool: Crafted, draw: random.Random) -> None:
                 [[], old[:-1], old * 2, old[::-1], [old[0]] * len(old) if old else []]
             )
         elif isinstance(old, bytes):
-            values[place] = draw.choice([bytes(len(old)), old[::-1], old[:-1] + b"\xff", _frame(draw)])
+            values[place] = draw.choice([bytes(len(old)), old[::-1], old[:-1] + b"\xff", strange_frame(draw)])
         elif isinstance(old, bool):
             values[place] = not old
         elif isinstance(old, int):
@@ -259,22 +217,6 @@ def _change_many_rows(pool: Crafted, draw: random.Random) -> None:
     _store(pool, pool.path(role), sink.getvalue(), rows=len(indices) if draw.random() < 0.5 else None)
 
 
-def _frame(draw: random.Random) -> bytes:
-    """Return bytes for a decompressor to stumble over."""
-    frames = [
-        _BOMB,
-        _UNSIZED,
-        zstandard.compress(b"x" * 100)[:-3],
-        b"\x50\x2a\x4d\x18" + struct.pack("<I", 2**32 - 1),
-        b"\x28\xb5\x2f\xfd\xe4" + b"\xff" * 20,
-        zstandard.compress(b"a") * 1000,
-        draw.randbytes(draw.randrange(200)),
-        b"pco!" + draw.randbytes(40),
-        b"",
-    ]
-    return draw.choice(frames)
-
-
 def _change_payload(pool: Crafted, draw: random.Random) -> None:
     """Replace the compressed bytes of a batch, in a labels file or a table of the codec."""
     table = pool.table("labels")
@@ -282,7 +224,7 @@ def _change_payload(pool: Crafted, draw: random.Random) -> None:
     codec = [path for path in pool.files if path.startswith("codec/")]
     if codec and (not binary or draw.random() < 0.4):
         path = draw.choice(codec)
-        _store(pool, path, _npy(draw) if path.endswith(".npy") else _frame(draw))
+        _store(pool, path, strange_npy(draw) if path.endswith(".npy") else strange_frame(draw))
         return
     if not binary:
         _change_bytes(pool, draw)
@@ -294,27 +236,15 @@ def _change_payload(pool: Crafted, draw: random.Random) -> None:
     spoilt = bytearray(old)
     if spoilt:
         spoilt[draw.randrange(len(spoilt))] ^= 1 << draw.randrange(8)
-    values[place] = draw.choice([_frame(draw), bytes(spoilt), old + b"\0", old[: len(old) // 2], old + old])
+    values[place] = draw.choice(
+        [strange_frame(draw), bytes(spoilt), old + b"\0", old[: len(old) // 2], old + old]
+    )
     field = table.schema.field(column)
     _put(
         pool,
         "labels",
         table.set_column(table.schema.get_field_index(column), field, pa.array(values, field.type)),
     )
-
-
-def _npy(draw: random.Random) -> bytes:
-    """Return an npy file that claims something strange."""
-    kind = draw.choice(["<f4", "|O", "<f8", "<U100000000", "[('a','<f4')]", "<f4", "x" * 1000])
-    shape = draw.choice(
-        ["(3,)", "(1000000000000,)", "(3, 3)", "(-1,)", "()", "(" * 50 + "1", "3", "(3,)*10**9"]
-    )
-    header = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    header = header.ljust(draw.choice([118, 400]), draw.choice([b" ", b" ", b"("])) + b"\n"
-    body = draw.choice([struct.pack("<3f", 1, 2, 3), b"", pickle.dumps(os.getcwd), bytes(4096)])
-    version = draw.choice([b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x03\x00"])
-    length = struct.pack("<H" if version == b"\x01\x00" else "<I", len(header))
-    return b"\x93NUMPY" + version + length + header + body
 
 
 def _change_bytes(pool: Crafted, draw: random.Random) -> None:

@@ -1,0 +1,69 @@
+"""Images taken out of a pool: interrupted, put over others, and kept inside their folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import (
+    PoolConflictError,
+)
+from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.replay.image_source import find_images
+from lpld_labels.rewriting.pack import pack_pool
+from lpld_labels.rewriting.unpack import unpack_images
+from tests.lpld_labels.loader.loader_pools import build, write_images
+from tests.lpld_labels.rewriting.unpacked_files import files_below
+
+
+def test_interrupted_unpacking_goes_on(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
+    images = packed_images(packed)
+    assert images is not None
+    out = tmp_path / "again"
+    unpack_images(images, out)
+    (out / packed.images.paths[3]).unlink()
+    (out / packed.images.paths[5]).write_bytes(b"half")
+    (out / ".tmp-left").write_bytes(b"half")
+    assert unpack_images(images, out) == 2
+    assert files_below(out) == files_below(folder)
+
+
+def test_unpacking_replaces_only_what_was_unpacked(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
+    images = packed_images(packed)
+    assert images is not None
+    with pytest.raises(PoolConflictError, match="something is already here"):
+        unpack_images(images, folder, overwrite=True)
+    others = write_images(tmp_path / "others", 12)
+    with build(tmp_path / "small", others) as small:
+        pack_pool(small, tmp_path / "small_packed", find_images(small, others))
+    out = tmp_path / "again"
+    unpack_images(images, out)
+    with PoolReader(tmp_path / "small_packed") as small:
+        theirs = packed_images(small)
+        assert theirs is not None
+        with pytest.raises(PoolConflictError, match="images of another pool"):
+            unpack_images(theirs, out)
+        (out / "class0" / "notes.txt").write_text("mine")
+        with pytest.raises(PoolConflictError, match=r"class0/notes\.txt"):
+            unpack_images(theirs, out, overwrite=True)
+        (out / "class0" / "notes.txt").unlink()
+        unpack_images(theirs, out, overwrite=True)
+    assert files_below(out) == files_below(others)
+
+
+def test_unpacking_never_follows_links_out(packed: PoolReader, tmp_path: Path) -> None:
+    images = packed_images(packed)
+    assert images is not None
+    out, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
+    unpack_images(images, out)
+    elsewhere.mkdir()
+    for file in sorted((out / "class0").iterdir()):
+        file.unlink()
+    (out / "class0").rmdir()
+    (out / "class0").symlink_to(elsewhere)
+    for overwrite in (False, True):
+        with pytest.raises(PoolConflictError, match="class0"):
+            unpack_images(images, out, overwrite=overwrite)
+    assert not any(elsewhere.iterdir())
