@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.cost import LabelCost, label_cost
 from lpld_core.relabel.rehearsal import labelled
-from lpld_labels.format.records import ViewBatch
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.shard_files import write_views
+from lpld_labels.pool.shard_files import views_file_bytes
 from lpld_labels.replay import ImageStore, apply_views
 
 
@@ -47,14 +44,7 @@ def dry_run(build: Build) -> DryRun:
         ratio=asked.ratio,
         teachers=len(build.ensemble.teachers),
         labels_per_row=encoded.nbytes / first.rows,
-        views_per_row=(_stored(first, second) - _stored(first)) / second.rows,
+        views_per_row=(views_file_bytes([first, second]) - views_file_bytes([first])) / second.rows,
         drawn=asked.views == "drawn",
     )
     return DryRun(cost=cost, trial_views=first.rows, trial_seconds=seconds)
-
-
-def _stored(*batches: ViewBatch) -> int:
-    """Return the bytes of a views file."""
-    file = pa.BufferOutputStream()
-    write_views(file, batches)
-    return int(file.tell())

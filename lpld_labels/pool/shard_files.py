@@ -70,6 +70,13 @@ def write_views(sink: Sink, batches: Sequence[ViewBatch], rows: Sequence[int]) -
             writer.write_table(table, row_group_size=table.num_rows)
 
 
+def views_file_bytes(batches: Sequence[ViewBatch]) -> int:
+    """Return how large a views file of these batches would be."""
+    sink = pa.MockOutputStream()
+    write_views(sink, batches, [batch.rows for batch in batches])
+    return int(sink.size())
+
+
 def write_labels(
     sink: Sink, batches: Sequence[Labelled], rows: Sequence[int], codec: Codec, classes: int
 ) -> list[int]:

@@ -17,7 +17,7 @@ from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.shard_files import write_labels, write_views
+from lpld_labels.pool.shard_files import views_file_bytes, write_labels
 from lpld_labels.pool.sizes import PoolSize, encoded_fixed_bytes
 
 WEIGHED_BATCHES = 16
@@ -35,14 +35,15 @@ def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey], views: Views
     chosen = [keys[place] for place in largest_first[:count].tolist()]
     batches = [pool.read(chosen[place % len(chosen)]) for place in range(count)]
     rows = sum(batch.rows for batch in batches)
-    once = _labels_file(batches, codec)
-    per_row = (_labels_file(batches * 2, codec) - once) / rows
+    numbered = [replace(batch, key=BatchKey(0, number)) for number, batch in enumerate(batches * 2)]
+    once = _labels_file(numbered[:count], codec)
+    per_row = (_labels_file(numbered, codec) - once) / rows
     size = PoolSize.of(pool)
     kept = size.views_per_row
     if views == "drawn":
         kept = 0.0
     elif views == "stored" and pool.manifest.views == "drawn":
-        kept = (_views_file(batches * 2) - _views_file(batches)) / rows
+        kept = (views_file_bytes(numbered) - views_file_bytes(numbered[:count])) / rows
     return replace(
         size,
         fixed=encoded_fixed_bytes(pool, codec),
@@ -52,20 +53,9 @@ def weigh(pool: PoolReader, codec: Codec, keys: Sequence[BatchKey], views: Views
     )
 
 
-def _views_file(batches: Sequence[LabelBatch]) -> int:
-    """Return the bytes of a views file that holds the batches."""
-    sink = pa.MockOutputStream()
-    renumbered = [replace(batch, key=BatchKey(0, n)) for n, batch in enumerate(batches)]
-    write_views(sink, renumbered, [batch.rows for batch in batches])
-    return int(sink.size())
-
-
 def _labels_file(batches: Sequence[LabelBatch], codec: Codec) -> int:
     """Return the bytes of a labels file that holds the batches."""
-    encoded = [
-        EncodedBatch.make(replace(batch, key=BatchKey(0, number)), codec.encode(batch.labels))
-        for number, batch in enumerate(batches)
-    ]
+    encoded = [EncodedBatch.make(batch, codec.encode(batch.labels)) for batch in batches]
     sink = pa.MockOutputStream()
     write_labels(sink, encoded, [batch.rows for batch in batches], codec, batches[0].classes)
     return int(sink.size())
