@@ -27,7 +27,10 @@ class Labeller:
         self._store = ImageStore(build.source, cache_directory=build.settings.image_cache)
 
     def do(self, task: Sequence[BatchKey], *, again: bool) -> Steps:
-        """Draw and render ahead, label, write behind; what is finished is sealed at the end, and told of by receipts."""
+        """Draw and render ahead, label, write behind; what is finished is sealed at the end.
+
+        Returns receipts for it.
+        """
         build = self._build
         if again:
             self._writer = build.opened_writer()

@@ -244,8 +244,7 @@ def _sound_shards(
 ) -> list[SealedShard]:
     """Return the staged shards that are not published yet, every byte of them checked, each batch once."""
     known = _shard_names(old) if old else set()
-    staging.discard_replaced()
-    shards = [shard for shard in staging.sealed() if shard.name not in known]
+    shards = [shard for shard in staging.discard_replaced() if shard.name not in known]
     with ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="check") as threads:
         for _ in threads.map(staging.check, shards):
             pass

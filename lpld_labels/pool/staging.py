@@ -251,12 +251,14 @@ class StagingArea:
             (self.directory / name).rename(hidden)
             shutil.rmtree(hidden)
 
-    def discard_replaced(self) -> None:
-        """Forget what merges have replaced, lest it outlive the merged shards that say so."""
-        remaining = {shard.name for shard in self.sealed()}
+    def discard_replaced(self) -> list[SealedShard]:
+        """Forget what merges have replaced, lest it outlive the merged shards that say so; return the rest."""
+        shards = self.sealed()
+        remaining = {shard.name for shard in shards}
         for name in self._names():
             if name not in remaining:
                 self.discard(name)
+        return shards
 
     def sweep(self, published: Collection[str]) -> bool:
         """Delete published shards and what dead writers left, then the area; return whether it is gone.

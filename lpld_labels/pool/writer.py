@@ -178,7 +178,7 @@ class PoolWriter:
         self._pace.saved()
 
     def receipts(self) -> Receipts:
-        """Return receipts for the shards sealed since this was last asked, for whoever commits (`believe`)."""
+        """Return receipts, for whoever commits, of the shards sealed since this was last asked."""
         return self._staging.receipts()
 
     def believe(self, receipts: Iterable[Receipts]) -> None:

@@ -24,9 +24,12 @@ from lpld_labels.jobs.ray_session import RaySettings
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
+from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import TwoNodes
 from tests.factories import make_batches, write_pool
+from tests.lpld_core.image_folders import NETWORK
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
+from tests.lpld_labels.foreign.importers import label_folders
 
 Cli = Callable[..., Result]
 
@@ -37,22 +40,42 @@ def one_line(result: Result) -> str:
     return line
 
 
-def test_ray_is_not_installed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TEACHER = ("--teacher", NETWORK, "--teacher-weights", "random")
+WORDS: dict[str, tuple[str, ...]] = {
+    "build": ("build", "images", "out", *TEACHER),
+    "encode": ("encode", "pool", "out", "--codec", "int8"),
+    "import": ("import", "labels", "out", "--images", "images"),
+    "squeeze": ("squeeze", "images", "out", *TEACHER),
+    "recover": ("recover", "out", *TEACHER, "--method", "sre2l", "--ipc", "1",),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what all commands read."""
+    root = tmp_path_factory.mktemp("inputs")
+    label_folders.write_images(root / "images")
+    label_folders.write_epochs(root / "labels", epochs=1, ids_file=True)
+    write_pool(root / "pool", make_batches(2, 3)).close()
+    return root
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ray_is_not_installed(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(inputs)
     monkeypatch.setitem(sys.modules, "ray", None)
-    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
-    result = cli("encode", tmp_path / "pool", tmp_path / "out", "--codec", "int8", "--engine", "ray")
-    assert one_line(result) == (
+    assert one_line(cli(*WORDS[name], "--engine", "ray")) == (
         "error: Ray is not installed; pip install 'lpld-labels[ray]', or use --engine local"
     )
-    assert not (tmp_path / "out").exists()
+    assert not Path("out").exists()
 
 
-def test_nothing_listens(cli: Cli, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
-    asked = ("--codec", "int8", "--engine", "ray", "--ray-address", "127.0.0.1:1")
-    result = cli("encode", tmp_path / "pool", tmp_path / "out", *asked)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_listens(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(inputs)
+    result = cli(*WORDS[name], "--engine", "ray", "--ray-address", "127.0.0.1:1")
     assert one_line(result).startswith("error: 127.0.0.1:1: no Ray cluster answers: ")
-    assert not (tmp_path / "out").exists()
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("option", ["--ray-address", "--cpus-per-task"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.digests import file_digest
 from lpld_labels.pool import merge, staging, writer
 from tests.factories import make_batch, make_images
 from tests.lpld_labels.pool.test_writer import open_writer
@@ -38,7 +39,7 @@ def test_memory_grows_by_little_with_every_batch(tmp_path: Path, monkeypatch: py
     for module in (writer, merge):
         monkeypatch.setattr(module, "SHARD_BATCHES", BATCHES_PER_SHARD)
     few, many = 4 * BATCHES_PER_SHARD, 20 * BATCHES_PER_SHARD
-    peaks = []
+    peaks: list[int] = []
     for count in (few, few, many):
         path = tmp_path / f"pool{len(peaks)}"
         stage(path, count)
@@ -73,11 +74,10 @@ def test_shards_of_our_own_workers_are_read_again_only_if_touched(
         if told:
             committing.believe([receipts])
     read: list[Path] = []
-    digest = staging.file_digest
 
     def noted(file: Path) -> str:
         read.append(file)
-        return digest(file)
+        return file_digest(file)
 
     monkeypatch.setattr(staging, "file_digest", noted)
     if touched:
