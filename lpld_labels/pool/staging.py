@@ -252,7 +252,7 @@ class StagingArea:
             shutil.rmtree(hidden)
 
     def discard_replaced(self) -> list[SealedShard]:
-        """Forget what merges have replaced, lest it outlive the merged shards that say so; return the rest."""
+        """Forget what merges have replaced, lest it outlive the merged shards that say so; return others."""
         shards = self.sealed()
         remaining = {shard.name for shard in shards}
         for name in self._names():

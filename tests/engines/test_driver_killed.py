@@ -17,7 +17,13 @@ from lpld_labels.jobs.local import LocalEngine
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 
-NAMES = list(COMMANDS) if WHOLE else ["encode"]
+CASES = [("encode", "joined")]
+if WHOLE:
+    CASES = [
+        *((name, "joined") for name in COMMANDS),
+        ("encode", "started here"),
+        ("recover", "started here"),
+    ]
 SEALED = {
     "build": "staging/0*/shard.json",
     "encode": "staging/0*/shard.json",
@@ -34,7 +40,7 @@ MOST_SECONDS = 200.0
 def driver(name: str, source: Path, out: Path, *address: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "tests.engines.driver", name, str(source), str(out), *address]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_until_sealed(process: subprocess.Popen[str], out: Path, name: str) -> None:
@@ -47,8 +53,9 @@ def wait_until_sealed(process: subprocess.Popen[str], out: Path, name: str) -> N
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, int]:
     """Return the content that a driver has made, and how many units had been left to do."""
-    stdout, _ = process.communicate(timeout=MOST_SECONDS)
-    assert process.returncode == 0
+    stdout, stderr = process.communicate(timeout=MOST_SECONDS)
+    assert process.returncode == 0, stderr
+    assert stderr == "", "Ray speaks of itself"
     content, left = stdout.split()
     return content, int(left)
 
@@ -63,8 +70,7 @@ class Counting(LocalEngine):
         return super().run(job, progress)
 
 
-@pytest.mark.parametrize("ray", ["joined", "started here"] if WHOLE else ["joined"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "ray"), CASES)
 def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_path: Path) -> None:
     command, out = COMMANDS[name], tmp_path / "out"
     command.make(tmp_path / "source")

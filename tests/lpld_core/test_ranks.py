@@ -38,6 +38,10 @@ SIGNALS = [
     (signal.SIGTERM, 1, ["error: asked to stop (SIGTERM); run the same command again"]),
     (signal.SIGKILL, -9, []),
 ]
+MISTAKES = [
+    (["--no-such-option"], "No such option", 2),
+    (["--out", "images/run"], "the output is inside an input", 1),
+]
 TRAINING = ("--student", "tests.lpld_core.networks:double_net", "--epochs", "3", "--evaluate-every", "1")
 
 
@@ -138,11 +142,7 @@ def test_a_killed_process_ends_the_run_and_the_next_start_goes_on(
 
 @pytest.mark.parametrize(
     ("words", "said", "code"),
-    [
-        (["--no-such-option"], "No such option", 2),
-        (["--out", "images/run"], "the output is inside an input", 1),
-    ],
-    ids=["usage", "error"],
+    MISTAKES if EVERY_MOMENT else MISTAKES[:1],
 )
 def test_what_is_wrong_with_a_command_is_said_by_one_process(
     place: Path, words: list[str], said: str, code: int
