@@ -100,7 +100,7 @@ def command(
         raise click.UsageError("--overwrite is for a whole build: it does not go with --part")
     if is_address(out) and settings.part is not None:
         raise click.UsageError("parts are gathered in a directory that all share: --part takes no address")
-    workers.require_directory(out)
+    workers.require_shared(out)
     require_apart(out, images)
     if dry_run:
         from .build_dry_run import show_dry_run
@@ -113,7 +113,7 @@ def command(
     try:
         with (
             workers.opened() as engine,
-            destination(out, overwrite=overwrite, extend=True) as path,
+            destination(out, overwrite=overwrite, extend=True, engine=engine) as path,
             says_if_finished(path / MANIFEST_FILE),
         ):
             classes = len(look_over(images))

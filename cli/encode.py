@@ -90,7 +90,7 @@ def command(
       lpld-labels encode small again --views stored
     """
     workers = EngineOptions.taken_from(options)
-    workers.require_directory(out)
+    workers.require_shared(out)
     given = options | {"budget": budget}
     demands = [name for name in ("fidelity", "bytes_per_row", "budget", "step") if given[name] is not None]
     flags = [f"--{name.replace('_', '-')}" for name in demands]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -69,13 +70,15 @@ class EngineOptions:
                     raise click.UsageError(f"--{name.replace('_', '-')} goes with --engine ray")
         return options
 
-    def require_directory(self, out: str) -> None:
-        """Refuse an address that workers of other machines cannot write to."""
+    def require_shared(self, out: str) -> None:
+        """Refuse an address if workers of other machines have no place to gather a pool for it."""
         from lpld_labels.stores.addresses import is_address
+        from lpld_labels.stores.disk_cache import CACHE_VARIABLE
 
-        if self.engine == "ray" and is_address(out):
+        if self.engine == "ray" and is_address(out) and not os.environ.get(CACHE_VARIABLE):
             raise click.UsageError(
-                "workers of a cluster write to a directory that all share: --engine ray takes no address"
+                "workers of a cluster gather a pool in a directory that all share, and send it from there: "
+                f"name one by ${CACHE_VARIABLE}, or write to a shared directory and use 'lpld-labels copy'"
             )
 
     @property

@@ -139,7 +139,7 @@ def command(
     from lpld_labels.replay.image_folder import scan_image_folder
 
     workers = EngineOptions.taken_from(options)
-    workers.require_directory(out)
+    workers.require_shared(out)
     if (options["mean"] is None) != (options["std"] is None):
         raise click.UsageError("--mean and --std go together")
     require_importable(out, source, images, overwrite=overwrite)

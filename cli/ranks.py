@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -25,6 +25,35 @@ _PEER_GONE = 75
 """Exit code of a process that says nothing because it was another one that went; sysexits' "try again"."""
 _PATIENCE = 2.0
 """Seconds that such a process waits, so that the launcher sees, and hears, the other one first."""
+_MOST_PATIENCE = 60.0
+"""Seconds that a process at most waits for the first of its machine to say what is wrong with the command."""
+_chosen = False
+"""Whether this is the process that says how the run ended."""
+
+
+class SpokenOnce(click.Command):
+    """A command that a launcher may start several times: what all find wrong with it is said by one."""
+
+    def make_context(self, *given: Any, **options: Any) -> click.Context:
+        with _left_to_the_first():
+            return super().make_context(*given, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _left_to_the_first():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _left_to_the_first() -> Iterator[None]:
+    """Let only the first process of a machine tell errors, unless another was chosen to (`one_voice`)."""
+    try:
+        yield
+    except (LabelPoolError, click.ClickException) as error:
+        if not _chosen and "RANK" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
+            # The launcher ends this one with the first. Would this one end before, the first could not speak.
+            time.sleep(_MOST_PATIENCE)
+            _leave(error.exit_code if isinstance(error, click.ClickException) else 1)
+        raise
 
 
 def start_ranks(processes: int, out: Path) -> None:
@@ -93,17 +122,22 @@ def one_voice(ranks: Ranks) -> Iterator[None]:
     except WorkerDiedError:
         if _LAUNCHER in os.environ:
             _make_way()
-        if not ranks.speaks():
-            _leave(1)
+        _speak_or_leave(ranks)
         raise
     except KeyboardInterrupt:
         if not ranks.first:
             _leave(130)
         raise
     except (LabelPoolError, click.ClickException):
-        if not ranks.speaks():
-            _leave(1)
+        _speak_or_leave(ranks)
         raise
+
+
+def _speak_or_leave(ranks: Ranks) -> None:
+    global _chosen  # noqa: PLW0603  # of the process
+    if not ranks.speaks():
+        _leave(1)
+    _chosen = True
 
 
 def _asked_to_stop(number: int, frame: object) -> NoReturn:

@@ -24,7 +24,7 @@ from .console import print_json, stdout_console
 from .image_notes import look_over
 from .method_options import val_by_order_option
 from .progress import no_progress, progress_bar
-from .ranks import one_voice, start_ranks
+from .ranks import SpokenOnce, one_voice, start_ranks
 from .teacher_options import check_device
 from .train_options import settings_options
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lpld_core.training.student import RunFacts, TrainResult
 
 
-@click.command("train")
+@click.command("train", cls=SpokenOnce)
 @pool_argument
 @click.option(
     "--images", type=FOLDER, help="The labelled image folder; not needed if POOL carries its images."

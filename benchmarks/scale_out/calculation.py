@@ -21,7 +21,8 @@ class Constants:
 
     task_seconds: float
     seal_gb_per_second: float
-    commit_gb_per_second: float
+    commit_seconds_per_shard: float
+    proof_gb_per_second: float
     driver_bytes_per_batch: float
     images_per_second: float = 1000.0
 
@@ -34,7 +35,8 @@ def at_scale(constants: Constants, workers: int = 64) -> dict[str, Any]:
     staged = cost.staged_bytes / 1e9
     # A worker seals between two batches; the disk has the bytes of all of them.
     sealing = staged / workers / constants.seal_gb_per_second
-    commit = staged / constants.commit_gb_per_second
+    # A task fills a shard.
+    commit = tasks * constants.commit_seconds_per_shard
     shares = {
         "driver": tasks * constants.task_seconds / labelling,
         "seals_of_a_worker": sealing / labelling,
@@ -50,6 +52,7 @@ def at_scale(constants: Constants, workers: int = 64) -> dict[str, Any]:
         "store_gb_per_second_wanted": round(staged / labelling, 3),
         "driver_memory_gb": round(cost.batches * constants.driver_bytes_per_batch / 1e9, 2),
         "commit_hours": round(commit / 3600, 3),
+        "commit_hours_if_all_is_read": round(staged / constants.proof_gb_per_second / 3600, 3),
         "busy_share": {name: round(share, 4) for name, share in shares.items()},
         "bottleneck": max(shares, key=lambda name: shares[name]),
         "workers_until_the_driver_is_busy": round(workers / shares["driver"]),

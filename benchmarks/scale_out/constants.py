@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.common.label_source import image_table
+from benchmarks.scale_out.calculation import BATCHES_PER_TASK
 from benchmarks.scale_out.engines import ray
 from lpld_core.relabel.rehearsal import labelled
 from lpld_core.training.presets import preset_named
@@ -57,36 +58,73 @@ def task_seconds(tasks: int) -> float:
     return (moments[-1] - moments[half]) / (len(moments) - 1 - half)
 
 
-def store(work: Path, shards: int, batches_per_shard: int) -> dict[str, Any]:
-    """Seal shards of ImageNet-21K labels and commit them as another process would: every byte is read."""
-    augmentation = preset_named("imagenet21k").label.augmentation((224, 224))
-    header = PoolHeader(classes=CLASSES, batch_size=ROWS, augmentation=augmentation)
-    table = image_table(IMAGES, classes=CLASSES, side=224)
-    rng = np.random.default_rng(0)
-    labels = torch.from_numpy(rng.normal(0, 2, (ROWS, CLASSES)).astype(np.float32))
-
-    def writer() -> PoolWriter:
-        return PoolWriter(work / "pool", header=header, images=table)
-
-    seals = []
-    sealing = writer()
-    for shard in range(shards):
-        for number in range(batches_per_shard):
-            views = draw_views(augmentation, table, seed=0, epoch=shard, batch=number, batch_size=ROWS)
-            sealing.append(labelled(views, labels, sealing.codec))
-        start = time.perf_counter()
-        sealing.flush()
-        seals.append(time.perf_counter() - start)
-    committing = writer()
-    staged = committing.staged_bytes()
+def store(work: Path, shards: int) -> dict[str, Any]:
+    """Seal full shards of ImageNet-21K labels; commit them as after a driver's death: every byte is read."""
+    staging = _Staging(work / "read", classes=CLASSES)
+    seals = staging.seal(shards)
+    committing = staging.writer()
+    staged = committing.staged_bytes() / 1e9
     start = time.perf_counter()
     committing.commit()
     seconds = time.perf_counter() - start
     return {
         "shards": shards,
-        "staged_gb": round(staged / 1e9, 4),
+        "staged_gb": round(staged, 4),
         "seal_seconds": round(float(np.median(seals)), 4),
-        "seal_gb_per_second": round(staged / shards / 1e9 / float(np.median(seals)), 3),
-        "commit_seconds": round(seconds, 3),
-        "commit_gb_per_second": round(staged / 1e9 / seconds, 3),
+        "seal_gb_per_second": round(staged / shards / float(np.median(seals)), 3),
+        "proof_seconds": round(seconds, 3),
+        "proof_gb_per_second": round(staged / seconds, 3),
     }
+
+
+def publishing(work: Path, few: int, many: int) -> dict[str, Any]:
+    """Return what a shard costs a commit that has the receipts of those who sealed it.
+
+    Labels are not read then, so they are few here; views are as many as beside labels of ImageNet-21K.
+    """
+    seconds = {}
+    for shards in (few, many):
+        staging = _Staging(work / f"published{shards}", classes=10)
+        staging.seal(shards)
+        committing = staging.writer()
+        committing.believe([staging.sealing.receipts()])
+        start = time.perf_counter()
+        committing.commit()
+        seconds[shards] = time.perf_counter() - start
+    return {
+        "commit_seconds": {str(shards): round(value, 3) for shards, value in seconds.items()},
+        "commit_seconds_per_shard": round((seconds[many] - seconds[few]) / (many - few), 5),
+    }
+
+
+class _Staging:
+    """Staged work of shards as large as a task of ImageNet-21K makes them."""
+
+    def __init__(self, path: Path, *, classes: int) -> None:
+        self._path = path
+        augmentation = preset_named("imagenet21k").label.augmentation((224, 224))
+        self._header = PoolHeader(classes=classes, batch_size=ROWS, augmentation=augmentation)
+        self._table = image_table(IMAGES, classes=classes, side=224)
+        rng = np.random.default_rng(0)
+        self._labels = torch.from_numpy(rng.normal(0, 2, (ROWS, classes)).astype(np.float32))
+        self.sealing = self.writer()
+
+    def writer(self) -> PoolWriter:
+        """Open a writer for shards that no commit merges."""
+        size = 2 * self._header.classes * ROWS * BATCHES_PER_TASK
+        return PoolWriter(self._path, header=self._header, images=self._table, shard_bytes=size + 1)
+
+    def seal(self, shards: int) -> list[float]:
+        """Seal so many shards; return the seconds each took."""
+        seconds = []
+        augmentation = self._header.augmentation
+        for epoch in range(shards):
+            for batch in range(BATCHES_PER_TASK):
+                views = draw_views(
+                    augmentation, self._table, seed=0, epoch=epoch, batch=batch, batch_size=ROWS
+                )
+                self.sealing.append(labelled(views, self._labels, self.sealing.codec))
+            start = time.perf_counter()
+            self.sealing.flush()
+            seconds.append(time.perf_counter() - start)
+        return seconds

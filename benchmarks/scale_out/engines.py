@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.choice import TeacherChoice
-from lpld_labels.jobs.job import Engine
+from lpld_labels.jobs.job import Engine, TaskCounts
 from lpld_labels.jobs.local import LocalEngine
 from lpld_labels.jobs.ray_engine import RayEngine
 from lpld_labels.jobs.ray_session import RaySettings
@@ -28,21 +28,28 @@ from lpld_labels.jobs.ray_session import RaySettings
 NETWORK, SIDE = "small-resnet10:width=8,stem_stride=2", 16
 """So small that a batch is about as much work as what surrounds it: the hardest case for an engine."""
 WORKERS = 2
+ENGINES = ("local", "ray")
 
 
 class Clock:
-    """Progress that times batches from the first report on, when workers have started."""
+    """Progress that times batches from the moment on at which all workers are at work: they have started."""
 
     def __init__(self) -> None:
+        self._done = self._most_running = 0
         self._first: tuple[float, int] | None = None
         self.seconds_per_batch = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        now = time.perf_counter()
-        if self._first is None:
-            self._first = now, done
-        elif done > self._first[1]:
-            self.seconds_per_batch = (now - self._first[0]) / (done - self._first[1])
+        self._done = done
+        if self._first is not None and done == total:
+            seconds, before = self._first
+            self.seconds_per_batch = (time.perf_counter() - seconds) / (done - before)
+
+    def tasks(self, counts: TaskCounts) -> None:
+        """Some task began or ended."""
+        if counts.running > self._most_running:
+            self._most_running = counts.running
+            self._first = time.perf_counter(), self._done
 
 
 def image_folder(root: Path, *, classes: int = 4, per_class: int = 8) -> Path:
@@ -87,59 +94,78 @@ def one_build(images: Path, out: Path, batches: int, engine: Engine) -> tuple[fl
 
 
 def efficiency(work: Path, batches: int, *, rounds: int) -> dict[str, Any]:
-    """Build by turns with both engines; all pools must be the same."""
+    """Build with both engines, round after round, each the first of every other; pools must be equal."""
     images = image_folder(work / "images")
     seconds: dict[str, list[float]] = {"local": [], "ray": []}
     contents = set()
     with ray() as cluster:
-        engines: dict[str, Callable[[], Engine]] = {"local": local, "ray": lambda: cluster}
-        for number in range(rounds):
-            for name, engine in engines.items():
-                found, content = one_build(images, work / f"{name}{number}", batches, engine())
-                seconds[name].append(found)
+        engines: list[tuple[str, Engine]] = [("local", local()), ("ray", cluster)]
+        # The first round starts Ray and fills caches.
+        for number in range(rounds + 1):
+            for name, engine in engines:
+                found, content = one_build(images, work / f"{name}{number}", batches, engine)
+                shutil.rmtree(work / f"{name}{number}")
                 contents.add(content)
+                if number > 0:
+                    seconds[name].append(found)
+            engines.reverse()
     if len(contents) != 1:
         raise RuntimeError("the engines gave different pools")
     ratios = [ours / theirs for ours, theirs in zip(seconds["ray"], seconds["local"], strict=True)]
+    medians = {name: summarise(values).median for name, values in seconds.items()}
     return {
         "batches": batches,
         "workers": WORKERS,
         "rounds": rounds,
         "milliseconds_per_batch": {
-            name: round(1000 * summarise(values).median, 3) for name, values in seconds.items()
+            name: {
+                "median": round(1000 * medians[name], 3),
+                "all": [round(1000 * value, 3) for value in values],
+            }
+            for name, values in seconds.items()
         },
         "ray_over_local": [round(ratio, 3) for ratio in ratios],
         "median_ray_over_local": round(summarise(ratios).median, 3),
+        "ray_over_local_of_medians": round(medians["ray"] / medians["local"], 3),
     }
 
 
 def driver_memory(work: Path, batches: int) -> dict[str, Any]:
     """Return the driver's peak memory for a build and for one ten times as large, each in its own process.
 
-    By the end of labelling, and by the end of the commit, which merges small shards in memory up to the size
-    of one shard.
+    By engine; by the end of labelling, and by the end of the commit.
     """
     image_folder(work / "few")
+    return {name: _growth(work, name, batches) for name in ENGINES}
+
+
+def _growth(work: Path, engine: str, batches: int) -> dict[str, Any]:
     peaks: dict[int, dict[str, float]] = {}
     for count in (batches, 10 * batches):
-        command = [sys.executable, "-m", "benchmarks.scale_out", "--driver", str(count), "--work", str(work)]
+        asked = ["--driver", engine, "--batches", str(count), "--work", str(work)]
+        command = [sys.executable, "-m", "benchmarks.scale_out", *asked]
         run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
         peaks[count] = json.loads(run.stdout)
     growth = {name: peaks[10 * batches][name] - peaks[batches][name] for name in peaks[batches]}
     return {
         "peak_mb": {str(count): peak for count, peak in peaks.items()},
         "growth_mb": {name: round(value, 1) for name, value in growth.items()},
-        "bytes_per_batch": round(growth["labelling"] * 1e6 / (9 * batches)),
+        "bytes_per_batch": round(growth["commit"] * 1e6 / (9 * batches)),
     }
 
 
-def drive(work: Path, batches: int) -> dict[str, float]:
-    """Be the driver of one build by Ray; return its peak memory by the end of labelling and of the commit."""
+def drive(work: Path, engine: str, batches: int) -> dict[str, float]:
+    """Be the driver of one build; return its peak memory by the end of labelling and of the commit."""
     asked = settings(batches, batch_size=2)
     # A part is not published.
-    build = Build.prepare(work / "few", work / f"driven{batches}", replace(asked, part=Part()))
-    with ray() as engine:
-        run_build(build, engine)
+    out = work / f"{engine}{batches}"
+    build = Build.prepare(work / "few", out, replace(asked, part=Part()))
+    if engine == "local":
+        run_build(build, local())
+    else:
+        with ray() as cluster:
+            run_build(build, cluster)
     labelled = peak_memory_mb()
     run_build(replace(build, settings=asked))
+    shutil.rmtree(out)
     return {"labelling": round(labelled, 1), "commit": round(peak_memory_mb(), 1)}

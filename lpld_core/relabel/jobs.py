@@ -70,9 +70,10 @@ def _run(build: Build, engine: Engine, progress: Progress | None) -> BuildResult
     with build.published() as published, build.writer(published) as writer:
         share = build.share_of(writer)
         missing = missing_keys(writer, share)
-        engine.run(_job(build, share, missing, writer, engine), progress)
+        receipts = engine.run(_job(build, share, missing, writer, engine), progress)
         # Opened again, it knows what others have sealed.
         last = writer if all(key in writer for key in missing) else build.writer(published)
+        last.believe(receipts)
         manifest = None if build.settings.part else build.commit(last, published)
     return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
 

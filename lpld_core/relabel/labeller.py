@@ -27,7 +27,10 @@ class Labeller:
         self._store = ImageStore(build.source, cache_directory=build.settings.image_cache)
 
     def do(self, task: Sequence[BatchKey], *, again: bool) -> Steps:
-        """Draw and render ahead, label, write behind; what is finished is sealed at the end."""
+        """Draw and render ahead, label, write behind; what is finished is sealed at the end.
+
+        Returns receipts for it.
+        """
         build = self._build
         if again:
             self._writer = build.opened_writer()
@@ -40,3 +43,4 @@ class Labeller:
             for views, pixels in batches:
                 write.put(labelled(views, build.ensemble.logits(pixels), build.codec))
                 yield 1
+        return self._writer.receipts()

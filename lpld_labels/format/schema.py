@@ -29,7 +29,9 @@ LABEL_BYTES_PER_GROUP = 96 * 1024
 """A labels row group closes at the first whole batch at or above this many payload bytes."""
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
 SHARD_VIEW_ROWS = 1 << 20
-"""A shard closes at the first whole batch at or above either limit."""
+SHARD_BATCHES = 4096
+"""A shard closes at the first whole batch at or above any of the three limits. The last is for very small
+batches: one takes some 4 kB of memory while its shard is gathered or merged, however few labels it has."""
 
 Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"

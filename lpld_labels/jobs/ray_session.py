@@ -53,7 +53,9 @@ class RaySession:
 
     def _connect(self) -> None:
         settings = self._settings
-        quietly = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+        quietly = {"log_to_driver": False, "configure_logging": False}
+        # What Ray says of itself when it starts is no news of the job.
+        logging.getLogger("ray").setLevel(logging.ERROR)
         if settings.address is None:
             cpus = max(os.cpu_count() or 1, int((settings.workers or 1) * settings.cpus_per_task + 0.999))
             self.ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quietly)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,9 @@ from lpld_labels.stores.locks import locked
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)
+
+CHECKS_AT_ONCE = 8
+"""Staged shards that are read at the same time to prove their digests."""
 
 
 def commit_pool(
@@ -240,10 +244,10 @@ def _sound_shards(
 ) -> list[SealedShard]:
     """Return the staged shards that are not published yet, every byte of them checked, each batch once."""
     known = _shard_names(old) if old else set()
-    staging.discard_replaced()
-    shards = [shard for shard in staging.sealed() if shard.name not in known]
-    for shard in shards:
-        staging.check(shard)
+    shards = [shard for shard in staging.discard_replaced() if shard.name not in known]
+    with ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="check") as threads:
+        for _ in threads.map(staging.check, shards):
+            pass
     return without_duplicates(staging, shards, _old_index(staging.pool, old), codec, classes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec
@@ -26,15 +27,14 @@ def without_duplicates(
     A worker that was given up for lost may have sealed its work after all, when another had done it again.
     Batches that differ are refused: of two labels for one view, one is wrong.
     """
-    columns = (arrow.integers(published["epoch"]), arrow.integers(published["batch"]))
-    owner = {
-        BatchKey(epoch, batch): ("the published pool", digest)
-        for epoch, batch, digest in zip(*columns, arrow.binaries(published["digest"]), strict=True)
-    }
+    repeated = _repeated([published, *(shard.batches for shard in shards)])
+    if not repeated:
+        return list(shards)
+    owner = {key: ("the published pool", digest) for key, digest in _digests(published, repeated).items()}
     result = []
     # What an interrupted commit has moved stays.
     for shard in sorted(shards, key=lambda shard: (staging.is_whole(shard), shard.name)):
-        digests = dict(zip(shard.keys, arrow.binaries(shard.batches["digest"]), strict=True))
+        digests = _digests(shard.batches, repeated)
         twice = {key for key in digests if key in owner}
         for key in sorted(twice):
             if owner[key][1] != digests[key]:
@@ -54,3 +54,20 @@ def without_duplicates(
             result.append(staging.seal(rest, codec, classes, replaces=[shard.name]))
         staging.discard(shard.name)
     return result
+
+
+def _repeated(indexes: Sequence[pa.Table]) -> set[BatchKey]:
+    """Return the keys that occur more than once in some batch indexes."""
+    keys = np.concatenate(
+        [index["epoch"].to_numpy().astype(np.int64) << 32 | index["batch"].to_numpy() for index in indexes]
+    )
+    keys.sort()
+    again = keys[1:][keys[1:] == keys[:-1]]
+    return {BatchKey(key >> 32, key & 0xFFFFFFFF) for key in again.tolist()}
+
+
+def _digests(index: pa.Table, keys: set[BatchKey]) -> dict[BatchKey, bytes]:
+    """Return the digests of those batches of an index that have one of these keys."""
+    epochs, batches = arrow.integers(index["epoch"]), arrow.integers(index["batch"])
+    digests = zip(epochs, batches, arrow.binaries(index["digest"]), strict=True)
+    return {BatchKey(epoch, batch): digest for epoch, batch, digest in digests if (epoch, batch) in keys}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from lpld_labels.codecs import Codec
-from lpld_labels.format.schema import VIEW_SCHEMA
+from lpld_labels.format.schema import SHARD_BATCHES, VIEW_SCHEMA
 from lpld_labels.format.views import DecodedViews
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.byte_access import open_file
@@ -26,7 +26,7 @@ def merge_small_shards(
 ) -> list[SealedShard]:
     """Return the shards with small neighbours (in key order) merged up to `limit` label bytes."""
     result = []
-    for group in _groups(sorted(shards, key=lambda shard: shard.keys[0]), limit):
+    for group in _groups(sorted(shards, key=lambda shard: shard.first_key), limit):
         # A shard whose files an interrupted commit has moved already stays as it is.
         if len(group) == 1 or not all(staging.is_whole(shard) for shard in group):
             result += group
@@ -40,15 +40,16 @@ def merge_small_shards(
 
 
 def _groups(shards: Sequence[SealedShard], limit: int) -> Iterator[list[SealedShard]]:
-    """Gather neighbours while their label bytes together stay within the limit."""
+    """Gather neighbours while their label bytes together stay within the limit, and their batches too."""
     group: list[SealedShard] = []
-    size = 0
+    size = batches = 0
     for shard in shards:
-        if group and size + shard.labels.bytes > limit:
-            yield group
-            group, size = [], 0
-        group.append(shard)
         size += shard.labels.bytes
+        batches += shard.batches.num_rows
+        if group and (size > limit or batches > SHARD_BATCHES):
+            yield group
+            group, size, batches = [], shard.labels.bytes, shard.batches.num_rows
+        group.append(shard)
     if group:
         yield group
 

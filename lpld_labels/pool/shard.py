@@ -91,6 +91,10 @@ class SealedShard:
     batches: pa.Table
 
     @property
+    def first_key(self) -> BatchKey:
+        return BatchKey(self.batches["epoch"][0].as_py(), self.batches["batch"][0].as_py())
+
+    @property
     def keys(self) -> list[BatchKey]:
         epochs, batches = arrow.integers(self.batches["epoch"]), arrow.integers(self.batches["batch"])
         return [BatchKey(e, b) for e, b in zip(epochs, batches, strict=True)]

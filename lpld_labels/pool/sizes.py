@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lpld_labels.codecs import Codec
 from lpld_labels.format.files import FileRole
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
+from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
 
@@ -60,7 +60,8 @@ class PoolSize:
         """Return the bytes of a pool of so many batches; full ones, unless their rows are given."""
         rows = batches * self.batch_size if rows is None else rows
         labels = self.labels_per_row * rows
-        shards = math.floor(max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS)) + 1
+        filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, batches / SHARD_BATCHES)
+        shards = math.floor(filled) + 1
         views = self.views_per_row * rows
         return math.ceil(self.fixed + index_bytes(batches) + self.per_shard * shards + labels + views)
 

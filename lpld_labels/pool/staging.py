@@ -57,6 +57,8 @@ _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 PURPOSE = "purpose"
 """Field of the plan on which writers may differ."""
 Stamps = tuple[tuple[int, ...] | None, ...]
+Receipts = dict[str, Stamps]
+"""Shards that a process has sealed, by name, with the stamps their files had then."""
 _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
@@ -68,7 +70,8 @@ class StagingArea:
         self.directory = pool / STAGING_DIRECTORY
         self._plan: dict[str, Any] = {}
         self._tables: dict[str, bytes] = {}
-        self._written: dict[str, Stamps] = {}
+        self._written: Receipts = {}
+        self._told: set[str] = set()
 
     # What is staged
 
@@ -197,8 +200,8 @@ class StagingArea:
     def check(self, shard: SealedShard) -> None:
         """Read a shard's files, wherever an interrupted commit has left them, and compare their digests.
 
-        Those that were written here, and that nobody has touched since, need not be read again. A damaged
-        shard is forgotten, so that its batches are done again.
+        Those that were written here or by whoever gave a receipt, and that nobody has touched since, need not
+        be read again. A damaged shard is forgotten, so that its batches are done again.
         """
         if self._written.get(shard.name) == (stamps := self._stamps(shard)) and None not in stamps:
             return
@@ -211,6 +214,16 @@ class StagingArea:
                     where=path,
                     hint="run the same command again to redo its batches",
                 )
+
+    def receipts(self) -> Receipts:
+        """Return what was sealed here since this was last asked."""
+        new = {name: stamps for name, stamps in self._written.items() if name not in self._told}
+        self._told |= new.keys()
+        return new
+
+    def believe(self, receipts: Receipts) -> None:
+        """Take shards that others have sealed for proven, as long as their files' stamps are these."""
+        self._written |= receipts
 
     def _stamps(self, shard: SealedShard) -> Stamps:
         """Return what changes whenever the bytes of a shard's files are changed, by whatever means."""
@@ -238,12 +251,14 @@ class StagingArea:
             (self.directory / name).rename(hidden)
             shutil.rmtree(hidden)
 
-    def discard_replaced(self) -> None:
-        """Forget what merges have replaced, lest it outlive the merged shards that say so."""
-        remaining = {shard.name for shard in self.sealed()}
+    def discard_replaced(self) -> list[SealedShard]:
+        """Forget what merges have replaced, lest it outlive the merged shards that say so; return others."""
+        shards = self.sealed()
+        remaining = {shard.name for shard in shards}
         for name in self._names():
             if name not in remaining:
                 self.discard(name)
+        return shards
 
     def sweep(self, published: Collection[str]) -> bool:
         """Delete published shards and what dead writers left, then the area; return whether it is gone.

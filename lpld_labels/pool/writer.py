@@ -23,13 +23,19 @@ from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelBatch
-from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
+from lpld_labels.format.schema import (
+    MANIFEST_FILE,
+    SHARD_BATCHES,
+    SHARD_LABEL_BYTES,
+    SHARD_VIEW_ROWS,
+    Views,
+)
 from lpld_labels.pool.commit import commit_pool, merge_staged
 from lpld_labels.pool.pace import Pace
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.staging import StagingArea, describe, require_same_plan
+from lpld_labels.pool.staging import Receipts, StagingArea, describe, require_same_plan
 from lpld_labels.pool.storage import write_errors
 from lpld_labels.pool.views_source import require_drawn
 
@@ -149,6 +155,7 @@ class PoolWriter:
         if (
             self._pending_bytes >= self._shard_bytes
             or self._pending_rows >= SHARD_VIEW_ROWS
+            or len(self._pending) >= SHARD_BATCHES
             or self._pace.due()
         ):
             self.flush()
@@ -167,6 +174,15 @@ class PoolWriter:
             self._pending = []
             self._pending_bytes = self._pending_rows = 0
         self._pace.saved()
+
+    def receipts(self) -> Receipts:
+        """Return receipts, for whoever commits, of the shards sealed since this was last asked."""
+        return self._staging.receipts()
+
+    def believe(self, receipts: Iterable[Receipts]) -> None:
+        """Spare the commit the reading of shards that this command's own workers have sealed."""
+        for some in receipts:
+            self._staging.believe(some)
 
     def merge(self) -> None:
         """Merge small sealed shards, as `commit` will; what is staged then weighs what the pool will."""

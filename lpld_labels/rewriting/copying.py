@@ -16,13 +16,15 @@ from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.jobs.job import Progress
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.commit import finish_commit
-from lpld_labels.pool.pool_files import PoolFiles
+from lpld_labels.pool.pool_files import LocalFiles, PoolFiles
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.rewriting.engine import published
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, require_apart, sole_writer
+from lpld_labels.rewriting.sending import send_by_workers
 from lpld_labels.rewriting.targets import FIXED_ROLES, LocalTarget, RemoteTarget, Target, clear
 from lpld_labels.stores.addresses import Location, is_address, local_path
 from lpld_labels.stores.remote import RemoteStore
@@ -79,11 +81,13 @@ def send_pool(
     *,
     overwrite: bool = False,
     base: bytes | None = None,
+    engine: Engine = ONE_PROCESS,
     progress: Progress | None = None,
 ) -> Copied:
     """Send a pool's files to an address.
 
     base: the manifest there that this pool was made from, and may replace.
+    engine: workers of other machines send the files of a directory that they share; else this process does.
     """
     text = files.manifest_text()
     manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
@@ -97,7 +101,18 @@ def send_pool(
         there = None
     elif overwrite and there is None:
         clear(store)
-    return _bring(files, manifest, text, RemoteTarget(store, there), progress)
+    target = RemoteTarget(store, there)
+    if engine.on_this_machine or not isinstance(files, LocalFiles):
+        return _bring(files, manifest, text, target, progress)
+    first, rest = _in_order(manifest.files)
+    found, total = sum(entry.bytes for entry in first), sum(entry.bytes for entry in manifest.files)
+    for entry in first:
+        target.put(files, entry)
+    sent = set(send_by_workers(engine, Path(files.path), rest, store, found=found, progress=progress))
+    target.know_sent(sent)
+    target.publish(text)
+    size = found + sum(entry.bytes for entry in rest if entry.path in sent)
+    return Copied(manifest=manifest, files=len(first) + len(sent), sent=size, found=total - size)
 
 
 def manifest_at(store: RemoteStore) -> bytes | None:

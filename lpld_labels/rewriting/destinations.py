@@ -17,7 +17,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
 from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.jobs.job import Progress
+from lpld_labels.jobs.job import Engine, Progress
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import LocalFiles
 from lpld_labels.pool.reader import PoolReader
@@ -51,11 +52,17 @@ def gathered_at(out: Location) -> Path:
 
 @contextlib.contextmanager
 def destination(
-    out: Location, *, overwrite: bool = False, extend: bool = False, progress: Progress | None = None
+    out: Location,
+    *,
+    overwrite: bool = False,
+    extend: bool = False,
+    engine: Engine = ONE_PROCESS,
+    progress: Progress | None = None,
 ) -> Iterator[Path]:
     """Give a directory to write a pool to; if `out` is an address, what is written is then sent there.
 
     extend: the command adds to a pool that is there, so it is fetched first.
+    engine: whose workers write there, and send it if they are elsewhere: they must share the cache folder.
     progress: called with (bytes, bytes in all) that are sent.
     """
     if not is_address(out):
@@ -76,7 +83,8 @@ def destination(
             # A part of a larger job: there is nothing to publish yet.
             return
         ours = base if extend else None
-        send_pool(LocalFiles(path), store, overwrite=overwrite, base=ours, progress=progress)
+        files = LocalFiles(path)
+        send_pool(files, store, overwrite=overwrite, base=ours, engine=engine, progress=progress)
         shutil.rmtree(path)
 
 
@@ -89,7 +97,9 @@ def writes_pools(
     def anywhere(source: Source, out: Location, /, *rest: Rest.args, **options: Rest.kwargs) -> Result:
         if not is_address(out):
             return write(source, local_path(out), *rest, **options)
-        with destination(out, overwrite=bool(options.get("overwrite"))) as path:
+        engine = options.get("engine")
+        workers = engine if isinstance(engine, Engine) else ONE_PROCESS
+        with destination(out, overwrite=bool(options.get("overwrite")), engine=workers) as path:
             return write(source, path, *rest, **options)
 
     return anywhere

@@ -162,9 +162,11 @@ def _staged(draft: Draft, engine: Engine, progress: Progress | None) -> PoolWrit
         done=done,
         where=draft.out,
     )
-    engine.run(job, progress)
+    receipts = engine.run(job, progress)
     # Opened again, it knows what others have sealed.
-    return writer if len(writer.keys) >= draft.batches else draft.writer()
+    last = writer if len(writer.keys) >= draft.batches else draft.writer()
+    last.believe(receipts)
+    return last
 
 
 def published(
@@ -328,3 +330,4 @@ class _Filler:
                     if batch.key not in writer:
                         writer.append_encoded(batch)
                 yield len(piece.keys)
+        return self._writer.receipts()

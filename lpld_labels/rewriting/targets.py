@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -94,6 +95,11 @@ class RemoteTarget:
                     where=self.store.at(entry.path),
                     hint=OVERWRITE_HINT,
                 ) from None
+
+    def know_sent(self, paths: Iterable[str]) -> None:
+        """Learn which files others have sent for this pool."""
+        with self._lock:
+            self._sent.update(paths)
 
     def publish(self, text: bytes) -> None:
         """Write the manifest if nobody else has."""

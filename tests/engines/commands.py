@@ -86,7 +86,7 @@ def _make_classes(source: Path) -> None:
 def _squeeze(source: Path, out: Path, engine: Engine) -> str:
     """Return the digest of the whole file."""
     torch.set_num_threads(1)
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     # Small batches, so that there are several groups: one of 64 views is worth a task.
     folder, settings = RealFolder.open(source / "images"), SqueezeSettings(batch_size=4)
     teacher = tiny_teacher(classes=8)

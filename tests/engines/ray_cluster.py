@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,8 @@ os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 WHOLE = bool(os.environ.get("LPLD_WHOLE_ENGINES"))
 """Whether to run everything (`make engines`), not a sample."""
 STORE_BYTES = 80 * 2**20
+AT_WORK = "ray::Host.do"
+"""What Ray calls a process while it does a task."""
 
 
 class TwoNodes:
@@ -47,14 +48,18 @@ class TwoNodes:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that do tasks now."""
-        return [process for process in _processes() if process.cmdline()[:1] == ["ray::Host.do"]]
+        return [process for process in _processes() if process.cmdline()[:1] == [AT_WORK]]
 
     def kill_worker(self) -> bool:
-        """Kill a process that does a task now; return whether there was one."""
+        """Kill a process in the middle of a task; return whether there was one."""
         for process in self.workers():
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL)
-                return True
+                # Held first, and looked at again: it may have finished its task since it was listed.
+                process.suspend()
+                if process.cmdline()[:1] == [AT_WORK]:
+                    process.kill()
+                    return True
+                process.resume()
         return False
 
     def shutdown(self) -> None:

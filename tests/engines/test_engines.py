@@ -5,29 +5,26 @@ The normal run has a sample; `make engines` has all of it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lpld_labels.jobs.job import Engine, Job, Progress, Start, Steps, Worker
+from lpld_labels.jobs.job import Engine
 from lpld_labels.jobs.local import ONE_PROCESS, LocalEngine
 from lpld_labels.jobs.ray_engine import RayEngine
 from lpld_labels.jobs.ray_session import RaySettings
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
-from tests.lpld_labels.jobs.test_local import Watcher
+from tests.engines.slow import SlowEngine
 
 KILLS = 5 if WHOLE else 2
-KILLED = list(COMMANDS) if WHOLE else ["build"]
+KILLED = list(COMMANDS) if WHOLE else ["encode"]
 UNDISTURBED = [1, 3] if WHOLE else [2]
 PROCESSES = 3 if WHOLE else 2
 LOCAL = list(COMMANDS) if WHOLE else ["squeeze", "recover"]
-STEP_SECONDS = 0.3 if WHOLE else 0.15
 
 
 @pytest.fixture(scope="module")
@@ -83,37 +80,6 @@ def test_ray_with_workers_and_a_node_killed(name: str, made: Any, cluster: TwoNo
     assert found == expected
     assert kills == KILLS
     assert engine.retried >= KILLS
-
-
-class SlowEngine(RayEngine):
-    """Ray with workers that take their time, so that they can be killed. retried: tasks begun again."""
-
-    retried = 0
-
-    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        seen = Watcher()
-        facts = super().run(dataclasses.replace(job, start=functools.partial(start_slowly, job.start)), seen)
-        self.retried += seen.counts[-1].retried if seen.counts else 0
-        return facts
-
-
-def start_slowly(start: Start[Any], number: int) -> SlowWorker:
-    return SlowWorker(start(number))
-
-
-@dataclasses.dataclass(frozen=True)
-class SlowWorker:
-    worker: Worker[Any]
-
-    def do(self, task: Any, *, again: bool) -> Steps:
-        steps = self.worker.do(task, again=again)
-        while True:
-            try:
-                units = next(steps)
-            except StopIteration as end:
-                return end.value
-            time.sleep(STEP_SECONDS)
-            yield units
 
 
 def test_every_command_has_its_engine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,16 +18,22 @@ from click.testing import Result
 from lpld_core.class_statistics.settings import SqueezeSettings
 from lpld_core.class_statistics.squeeze import squeeze_folder
 from lpld_core.images.real_images import RealFolder
-from lpld_labels.errors import ImageReadError, PoolWriteError
+from lpld_core.relabel.build import Build
+from lpld_core.relabel.jobs import run_build
+from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
 from lpld_labels.jobs.job import Job, Progress, Start, Worker
+from lpld_labels.jobs.local import LocalEngine
 from lpld_labels.jobs.ray_engine import RayEngine
 from lpld_labels.jobs.ray_session import RaySettings
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
-from tests.engines.ray_cluster import TwoNodes
+from tests.engines.commands import BUILD, COMMANDS
+from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.factories import make_batches, write_pool
+from tests.lpld_core.image_folders import NETWORK, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
+from tests.lpld_labels.foreign.importers import label_folders
 
 Cli = Callable[..., Result]
 
@@ -37,22 +44,50 @@ def one_line(result: Result) -> str:
     return line
 
 
-def test_ray_is_not_installed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TEACHER = ("--teacher", NETWORK, "--teacher-weights", "random")
+WORDS: dict[str, tuple[str, ...]] = {
+    "build": ("build", "images", "out", *TEACHER),
+    "encode": ("encode", "pool", "out", "--codec", "int8"),
+    "import": ("import", "labels", "out", "--images", "images"),
+    "squeeze": ("squeeze", "images", "out", *TEACHER),
+    "recover": (
+        "recover",
+        "out",
+        *TEACHER,
+        "--method",
+        "sre2l",
+        "--ipc",
+        "1",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what all commands read."""
+    root = tmp_path_factory.mktemp("inputs")
+    label_folders.write_images(root / "images")
+    label_folders.write_epochs(root / "labels", epochs=1, ids_file=True)
+    write_pool(root / "pool", make_batches(2, 3)).close()
+    return root
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ray_is_not_installed(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(inputs)
     monkeypatch.setitem(sys.modules, "ray", None)
-    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
-    result = cli("encode", tmp_path / "pool", tmp_path / "out", "--codec", "int8", "--engine", "ray")
-    assert one_line(result) == (
+    assert one_line(cli(*WORDS[name], "--engine", "ray")) == (
         "error: Ray is not installed; pip install 'lpld-labels[ray]', or use --engine local"
     )
-    assert not (tmp_path / "out").exists()
+    assert not Path("out").exists()
 
 
-def test_nothing_listens(cli: Cli, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", make_batches(2, 3)).close()
-    asked = ("--codec", "int8", "--engine", "ray", "--ray-address", "127.0.0.1:1")
-    result = cli("encode", tmp_path / "pool", tmp_path / "out", *asked)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_listens(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(inputs)
+    result = cli(*WORDS[name], "--engine", "ray", "--ray-address", "127.0.0.1:1")
     assert one_line(result).startswith("error: 127.0.0.1:1: no Ray cluster answers: ")
-    assert not (tmp_path / "out").exists()
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("option", ["--ray-address", "--cpus-per-task"])
@@ -93,6 +128,30 @@ def test_a_broken_image_is_named_with_its_task(cluster: TwoNodes, tmp_path: Path
         assert len(list(kept.glob("classes-*[0-9].safetensors"))) == 3
         broken.write_bytes(whole)
         squeeze_folder(tiny_teacher(), folder, settings, place=kept, engine=engine)
+
+
+@pytest.mark.parametrize("kind", ["local", "ray"] if WHOLE else ["local"])
+def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
+    kind: str, cluster: TwoNodes, tmp_path: Path
+) -> None:
+    images = write_images(tmp_path / "images")
+    whole = run_build(Build.prepare(images, tmp_path / "whole", BUILD)).manifest
+    build = Build.prepare(images, tmp_path / "out", BUILD)
+    # In the last batch of the first epoch: others are finished before.
+    last = max(key for key in build.wanted if key.epoch == 0)
+    broken = images / build.table.paths[int(build.draw(last).images[0])]
+    pixels = broken.read_bytes()
+    broken.write_bytes(pixels[:60])
+    asked = RaySettings(address=cluster.address, workers=1)
+    with RayEngine(asked) if kind == "ray" else contextlib.nullcontext(LocalEngine(2)) as engine:
+        with pytest.raises(LabelPoolError, match=rf"{broken.name}: .*, in the batches from epoch \d+ batch"):
+            run_build(build, engine)
+        broken.write_bytes(pixels)
+        again = run_build(build, engine)
+    assert again.manifest is not None
+    assert whole is not None
+    assert again.manifest.content_digest == whole.content_digest
+    assert kind == "local" or again.found > 0
 
 
 class FullDisk(RayEngine):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,10 @@ SIGNALS = [
     (signal.SIGINT, 130, ["stopped: what is done is safe", "interrupted"]),
     (signal.SIGTERM, 1, ["error: asked to stop (SIGTERM); run the same command again"]),
     (signal.SIGKILL, -9, []),
+]
+MISTAKES = [
+    (["--no-such-option"], "No such option", 2),
+    (["--out", "images/run"], "the output is inside an input", 1),
 ]
 TRAINING = ("--student", "tests.lpld_core.networks:double_net", "--epochs", "3", "--evaluate-every", "1")
 
@@ -135,6 +140,21 @@ def test_a_killed_process_ends_the_run_and_the_next_start_goes_on(
     assert [line["images"] for line in log_of(out)] == [line["images"] for line in whole]
 
 
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    MISTAKES if EVERY_MOMENT else MISTAKES[:1],
+)
+def test_what_is_wrong_with_a_command_is_said_by_one_process(
+    place: Path, words: list[str], said: str, code: int
+) -> None:
+    command = ["train", place / "pool", "--images", place / "images"]
+    command += [place / word if word.startswith("images") else word for word in words]
+    done = torchrun(2, "-m", "lpld_cli", *command)
+    assert done.returncode != 0
+    assert done.stderr.count(said) == 1, done.stderr
+    assert re.search(rf"exitcode *: {code} ", done.stderr)
+
+
 def process_of(launcher: int, rank: int) -> int | None:
     """Return the number of the process of a rank that a launcher has started, if it is there."""
     for entry in Path("/proc").iterdir():
@@ -168,7 +188,7 @@ def started(place: Path, out: Path, settings: TrainSettings) -> subprocess.Popen
 
 def wait_until_ended(process: int) -> None:
     """Return when a process has ended, though its parent may not have taken notice."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -190,7 +210,7 @@ def test_nproc_says_in_one_line_that_a_process_was_killed(
     if late:
         wait_until_ended(other)
         process.send_signal(signal.SIGCONT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 1
     assert stdout == ""
     assert len(stderr.splitlines()) == 1, stderr
@@ -210,12 +230,12 @@ def test_with_its_launcher_all_processes_end(
     process = started(place, tmp_path / "run", replace(CASES["label batches"], epochs=100_000))
     victim = process_of(process.pid, 1)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=200)
     assert (process.returncode, stdout) == (code, "")
     lines = [line for line in stderr.splitlines() if line]
     assert len(lines) == len(said), stderr
     assert all(line.startswith(begin) for line, begin in zip(lines, said, strict=True)), stderr
-    end = time.monotonic() + 20
+    end = time.monotonic() + 100
     while Path(f"/proc/{victim}").exists():
         assert time.monotonic() < end, "a process has outlived its launcher"
         time.sleep(0.1)

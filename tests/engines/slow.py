@@ -1,0 +1,48 @@
+"""Ray with workers that take their time, so that they can be killed in the middle of a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import Any
+
+from lpld_labels.jobs.job import Job, Progress, Start, Steps, Worker
+from lpld_labels.jobs.ray_engine import RayEngine
+from tests.engines.ray_cluster import WHOLE
+from tests.lpld_labels.jobs.test_local import Watcher
+
+STEP_SECONDS = 0.3 if WHOLE else 0.15
+
+
+class SlowEngine(RayEngine):
+    """Ray with slow workers. retried: tasks begun again; left: units that were not done before."""
+
+    retried = 0
+    left = 0
+
+    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
+        seen = Watcher()
+        self.left += job.total - job.done
+        facts = super().run(dataclasses.replace(job, start=functools.partial(start_slowly, job.start)), seen)
+        self.retried += seen.counts[-1].retried if seen.counts else 0
+        return facts
+
+
+def start_slowly(start: Start[Any], number: int) -> SlowWorker:
+    return SlowWorker(start(number))
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowWorker:
+    worker: Worker[Any]
+
+    def do(self, task: Any, *, again: bool) -> Steps:
+        steps = self.worker.do(task, again=again)
+        while True:
+            try:
+                units = next(steps)
+            except StopIteration as end:
+                return end.value
+            time.sleep(STEP_SECONDS)
+            yield units

@@ -1,0 +1,91 @@
+"""The process that hands tasks out is killed; the same command goes on from what was sealed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lpld_labels.jobs.job import Job, Progress
+from lpld_labels.jobs.local import LocalEngine
+from tests.engines.commands import COMMANDS
+from tests.engines.ray_cluster import WHOLE, TwoNodes
+
+CASES = [("encode", "joined")]
+if WHOLE:
+    CASES = [
+        *((name, "joined") for name in COMMANDS),
+        ("encode", "started here"),
+        ("recover", "started here"),
+    ]
+SEALED = {
+    "build": "staging/0*/shard.json",
+    "encode": "staging/0*/shard.json",
+    "import": "staging/0*/shard.json",
+    "squeeze": "classes-*[0-9].safetensors",
+    "recover": "class*/*.png",
+}
+"""What a task that is done leaves in the output directory."""
+FILES = {"recover": 3}
+"""How many of those show that one is done, if not 1: recovery's two workers write two images a task."""
+MOST_SECONDS = 200.0
+
+
+def driver(name: str, source: Path, out: Path, *address: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "tests.engines.driver", name, str(source), str(out), *address]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until_sealed(process: subprocess.Popen[str], out: Path, name: str) -> None:
+    end = time.monotonic() + MOST_SECONDS
+    while len(list(out.glob(SEALED[name]))) < FILES.get(name, 1):
+        assert process.poll() is None, "it was done before it could be killed"
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """Return the content that a driver has made, and how many units had been left to do."""
+    stdout, stderr = process.communicate(timeout=MOST_SECONDS)
+    assert process.returncode == 0, stderr
+    assert stderr == "", "Ray speaks of itself"
+    content, left = stdout.split()
+    return content, int(left)
+
+
+class Counting(LocalEngine):
+    """This process. left: units that were to be done."""
+
+    left = 0
+
+    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
+        self.left += job.total - job.done
+        return super().run(job, progress)
+
+
+@pytest.mark.parametrize(("name", "ray"), CASES)
+def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_path: Path) -> None:
+    command, out = COMMANDS[name], tmp_path / "out"
+    command.make(tmp_path / "source")
+    whole = Counting()
+    expected = command.run(tmp_path / "source", tmp_path / "expected", whole)
+    address = (cluster.address,) if ray == "joined" else ()
+    first = driver(name, tmp_path / "source", out, *address)
+    wait_until_sealed(first, out, name)
+    started = psutil.Process(first.pid).children(recursive=True)
+    first.kill()
+    first.communicate()
+    # At once, while workers of the first may still be at work.
+    second = driver(name, tmp_path / "source", out, *address)
+    content, left = finished(second)
+    assert content == expected
+    assert 0 < left < whole.left
+    _, alive = psutil.wait_procs(started, timeout=MOST_SECONDS)
+    assert not alive, "what the first had started has outlived it"
