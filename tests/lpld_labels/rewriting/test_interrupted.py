@@ -273,6 +273,35 @@ def test_what_is_replaced_stays_until_its_successor_is_known(
 
 
 @pytest.mark.usefixtures("at_every_chance")
+def test_what_is_replaced_takes_no_scores_with_it(tmp_path: Path, pool: PoolReader, work: Work) -> None:
+    out = tmp_path / "out"
+    prune_pool(pool, out, PruneSettings(ratio=4))
+
+    def stop(done: int, total: int) -> None:
+        if total < COMPLETE:  # copying; all batches were scored
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prune_pool(pool, out, SCORED, overwrite=True, progress=stop)
+    assert not (out / "pool.json").exists()
+
+    def again(pool: PoolReader, out: Path) -> None:
+        prune_pool(pool, out, SCORED, overwrite=True)
+
+    assert work.counted(again, pool, out)["read_labels"] == 0
+    prune(pool, tmp_path / "whole")
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("at_every_chance")
+def test_scoring_again_leaves_a_finished_pool_alone(tmp_path: Path, pool: PoolReader, work: Work) -> None:
+    prune(pool, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    work.counted(prune, pool, tmp_path / "out", stop_at=5)
+    assert tree(tmp_path / "out") == before
+
+
+@pytest.mark.usefixtures("at_every_chance")
 @pytest.mark.parametrize("make", [prune, prune_budget, encode, encode_budget, plan])
 def test_a_finished_pool_gets_no_staging_area_again(tmp_path: Path, pool: PoolReader, make: Make) -> None:
     make(pool, tmp_path / "out")
