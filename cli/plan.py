@@ -100,6 +100,7 @@ def command(
 
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.rewriting.destinations import unfinished_at
     from lpld_labels.rewriting.engine import require_possible
     from lpld_labels.rewriting.plan import image_bytes, plan_budget
 
@@ -107,7 +108,10 @@ def command(
         if out is not None:
             require_possible(out, reader, overwrite=overwrite)
         image_size = None if images is None else image_bytes(images, reader.images)
-        with progress_bar("trying codecs") as progress:
+        with (
+            unfinished_at(out, reader, overwrite=overwrite) as keeper,
+            progress_bar("trying codecs") as progress,
+        ):
             plan = plan_budget(
                 reader,
                 budget.bytes(pool=pool_bytes(reader.manifest), images=image_size or 0),
@@ -117,6 +121,7 @@ def command(
                 seed=options["seed"],
                 views=options["views"],
                 from_lossy=options["from_lossy"],
+                keeper=keeper,
                 progress=progress,
             )
         facts = _facts(reader, plan, image_size)

@@ -106,6 +106,7 @@ def command(
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.rewriting.destinations import unfinished_at
     from lpld_labels.rewriting.engine import require_possible
     from lpld_labels.rewriting.prune import PruneSettings, plan_prune, write_pruned
     from lpld_labels.rewriting.prune_plan import Coverage
@@ -115,8 +116,12 @@ def command(
         require_possible(out, reader, overwrite=overwrite)
         before = pool_bytes(reader.manifest)
         limit = None if budget is None else budget.bytes(pool=before)
-        with progress_bar("scoring batches") as progress:
-            plan = plan_prune(reader, PruneSettings(budget=limit, **options), progress=progress)
+        settings = PruneSettings(budget=limit, **options)
+        with (
+            unfinished_at(None if dry_run else out, reader, overwrite=overwrite) as keeper,
+            progress_bar("scoring batches") as progress,
+        ):
+            plan = plan_prune(reader, settings, keeper=keeper, progress=progress)
         if dry_run:
             facts = _facts(reader, plan, before, plan.estimated_bytes)
             _show(facts | {"coverage": asdict(Coverage.of(reader, plan))}, as_json)

@@ -9,6 +9,7 @@ Nobody outside this package asks which class a codec is: whatever they want to k
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from lpld_labels.format.arrow import Array
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
+from lpld_labels.format.strict_json import to_json
 
 if TYPE_CHECKING:
     from lpld_labels.codecs.fitting import Fitter, FittingLabels
@@ -130,6 +132,11 @@ class Codec(ABC):
     def identity(self) -> bytes:
         """Return what, beside the name, decides the meaning of canonical bytes (not how they are packed)."""
         return b""
+
+    def fingerprint(self) -> str:
+        """Return what tells this codec, with its settings and tables, from every other: hex SHA-256."""
+        document = to_json({"name": self.name, "parameters": self.parameters()})
+        return hashlib.sha256(document + self.identity()).hexdigest()
 
     def require_fit(self, *, classes: int) -> None:
         """Refuse, with ManifestError or PoolCorruptError, to serve a pool of so many classes."""

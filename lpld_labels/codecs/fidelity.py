@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lpld_labels.codecs.fitting import Arrays
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.label_meaning import SMALLEST, as_logits
 from lpld_labels.format.records import LabelArray
@@ -48,6 +49,17 @@ class Fidelity:
             "top1": round(self.top1, 5),
             "rows": self.rows,
         }
+
+    def as_arrays(self) -> Arrays:
+        """Return the numbers as they are, for a `Keeper`."""
+        kept = np.array([*self.kept.items()], np.float64).reshape(-1, 2)
+        return {"kept": kept, "top1": np.array(self.top1, np.float64), "rows": np.array(self.rows)}
+
+    @staticmethod
+    def of_arrays(arrays: Arrays) -> Fidelity:
+        """Return what `as_arrays` gave."""
+        kept = {float(temperature): float(share) for temperature, share in arrays["kept"]}
+        return Fidelity(kept=kept, top1=float(arrays["top1"]), rows=int(arrays["rows"]))
 
 
 class FidelityMeter:

@@ -105,6 +105,7 @@ class KltCodec(Codec):
             batch_size=labels.batch_size,
             label_kind=labels.label_kind,
             seed=seed,
+            keeper=labels.keeper,
         )
 
     @property

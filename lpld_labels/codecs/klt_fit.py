@@ -19,6 +19,7 @@ from lpld_labels.codecs.bands import LARGEST, band_edges
 from lpld_labels.codecs.base import Codec
 from lpld_labels.codecs.evaluation import payload_bytes, rebatched
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
+from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt import FloatArray, KltCodec
 from lpld_labels.codecs.klt_quantise import ROUNDING
@@ -41,6 +42,7 @@ PEAKS = (1, 2, 4, 8, 16)
 low temperatures."""
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)
 """Entropy in bits of a Gaussian in units of its standard deviation, at fine quantisation."""
+_TRIED = "tried"
 
 
 class KltFitter:
@@ -48,6 +50,7 @@ class KltFitter:
 
     fit, tune: blocks of float16/float32 [B, C] labels; directions come from `fit`, everything else is
     judged on `tune`. rows: rows of the pool that will share the basis. batch_size: of that pool.
+    keeper: of the sums and of what codecs that were tried came to.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class KltFitter:
         batch_size: int,
         label_kind: str = "logits",
         seed: int = 0,
+        keeper: Keeper = NO_KEEPER,
     ) -> None:
         if not sum(map(len, fit)) or not sum(map(len, tune)):
             raise InvalidArgumentError(
@@ -69,9 +73,11 @@ class KltFitter:
         self.label_kind = label_kind
         # Once, not for every codec that is tried on them.
         self._tune = [converted(block, np.float32) for block in tune]
-        self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed)
+        self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed, keeper=keeper)
         self._coordinates = self._spectrum.coordinates(self._tune, label_kind=label_kind)
         self._shift = _spread_of_row_means(self._tune, self._spectrum.mean, label_kind)
+        self._keeper = keeper
+        self._known = dict(keeper.get(_TRIED) or {})
 
     def for_rows(self, rows: int) -> KltFitter:
         """Return the fitter of the same labels for a pool of another number of rows."""
@@ -124,8 +130,7 @@ class KltFitter:
         check_temperature(temperature)
 
         def excess(codec: KltCodec) -> float:
-            lost = 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
-            return math.log(max(lost, 1e-12) / (1 - fidelity))
+            return math.log(max(self._lost(codec, temperature), 1e-12) / (1 - fidelity))
 
         found = target or {"fidelity": fidelity, "temperature": temperature}
         codec = self._best(excess, self.bytes_per_row, found, finer_is_better=True)
@@ -153,7 +158,7 @@ class KltFitter:
             return math.log(self.bytes_per_row(codec) / limit)
 
         def lost(codec: KltCodec) -> float:
-            return 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
+            return self._lost(codec, temperature)
 
         found = target or {"bytes_per_row": limit, "temperature": temperature}
         codec = self._best(excess, lost, found, finer_is_better=False)
@@ -182,11 +187,31 @@ class KltFitter:
 
     def payload_per_row(self, codec: Codec) -> float:
         """Return payload bytes per row of full batches made of the rows judged on."""
-        batches = rebatched(self._tune, self.batch_size)
-        used = sum(payload_bytes(codec.encode(batch).payload) for batch in batches)
-        return used / sum(map(len, batches))
+
+        def measured() -> float:
+            batches = rebatched(self._tune, self.batch_size)
+            used = sum(payload_bytes(codec.encode(batch).payload) for batch in batches)
+            return used / sum(map(len, batches))
+
+        return self._once(codec, "payload", measured)
 
     # Inside
+
+    def _lost(self, codec: KltCodec, temperature: float) -> float:
+        """Return the share of the information that a codec does not keep."""
+        return self._once(
+            codec,
+            f"lost at {temperature!r}",
+            lambda: 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature],
+        )
+
+    def _once(self, codec: Codec, what: str, measured: Callable[[], float]) -> float:
+        """Return what is known of a codec, or measure it for good."""
+        name = f"{codec.fingerprint()} {what}"
+        if name not in self._known:
+            self._known[name] = np.array(measured(), np.float64)
+            self._keeper.put(_TRIED, self._known)
+        return float(self._known[name])
 
     @property
     def _scale(self) -> float:

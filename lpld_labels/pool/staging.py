@@ -5,6 +5,7 @@ pool/staging/
                    the work is for
   codec/           the codec's tables
   NAME/            sealed shards (see shard.py)
+  checkpoint/      what scoring and fitting have come to (see checkpoint.py); it outlasts drafts of the pool
   .tmp-*           what is being written, or was when a process died
   lock             held while the area is joined, and while it is swept away
   commit.lock      held by whoever commits
@@ -53,6 +54,7 @@ from lpld_labels.stores.locks import Hold, in_use, locked
 PLAN = "plan.json"
 LOCK = "lock"
 COMMIT_LOCK = "commit.lock"
+CHECKPOINT_DIRECTORY = "checkpoint"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 PURPOSE = "purpose"
 """Field of the plan on which writers may differ."""
@@ -260,10 +262,11 @@ class StagingArea:
                 self.discard(name)
         return shards
 
-    def sweep(self, published: Collection[str]) -> bool:
+    def sweep(self, published: Collection[str], *, keep_checkpoint: bool = False) -> bool:
         """Delete published shards and what dead writers left, then the area; return whether it is gone.
 
         It stays if other writers have sealed shards meanwhile, or are about to.
+        keep_checkpoint: leave the checkpoint there, if there is one.
         """
         if not self.directory.is_dir():
             return True
@@ -281,13 +284,15 @@ class StagingArea:
             # In this order: what is sealed in between would else be seen by neither look.
             if any(self.directory.glob(f"{TEMPORARY}*")) or self._names():
                 return False
-            return self._delete()
+            return self._delete(CHECKPOINT_DIRECTORY if keep_checkpoint else "")
 
-    def _delete(self) -> bool:
-        """Delete the area; return False if somebody begins to use it at this moment."""
+    def _delete(self, kept: str) -> bool:
+        """Delete the area, but for what is kept; return False if somebody begins to use it at this moment."""
         # The plan goes last: without it, nobody would know what the rest is. Then the locks: whoever
         # waits for one starts over, perhaps before the directory is gone.
         for path in sorted(self.directory.iterdir(), key=lambda path: _LAST.get(path.name, 0)):
+            if path.name == kept:
+                continue
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -300,12 +305,12 @@ class StagingArea:
             return False
         return True
 
-    def abandon(self) -> None:
+    def abandon(self, *, keep_checkpoint: bool = False) -> None:
         """Delete all staged work and what an interrupted commit has moved of it."""
         moved = not (self.pool / MANIFEST_FILE).exists()
         for name in self._names() if self.directory.is_dir() else []:
             self.discard(name, moved=moved)
-        self.sweep(())
+        self.sweep((), keep_checkpoint=keep_checkpoint)
 
 
 def describe(header: PoolHeader, codec: Codec, images_digest: bytes, views: Views) -> dict[str, Any]:

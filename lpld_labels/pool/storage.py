@@ -46,10 +46,10 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file of its own and make its bytes survive a power cut; its name may not."""
     with path.open("wb") as stream:
-        stream.write(data)
+        stream.writelines(parts)
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -98,15 +98,17 @@ class DigestingFile:
                 os.fsync(self._stream.fileno())
 
 
-def write_atomically(path: Path, data: bytes, *, within: Path | None = None) -> None:
-    """Write a file so that a reader sees the old bytes or the new ones, never a part.
+def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
+    """Write a file so that a reader sees the old bytes or the new ones, never some of them.
+
+    parts: the bytes, one after the other.
 
     within: directory on the same file system for the bytes on their way, where a crash may leave them.
     """
     temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"
     with write_errors(path):
         try:
-            write_durably(temporary, data)
+            write_durably(temporary, *parts)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

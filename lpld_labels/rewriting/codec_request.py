@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lpld_labels.codecs import Codec, codec_named, planned_codecs
-from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.fitting import Fitter, FittingLabels
 from lpld_labels.codecs.request import DEFAULT_FIDELITY, DEFAULT_TEMPERATURE, CodecRequest
 from lpld_labels.pool.reader import PoolReader
@@ -31,7 +30,11 @@ class FittedCodecs:
         sample, header = self._sample, self._sample.pool.header
         if request.name not in self._fitters:
             labels = FittingLabels(
-                fit=sample.fit, tune=sample.tune, batch_size=header.batch_size, label_kind=header.label_kind
+                fit=sample.fit,
+                tune=sample.tune,
+                batch_size=header.batch_size,
+                label_kind=header.label_kind,
+                keeper=sample.keeper.about(codec=request.name, seed=request.seed),
             )
             self._fitters[request.name] = request.kind.fitter(labels, rows=rows, seed=request.seed)
         return self._fitters[request.name].for_rows(rows)
@@ -48,14 +51,7 @@ def better_choice(codec: Codec, pool: PoolReader, sample: LabelSample, *, batche
     temperature = float(codec.target.get("temperature", DEFAULT_TEMPERATURE))
 
     def kept(candidate: Codec) -> float:
-        trial = try_codec(
-            candidate,
-            sample.measure,
-            batch_size=pool.header.batch_size,
-            label_kind=pool.header.label_kind,
-            temperatures=(temperature,),
-        )
-        return trial.fidelity.kept[temperature]
+        return sample.judged(candidate, temperatures=(temperature,)).kept[temperature]
 
     limit, enough = weigh(pool, codec, pool.keys).total(batches), kept(codec)
     for name in planned_codecs(fitted=False):

@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
 from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.jobs.job import Engine, Progress
 from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.pool.checkpoint import Checkpoint, is_all_there_is
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import LocalFiles
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.rewriting.copying import COPY_PURPOSE, copy_pool, manifest_at, send_pool
+from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.stores.addresses import Location, is_address, local_path, normal, shown
 from lpld_labels.stores.disk_cache import cache_folder
 from lpld_labels.stores.locks import locked
@@ -48,6 +51,25 @@ def gathered_at(out: Location) -> Path:
     if not is_address(out):
         return local_path(out)
     return outgoing_folder(RemoteStore(os.fspath(out)).address) / "pool"
+
+
+@contextlib.contextmanager
+def unfinished_at(out: Location | None, pool: PoolReader, *, overwrite: bool = False) -> Iterator[Keeper]:
+    """Give the keeper of what is computed before a pool is made of this one at `out`.
+
+    Meanwhile no other process writes there. If the new pool turns out to be impossible, nothing is left.
+    out: None if nothing will be written; then nothing is kept.
+    """
+    if out is None:
+        yield NO_KEEPER
+        return
+    path = gathered_at(out)
+    checkpoint = Checkpoint.at(path, pool.manifest.content_digest)
+    with sole_writer(path), checkpoint.unless_refused():
+        if (path / MANIFEST_FILE).exists() and not overwrite:
+            # Done already, or to be refused: a finished pool gets no staging area again.
+            checkpoint.close()
+        yield checkpoint
 
 
 @contextlib.contextmanager
@@ -127,7 +149,7 @@ def _fetched(store: RemoteStore, path: Path, *, whole: bool) -> bytes | None:
     None where there is none.
     """
     text = manifest_at(store)
-    unfinished = path.exists() and any(path.iterdir())
+    unfinished = path.exists() and not is_all_there_is(path)
     half_fetched = whole and COPY_PURPOSE in (StagingArea(path).purpose() or {})
     if text is None or (unfinished and not half_fetched):
         return text

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lpld_labels.codecs import Codec
-from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import LineageStep, Manifest
@@ -23,6 +22,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import Views
 from lpld_labels.jobs.job import Engine, Progress
 from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.pool.checkpoint import Checkpoint
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes
 from lpld_labels.pool.staging import StagingArea
@@ -90,8 +90,7 @@ def encode_pool(
     require_possible(out, pool, overwrite=overwrite)
     require_drawable(pool, views)
     selection = selection or Selection(pool=pool, keys=sorted(pool.keys if keys is None else keys))
-    sample = LabelSample(pool, seed=request.seed)
-    encoding = Encoding(request, Path(out).absolute(), sample, batches=len(selection.keys), views=views)
+    encoding = Encoding(request, Path(out).absolute(), pool, batches=len(selection.keys), views=views)
 
     def rounds() -> Rounds:
         return (_OneRound if request.budget is None else _BudgetRounds)(encoding, selection)
@@ -202,24 +201,28 @@ class _BudgetRounds(Rounds):
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """What is asked for, where, and the labels it is judged by.
+    """What is asked for, where, and of which pool.
 
-    sample: of the whole pool, whatever is kept of it: a basis wants many rows.
     views: whether the pool will keep its views; None to do as its source.
     batches: how many the pool will have; None where some are left out to make it fit `limit` bytes.
     """
 
     request: CodecRequest
     out: Path
-    sample: LabelSample
+    pool: PoolReader
     batches: int | None = None
     limit: int | None = None
     views: Views | None = None
 
-    @property
-    def pool(self) -> PoolReader:
-        """The pool that is encoded."""
-        return self.sample.pool
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """What fitting and judging have come to."""
+        return Checkpoint.at(self.out, self.pool.manifest.content_digest)
+
+    @cached_property
+    def sample(self) -> LabelSample:
+        """Labels to fit to and to judge by, of the whole pool: a basis wants many rows."""
+        return LabelSample(self.pool, seed=self.request.seed, keeper=self.checkpoint)
 
     @cached_property
     def fitted(self) -> FittedCodecs:
@@ -257,12 +260,12 @@ class Encoding:
         progress: Progress | None,
     ) -> EncodeResult:
         """Return the pool that is there already, or write it; `rounds` may refuse before anything is."""
-        with sole_writer(self.out):
+        with sole_writer(self.out), self.checkpoint.unless_refused():
             first = None
             if overwrite:
                 # What cannot be made must not cost the pool that it was to replace.
                 first = rounds()
-                self._judged(first.codec)
+                self.sample.judged(first.codec)
             found = published(self.out, is_ours, purpose=self.purpose, overwrite=overwrite)
             if found is not None:
                 return self.found(found)
@@ -271,11 +274,11 @@ class Encoding:
     def write(self, rounds: Rounds, *, engine: Engine, progress: Progress | None) -> EncodeResult:
         """Encode and publish; the search for a simpler codec comes first, nothing after the commit."""
         # Judged first: a codec that cannot hold these labels fails before anything is written.
-        codec, fidelity = rounds.codec, self._judged(rounds.codec)
+        codec, fidelity = rounds.codec, self.sample.judged(rounds.codec)
         judge = rounds if rounds.weighed else None
         writer = stage(rounds.draft(), judge=judge, engine=engine, progress=progress)
         if rounds.codec is not codec:
-            fidelity = self._judged(rounds.codec)
+            fidelity = self.sample.judged(rounds.codec)
         better = better_choice(rounds.codec, self.pool, self.sample, batches=len(rounds.selection.keys))
         step = self._step(rounds.selection, fidelity)
         manifest = writer.commit(lineage=(*rounds.selection.lineage, step))
@@ -293,11 +296,12 @@ class Encoding:
 
     def found(self, manifest: Manifest) -> EncodeResult:
         """Return what came of an encoding that was finished before."""
+        self.checkpoint.close()
         # Of a pool at an address, no more is here than opening takes.
         with PoolReader(self.out, check_sizes=False) as pool:
             codec = pool.codec
         better = better_choice(codec, self.pool, self.sample, batches=manifest.counts.batches)
-        return self._result(manifest, codec, self._judged(codec), better)
+        return self._result(manifest, codec, self.sample.judged(codec), better)
 
     def _result(
         self, manifest: Manifest, codec: Codec, fidelity: Fidelity, better: str | None
@@ -310,13 +314,6 @@ class Encoding:
             fidelity=fidelity,
             better=better,
         )
-
-    def _judged(self, codec: Codec) -> Fidelity:
-        header = self.pool.header
-        trial = try_codec(
-            codec, self.sample.measure, batch_size=header.batch_size, label_kind=header.label_kind
-        )
-        return trial.fidelity
 
     def _step(self, selection: Selection, fidelity: Fidelity | None) -> LineageStep:
         return LineageStep(

@@ -144,7 +144,7 @@ def stage(
     if other is None:
         return writer
     log.info("%s: trying %d batches, codec %s", draft.out, other.batches, other.codec.name)
-    StagingArea(draft.out).abandon()
+    StagingArea(draft.out).abandon(keep_checkpoint=True)
     return stage(other, judge=judge, engine=engine, progress=progress)
 
 
@@ -187,12 +187,12 @@ def published(
     except (PoolConflictError, PoolFormatError):
         if not overwrite:
             raise
-        delete_pool(path)
+        delete_pool(path, keep_checkpoint=True)
         return None
     if manifest is not None:
         finish_commit(path, manifest)
     elif overwrite and StagingArea(path).purpose() != as_json(purpose):
-        delete_pool(path)
+        delete_pool(path, keep_checkpoint=True)
     return manifest
 
 
@@ -270,7 +270,7 @@ def _joined(draft: Draft) -> PoolWriter:
         problem = error
     if not ours:
         raise problem
-    area.abandon()
+    area.abandon(keep_checkpoint=True)
     return draft.writer()
 
 

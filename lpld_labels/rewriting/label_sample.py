@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
+from lpld_labels.codecs import Codec
+from lpld_labels.codecs.evaluation import try_codec
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
+from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray
+from lpld_labels.pool.checkpoint import keys_digest
 from lpld_labels.pool.reader import PoolReader
 
 FIT_VALUES = 1 << 25
@@ -24,10 +30,10 @@ class LabelSample:
     """Whole batches of a pool, each for one purpose only, read when they are asked for.
 
     A pool of two batches has none left to judge with: tuning and judging then share. Of a single batch
-    every other row is for fitting.
+    every other row is for fitting. keeper: of what is read and measured.
     """
 
-    def __init__(self, pool: PoolReader, *, seed: int = 0) -> None:
+    def __init__(self, pool: PoolReader, *, seed: int = 0, keeper: Keeper = NO_KEEPER) -> None:
         self.pool = pool
         keys = list(pool.keys)
         if not keys:
@@ -44,7 +50,9 @@ class LabelSample:
         self._single = len(keys) == 1
         self._keys: dict[str, list[BatchKey]] = {}
         for purpose, count in wanted.items():
-            self._keys[purpose], shuffled = shuffled[:count], shuffled[count:]
+            chosen, shuffled = shuffled[:count], shuffled[count:]
+            self._keys[purpose] = sorted(chosen)
+        self.keeper = keeper.about(**{purpose: keys_digest(chosen) for purpose, chosen in self._keys.items()})
 
     @cached_property
     def fit(self) -> list[LabelArray]:
@@ -64,9 +72,30 @@ class LabelSample:
         """Blocks [B, C] to judge the result by; none of their rows were fitted to."""
         return self._read("measure") or self.tune
 
+    def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
+        """Return what a codec keeps of the labels to judge by."""
+        name = f"judged {codec.fingerprint()} at {list(map(float, temperatures))}"
+        known = self.keeper.get(name)
+        if known is None:
+            header = self.pool.header
+            trial = try_codec(
+                codec,
+                self.measure,
+                batch_size=header.batch_size,
+                label_kind=header.label_kind,
+                temperatures=temperatures,
+            )
+            known = trial.fidelity.as_arrays()
+            self.keeper.put(name, known)
+        return Fidelity.of_arrays(known)
+
     def _read(self, purpose: str) -> list[LabelArray]:
-        # Copies, because what a reader hands out may hold on to a whole row group.
-        return [np.array(self.pool.read_labels(key)) for key in sorted(self._keys[purpose])]
+        blocks = dict(self.keeper.get(purpose) or {})
+        for key in self._keys[purpose][len(blocks) :]:
+            # A copy, because what a reader hands out may hold on to a whole row group.
+            blocks[str(len(blocks))] = np.array(self.pool.read_labels(key))
+            self.keeper.put(purpose, blocks)
+        return [blocks[str(number)] for number in range(len(blocks))]
 
 
 def _batches(rows: int, bounds: tuple[int, int], batch_size: int) -> int:

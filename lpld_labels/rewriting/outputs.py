@@ -26,6 +26,7 @@ from lpld_labels.format.schema import (
     VIEWS_DIRECTORY,
 )
 from lpld_labels.pool.card_file import is_untouched
+from lpld_labels.pool.staging import CHECKPOINT_DIRECTORY
 from lpld_labels.pool.storage import write_errors
 from lpld_labels.stores.addresses import is_address, shown
 
@@ -81,14 +82,21 @@ def require_replaceable(path: Path) -> None:
             )
 
 
-def delete_pool(path: Path) -> None:
-    """Delete a pool, finished or not, and nothing else; interrupted, it can be done again."""
+def delete_pool(path: Path, *, keep_checkpoint: bool = False) -> None:
+    """Delete a pool, finished or not, and nothing else; interrupted, it can be done again.
+
+    keep_checkpoint: but what has been computed already for the pool that replaces it.
+    """
     require_replaceable(path)
+    kept = path / STAGING_DIRECTORY / CHECKPOINT_DIRECTORY
     with write_errors(path):
         # First what makes it a pool: nobody shall open what is being deleted.
         (path / MANIFEST_FILE).unlink(missing_ok=True)
-        for entry in sorted(path.iterdir()) if path.is_dir() else []:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        for folder in (path, *([kept.parent] if keep_checkpoint and kept.is_dir() else [])):
+            for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+                if keep_checkpoint and kept.is_dir() and kept.is_relative_to(entry):
+                    continue
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 @contextlib.contextmanager

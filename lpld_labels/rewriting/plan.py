@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.codecs import planned_codecs
-from lpld_labels.codecs.evaluation import try_codec
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
+from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.schema import Views
@@ -116,6 +116,7 @@ def plan_budget(
     seed: int = 0,
     views: Views | None = None,
     from_lossy: bool = False,
+    keeper: Keeper = NO_KEEPER,
     progress: Progress | None = None,
 ) -> BudgetPlan:
     """Find the smallest prune ratio at which each codec setting fits the budget in bytes.
@@ -124,7 +125,7 @@ def plan_budget(
         one row per fidelity of FIDELITIES and `minimum`.
     minimum: share of the information at `temperature` that the recommended row must keep.
     views: whether pools keep their views or leave them to be drawn; None to do as this one does.
-    progress: called with (done, total) settings.
+    keeper: of what is fitted and measured. progress: called with (done, total) settings.
     """
     refuse_lossy(pool, accept=from_lossy)
     require_drawable(pool, views)
@@ -132,7 +133,7 @@ def plan_budget(
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
     names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     requests = list(_requests(names, minimum, temperature, seed))
-    planner = _Planner(pool, budget, temperature, seed, views)
+    planner = _Planner(pool, budget, temperature, LabelSample(pool, seed=seed, keeper=keeper), views)
     rows = []
     for done, request in enumerate(requests, 1):
         row = planner.row(request)
@@ -180,13 +181,13 @@ class _Planner:
     """Works out one row after the other on one sample of the pool."""
 
     def __init__(
-        self, pool: PoolReader, budget: int, temperature: float, seed: int, views: Views | None
+        self, pool: PoolReader, budget: int, temperature: float, sample: LabelSample, views: Views | None
     ) -> None:
         self._views = views
         self._pool = pool
         self._budget = budget
         self._temperatures = tuple(sorted({*TEMPERATURES, temperature}))
-        self._sample = LabelSample(pool, seed=seed)
+        self._sample = sample
         complete = int((pool.index.rows == pool.header.batch_size).sum())
         # Pruning leaves incomplete batches out, unless there are no others.
         self._keep_partial = complete == 0
@@ -217,13 +218,7 @@ class _Planner:
         ratio = 1.0 if whole else math.ceil(self._candidates / batches * 1000) / 1000
         batches = batches if whole else kept_count(self._candidates, ratio)
         rows = self._rows(batches)
-        trial = try_codec(
-            codec,
-            self._sample.measure,
-            batch_size=self._pool.header.batch_size,
-            label_kind=self._pool.header.label_kind,
-            temperatures=self._temperatures,
-        )
+        fidelity = self._sample.judged(codec, temperatures=self._temperatures)
         return PlanRow(
             request=request,
             ratio=ratio,
@@ -232,7 +227,7 @@ class _Planner:
             rows=rows,
             bytes=size.total(batches, rows=rows),
             views_per_image=rows / max(len(self._pool.images), 1),
-            fidelity=trial.fidelity,
+            fidelity=fidelity,
             keep_partial=self._keep_partial,
             expected_loss=self._law.loss(rows),
         )

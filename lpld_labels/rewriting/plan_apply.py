@@ -18,7 +18,6 @@ from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.encode import Encoding, Rounds, refuse_lossy
 from lpld_labels.rewriting.engine import require_possible
-from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.plan import PlanRow
 from lpld_labels.rewriting.prune import PrunePlan, PruneSettings, plan_prune, pruned
 from lpld_labels.rewriting.sources import Selection
@@ -55,15 +54,40 @@ def apply_row(
     refuse_lossy(pool, accept=from_lossy)
     require_possible(out, pool, overwrite=overwrite)
     require_drawable(pool, views)
-    sample = LabelSample(pool, seed=row.request.seed)
-    encoding = Encoding(row.request, Path(out).absolute(), sample, limit=budget, views=views)
+    encoding = Encoding(row.request, Path(out).absolute(), pool, limit=budget, views=views)
     settings = PruneSettings(ratio=1, seed=seed, keep_partial=row.keep_partial)
     plan = None if row.whole else plan_prune(pool, replace(settings, ratio=row.ratio))
-    rounds = _FewerBatches(encoding, plan, budget, settings)
     result = encoding.written(
-        rounds.made, lambda: rounds, engine=engine, overwrite=overwrite, progress=progress
+        lambda manifest: _made(encoding, plan, budget, settings, manifest),
+        lambda: _FewerBatches(encoding, plan, budget, settings),
+        engine=engine,
+        overwrite=overwrite,
+        progress=progress,
     )
     return Applied(manifest=result.manifest, fidelity=result.fidelity, batches=result.manifest.counts.batches)
+
+
+def _made(
+    encoding: Encoding, plan: PrunePlan | None, budget: int, settings: PruneSettings, manifest: Manifest
+) -> bool:
+    """Whether a pool is what some round makes."""
+    if pool_bytes(manifest) > budget:
+        return False
+    if plan is None and encoding.made(manifest, _selected(encoding.pool, plan)):
+        return True
+    ranked = _ranked(encoding.pool, plan, settings)
+    if not 1 <= manifest.counts.batches <= ranked.count:
+        return False
+    return encoding.made(manifest, _selected(encoding.pool, ranked.resized(manifest.counts.batches)))
+
+
+def _selected(pool: PoolReader, plan: PrunePlan | None) -> Selection:
+    return Selection(pool=pool, keys=pool.keys) if plan is None else pruned(pool, plan)
+
+
+def _ranked(pool: PoolReader, plan: PrunePlan | None, settings: PruneSettings) -> PrunePlan:
+    """Return a plan to take fewer batches from; where all were kept, one that keeps all complete ones."""
+    return plan if plan is not None else plan_prune(pool, settings)
 
 
 class _FewerBatches(Rounds):
@@ -73,22 +97,13 @@ class _FewerBatches(Rounds):
         self, encoding: Encoding, plan: PrunePlan | None, budget: int, settings: PruneSettings
     ) -> None:
         self._plan, self._budget, self._settings = plan, budget, settings
-        selection = self._selected(encoding.pool, plan)
+        selection = _selected(encoding.pool, plan)
         super().__init__(encoding, selection, encoding.codec(selection, resume=False))
-
-    def _selected(self, pool: PoolReader, plan: PrunePlan | None) -> Selection:
-        return Selection(pool=pool, keys=pool.keys) if plan is None else pruned(pool, plan)
-
-    def _ranked(self) -> PrunePlan:
-        """Return a plan to take fewer batches from; where all were kept, one that keeps all complete ones."""
-        if self._plan is not None:
-            return self._plan
-        return plan_prune(self.encoding.pool, self._settings)
 
     def next(self, measured: int) -> bool:
         if measured <= self._budget:
             return False
-        plan = self._ranked()
+        plan = _ranked(self.encoding.pool, self._plan, self._settings)
         smaller = min(int(plan.count * self._budget / measured), plan.count - 1)
         if smaller < 1:
             raise InvalidArgumentError(
@@ -98,19 +113,6 @@ class _FewerBatches(Rounds):
                 got=f"{measured} bytes",
             )
         self._plan = plan.resized(smaller)
-        self.selection = self._selected(self.encoding.pool, self._plan)
+        self.selection = _selected(self.encoding.pool, self._plan)
         self.codec = self.encoding.codec(self.selection, resume=False)
         return True
-
-    def made(self, manifest: Manifest) -> bool:
-        """Whether a pool is what some round makes."""
-        if pool_bytes(manifest) > self._budget:
-            return False
-        if self._plan is None and self.encoding.made(manifest, self.selection):
-            return True
-        plan = self._ranked()
-        if not 1 <= manifest.counts.batches <= plan.count:
-            return False
-        return self.encoding.made(
-            manifest, self._selected(self.encoding.pool, plan.resized(manifest.counts.batches))
-        )

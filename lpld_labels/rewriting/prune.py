@@ -17,7 +17,7 @@ from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import index_bytes
 from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.rewriting.destinations import writes_pools
+from lpld_labels.rewriting.destinations import unfinished_at, writes_pools
 from lpld_labels.rewriting.engine import (
     Draft,
     published,
@@ -48,7 +48,8 @@ def prune_pool(
     overwrite: replace another pool that is there; otherwise it is refused.
     """
     require_possible(out, pool, overwrite=overwrite)
-    plan = plan_prune(pool, settings, progress=progress)
+    with unfinished_at(out, pool, overwrite=overwrite) as keeper:
+        plan = plan_prune(pool, settings, keeper=keeper, progress=progress)
     return write_pruned(pool, out, plan, overwrite=overwrite, progress=progress)
 
 

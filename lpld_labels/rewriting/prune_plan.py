@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
@@ -133,16 +134,23 @@ class PrunePlan:
         }
 
 
-def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
+def plan_prune(
+    pool: PoolReader,
+    settings: PruneSettings,
+    *,
+    keeper: Keeper = NO_KEEPER,
+    progress: Progress | None = None,
+) -> PrunePlan:
     """Decide which batches stay. Random choice needs no byte of labels; metrics read them all once.
 
+    keeper: of the scores on their way (`unfinished_at`).
     progress: called with (done, total) batches while metrics are computed.
     """
     seed = settings.seed if settings.seed is not None else pool.header.seed or 0
     candidates = _candidates(pool, settings)
     considered = len(candidates)
     count = _wanted_count(candidates, settings)
-    scores = _scores(pool, candidates, settings, progress)
+    scores = _scores(pool, candidates, settings, keeper, progress)
     if settings.by != "random":
         candidates = replace(candidates, scores=scores[settings.by])
     if settings.drops:
@@ -198,7 +206,11 @@ def _candidates(pool: PoolReader, settings: PruneSettings) -> Candidates:
 
 
 def _scores(
-    pool: PoolReader, candidates: Candidates, settings: PruneSettings, progress: Progress | None
+    pool: PoolReader,
+    candidates: Candidates,
+    settings: PruneSettings,
+    keeper: Keeper,
+    progress: Progress | None,
 ) -> dict[str, Scores]:
     """Return the scores of the candidates by each metric that the settings call for."""
     wanted = [settings.by] if settings.by != "random" else []
@@ -216,7 +228,7 @@ def _scores(
 
         scores[metric] = np.empty(len(candidates))
         places = [place_of[key] for key in order]
-        scores[metric][places] = score_batches(pool, order, metric, progress=report)
+        scores[metric][places] = score_batches(pool, order, metric, keeper=keeper, progress=report)
     return scores
 
 

@@ -43,6 +43,13 @@ def run_prune(source: Path, out: Path) -> None:
     run_cli("prune", source / "pool", out, "--ratio", 2)
 
 
+def run_prune_by(source: Path, out: Path) -> None:
+    """Score every batch by two metrics first."""
+    save_at_every_chance()
+    words = ("--ratio", 2, "--by", "confidence", "--prefer", "hard", "--drop-easy", 0.2, "--drop-by", "diff")
+    run_cli("prune", source / "pool", out, *words)
+
+
 def run_prune_budget(source: Path, out: Path) -> None:
     """Keep what fits, by an order in which more batches are not the same ones and some others."""
     save_at_every_chance()
@@ -96,6 +103,8 @@ def run_write(source: Path, out: Path) -> None:
 
 
 def run_encode_klt(source: Path, out: Path) -> None:
+    """Fit a codec first."""
+    save_at_every_chance()
     run_cli("encode", source / "pool", out, "--codec", "klt", "--fidelity", 0.9)
 
 
@@ -306,6 +315,7 @@ COMMANDS = {
     for command in (
         Command(name="write", make=make_pool, start=start_small, run=run_write, modules=_REWRITING),
         Command(name="prune", make=make_pool, run=run_prune, modules=_REWRITING),
+        Command(name="prune-by", make=make_pool, run=run_prune_by, modules=_REWRITING),
         Command(name="prune-budget", make=make_wide_pool, run=run_prune_budget, modules=_REWRITING),
         Command(name="encode", make=make_pool, run=run_encode, modules=_REWRITING),
         Command(name="encode-klt", make=make_pool, run=run_encode_klt, modules=_REWRITING),

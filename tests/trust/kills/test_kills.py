@@ -15,7 +15,9 @@ import pytest
     [
         ("write", 31),
         ("prune", 29),
+        ("prune-by", 173),
         ("encode", 47),
+        ("encode-klt", 331),
         ("import", 43),
         ("export", 41),
         ("build", 61),
