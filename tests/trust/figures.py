@@ -21,6 +21,7 @@ from typing import Any
 from tests.trust.children import Ending
 
 FILE = Path(__file__).with_name("figures.json")
+_NO_CODE = (":/", ":(top,exclude)docs/trust.md", ":(top,exclude)tests/trust/figures.json")
 _LIBRARIES = ("numpy", "pyarrow", "pillow", "torch", "zstandard", "pcodec")
 
 
@@ -79,11 +80,19 @@ def finish(name: str, options: argparse.Namespace, facts: dict[str, Any], findin
     return 1 if findings else 0
 
 
+def commit() -> str:
+    """Return the commit that is checked out, marked where code differs."""
+    said = []
+    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_NO_CODE]):
+        done = subprocess.run(["git", *words], cwd=FILE.parent, capture_output=True, text=True, check=False)
+        said.append(done.stdout.strip())
+    return said[0][:12] + ("+changes" if said[1] else "")
+
+
 def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
     """Put a part of a campaign into the file; one of the same name and start is replaced."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     about = {
-        "commit": commit.stdout.strip()[:12],
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": platform.python_version(),
         "libraries": {library: version(library) for library in _LIBRARIES},
