@@ -189,9 +189,7 @@ def _same(found: dict[str, Any], expected: dict[str, Any], *, exact: bool) -> bo
 def main() -> int:
     """Run the campaign and say what came of it."""
     arguments = parser("Damaged pools: right values or a refusal.", cases=100_000)
-    arguments.add_argument(
-        "--together", type=int, default=200, help="cases of one child (default: %(default)s)"
-    )
+    arguments.add_argument("--together", type=int, default=200, help="cases of one child (%(default)s)")
     options = arguments.parse_args()
     chosen = cases(options.cases, first=options.first, seed=options.seed)
     tally = Tally()
