@@ -90,7 +90,10 @@ def commit() -> str:
 
 
 def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
-    """Put a part of a campaign into the file; one of the same name and start is replaced."""
+    """Put a part of a campaign into the file.
+
+    One of the same name and start is replaced, and those of the same campaign cut into other parts ("of") go.
+    """
     about = {
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -102,7 +105,8 @@ def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
         kept = json.loads(stream.read() or "{}")
-        parts = [part for part in kept.get(name, []) if part["first"] != first]
+        cut = facts.get("of")
+        parts = [part for part in kept.get(name, []) if part["first"] != first and part.get("of") == cut]
         parts.append({"seed": seed, "first": first, **facts, **about})
         kept[name] = sorted(parts, key=lambda part: part["first"])
         stream.truncate(0)

@@ -18,6 +18,7 @@ import pytest
         ("encode", 47),
         ("import", 43),
         ("export", 41),
+        ("copy", 53),
         ("build", 61),
         ("merge", 47),
     ],
