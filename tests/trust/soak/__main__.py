@@ -29,7 +29,7 @@ from tests.trust.kills.commands import run_cli
 from tests.trust.races.__main__ import BATCHES, add, start
 
 WORKERS = 4
-REOPEN_EVERY = 1000
+REOPEN_EVERY = 250
 """Reads after which a worker looks for a newer pool."""
 NOTE_EVERY = 2
 """Pools after which it notes what it uses."""
