@@ -71,9 +71,12 @@ engines: $(VENV)/.ready-dev
 	OMP_NUM_THREADS=1 LPLD_WHOLE_ENGINES=1 $(RUN)/python -m pytest -n 0 tests/engines
 
 kills: $(VENV)/.ready-dev
-	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.kills --random 200
+	$(MAKE) -j 2 kills-1 kills-2
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py \
 		tests/lpld_labels/stores/test_kills.py
+
+kills-%: $(VENV)/.ready-dev
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.kills --random 200 --part $*/2
 
 # One of two processes that train a student killed at five moments; the run goes on with one, two and three.
 ranks: $(VENV)/.ready-dev

@@ -7,13 +7,13 @@ mapping a file takes longer than reading a row group of it.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.pool.regular_file import open_regular
 
 T = TypeVar("T")
 _RESTORE = "restore this file"
@@ -49,12 +49,7 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.where = path
-        # A named pipe would wait for somebody to write to it.
-        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        info = os.fstat(self._handle)
-        if not stat.S_ISREG(info.st_mode):
-            raise PoolCorruptError("not a regular file", where=path, hint=_RESTORE)
-        self.size = info.st_size
+        self._handle, self.size = open_regular(path)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         """Return these bytes in memory of Arrow's pool, which is warm."""
@@ -106,7 +101,7 @@ def open_file(path: str) -> ByteSource:
     except FileNotFoundError:
         raise PoolCorruptError("file is missing", where=path, hint="restore it or rebuild the pool") from None
     except OSError as error:
-        raise PoolCorruptError(f"cannot open: {error}", where=path) from None
+        raise PoolCorruptError(f"cannot be opened: {error.strerror}", where=path, hint=_RESTORE) from None
 
 
 def as_distant(file: ByteSource) -> DistantSource | None:

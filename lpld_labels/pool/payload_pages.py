@@ -3,7 +3,7 @@
 The batch index says where the pages lie and how many rows they have; each page's header and CRC are checked
 here before a byte of it is used. Reading them without Arrow's Parquet reader spares the file's footer, so
 that a batch costs the same in a pool of one shard and in one of a thousand. Values stay where they were
-read: binary values are slices of the page.
+read, but for binary ones of which a page has several.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str)
     if not pa.types.is_binary(kind):
         return _fixed(body, kind, rows, where)
     if not column.nullable:
-        return _binary(memoryview(body).cast("B"), np.ones(rows, bool), where)
+        return _binary(body, 0, np.ones(rows, bool), where)
     present, start = _definition_levels(memoryview(body).cast("B"), rows, where)
-    return _binary(memoryview(body).cast("B")[start:], present, where)
+    return _binary(body, start, present, where)
 
 
 def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str, *, levels: bool = False) -> Array:
@@ -95,22 +95,43 @@ def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str, *, levels
     return pa.Array.from_buffers(kind, count, [None, body.slice(body.size - size)])
 
 
-def _binary(data: memoryview, present: np.ndarray[tuple[int], np.dtype[np.bool_]], where: str) -> Array:
-    """Return binary values, each stored as its length and its bytes."""
-    values: list[memoryview | None] = []
-    start = 0
-    for there in present.tolist():
-        if not there:
-            values.append(None)
-            continue
-        stop = start + _LENGTH + int.from_bytes(data[start : start + _LENGTH], "little")
-        if start + _LENGTH > len(data) or stop > len(data):
-            raise PoolCorruptError("binary value reaches beyond its page", where=where)
-        values.append(data[start + _LENGTH : stop])
-        start = stop
+def _binary(
+    body: pa.Buffer, start: int, present: np.ndarray[tuple[int], np.dtype[np.bool_]], where: str
+) -> Array:
+    """Return binary values, each stored as its length and its bytes, from `start` on."""
+    data = memoryview(body).cast("B")
+    places: list[slice] = []
+    offsets = np.zeros(len(present) + 1, np.int32)
+    for number, there in enumerate(present.tolist(), 1):
+        offsets[number] = offsets[number - 1]
+        if there:
+            length = int.from_bytes(data[start : start + _LENGTH], "little")
+            begin, start = start + _LENGTH, start + _LENGTH + length
+            if start > len(data):
+                raise PoolCorruptError("binary value reaches beyond its page", where=where)
+            places.append(slice(begin, start))
+            offsets[number] += length
     if start != len(data):
         raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
-    return pa.array(values, pa.binary())
+    # Put together by hand: made of memoryviews, an array of Arrow's leaves each of them, and the page it is
+    # of, in memory for good (pyarrow takes a reference and never gives it back).
+    nulls = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").data)
+    values = _joined(body, places, int(offsets[-1]))
+    return pa.Array.from_buffers(pa.binary(), len(present), [nulls, pa.py_buffer(offsets.data), values])
+
+
+def _joined(body: pa.Buffer, places: Sequence[slice], size: int) -> pa.Buffer:
+    """Return parts of a page side by side: one as it is, several in memory of Arrow's pool, which is warm."""
+    if len(places) == 1:
+        return body.slice(places[0].start, size)
+    values = pa.allocate_buffer(size)
+    data, copy = memoryview(body).cast("B"), memoryview(values).cast("B")
+    done = 0
+    for place in places:
+        part = data[place]
+        copy[done : done + len(part)] = part
+        done += len(part)
+    return values
 
 
 def _definition_levels(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from lpld_labels.pool.byte_access import (
     open_file,
 )
 from lpld_labels.pool.proven_parquet import ProvenParquet
+from lpld_labels.pool.regular_file import open_regular, size_of_regular
 from lpld_labels.pool.storage import refuse_links_out
 from lpld_labels.stores.addresses import Location, is_address, local_path
 
@@ -218,7 +218,7 @@ class LocalFiles:
     def check_sizes(self, manifest: Manifest) -> None:
         """Ask the file system."""
         for entry in manifest.files:
-            size = self._size(entry)
+            size = size_of_regular(self.at(entry.path))
             if size is None:
                 raise PoolCorruptError("file is missing", where=self.at(entry.path), hint="restore this file")
             if size != entry.bytes:
@@ -241,7 +241,7 @@ class LocalFiles:
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
         """Read it piece by piece."""
         try:
-            with Path(self.at(entry.path)).open("rb", buffering=0) as stream:
+            with os.fdopen(open_regular(self.at(entry.path))[0], "rb", buffering=0) as stream:
                 while chunk := stream.read(_CHUNK):
                     yield chunk
         except OSError as error:
@@ -256,7 +256,7 @@ class LocalFiles:
 
     def problem(self, entry: FileEntry) -> str | None:
         """Compare size and digest."""
-        size = self._size(entry)
+        size = size_of_regular(self.at(entry.path))
         if size is None:
             return "file is missing"
         if size != entry.bytes:
@@ -301,14 +301,6 @@ class LocalFiles:
 
     def close(self) -> None:
         """Nothing goes on."""
-
-    def _size(self, entry: FileEntry) -> int | None:
-        """Return the size of a file, or None if there is no such file."""
-        try:
-            found = os.stat(self.at(entry.path))  # noqa: PTH116  # asked for every file of a pool
-        except OSError:
-            return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def changed_bytes(entry: FileEntry, digest: str) -> str | None:

@@ -17,7 +17,7 @@ from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.pool.byte_access import ByteSource, LocalFile, once_more
+from lpld_labels.pool.byte_access import ByteSource, once_more, open_file
 from lpld_labels.pool.pool_files import FOLDERS, changed_bytes, no_manifest, require_digest, wrong_size
 from lpld_labels.pool.remote_file import RemoteFile
 from lpld_labels.stores.cached_ranges import CachedRanges, CutFile
@@ -73,7 +73,7 @@ class RemoteFiles:
     def open(self, entry: FileEntry) -> ByteSource:
         """Open it where it is, or in the cache; views and images are fetched whole if there is one."""
         if self.cache is not None and (entry.role != "labels" or self.cache.path(entry.digest).exists()):
-            return LocalFile(str(self._kept(entry)))
+            return open_file(str(self._kept(entry)))
         return RemoteFile(self.ranges, entry.path, entry.bytes, where=self.at(entry.path))
 
     def problem(self, entry: FileEntry) -> str | None:

@@ -92,6 +92,8 @@ def endings(
     folders: where alone it may open files; None not to watch.
     together: cases of one child.
     """
+    # What the collector does not look at, children do not copy.
+    gc.freeze()
     done = 0
     while done < len(cases):
         for ending in _one_child(cases[done : done + together], work, megabytes, seconds, folders):

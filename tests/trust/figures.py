@@ -21,6 +21,7 @@ from typing import Any
 from tests.trust.children import Ending
 
 FILE = Path(__file__).with_name("figures.json")
+_NO_CODE = (":/", ":(top,exclude)docs/trust.md", ":(top,exclude)tests/trust/figures.json")
 _LIBRARIES = ("numpy", "pyarrow", "pillow", "torch", "zstandard", "pcodec")
 
 
@@ -79,11 +80,22 @@ def finish(name: str, options: argparse.Namespace, facts: dict[str, Any], findin
     return 1 if findings else 0
 
 
+def commit() -> str:
+    """Return the commit that is checked out, marked where code differs."""
+    said = []
+    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_NO_CODE]):
+        done = subprocess.run(["git", *words], cwd=FILE.parent, capture_output=True, text=True, check=False)
+        said.append(done.stdout.strip())
+    return said[0][:12] + ("+changes" if said[1] else "")
+
+
 def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
-    """Put a part of a campaign into the file; one of the same name and start is replaced."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    """Put a part of a campaign into the file.
+
+    One of the same name and start is replaced, and those of the same campaign cut into other parts ("of") go.
+    """
     about = {
-        "commit": commit.stdout.strip()[:12],
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": platform.python_version(),
         "libraries": {library: version(library) for library in _LIBRARIES},
@@ -93,7 +105,8 @@ def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
         kept = json.loads(stream.read() or "{}")
-        parts = [part for part in kept.get(name, []) if part["first"] != first]
+        cut = facts.get("of")
+        parts = [part for part in kept.get(name, []) if part["first"] != first and part.get("of") == cut]
         parts.append({"seed": seed, "first": first, **facts, **about})
         kept[name] = sorted(parts, key=lambda part: part["first"])
         stream.truncate(0)

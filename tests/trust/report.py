@@ -80,8 +80,8 @@ def soak_line(figures: dict[str, list[dict[str, Any]]]) -> str:
     return (
         f"{part['cases']:,} batches read by 4 workers in {part['seconds']} s, while a writer extended and "
         f"pruned through {part['generations']} pools: {part['findings']} findings. Memory of the workers "
-        f"from the first fifth to the end: {rises}. At most {part['open_files']} open files and "
-        f"{part['threads']} thread each."
+        f"and, last, of the writer from the first fifth to the end: {rises}. Between two pools at most "
+        f"{part['open_files']} open files and {part['threads']} thread each."
     )
 
 

@@ -4,7 +4,7 @@ Each case changes one file of one pool: a flipped bit, a cut, two swapped blocks
 another file. In every third case the manifest is then made to agree with the file (sizes, digests, footers),
 as somebody would who spoils it on purpose. Everything is read; it must end with the right values or a
 LabelPoolError. What was signed again may also give other values, and a manifest may say other things about
-them (how views were drawn, say), if `verify` says that the pool is not whole.
+them (another kind of labels, say), if `verify` says that the pool is not whole.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from lpld_labels import PoolReader
 from lpld_labels.inspection.check import check_pool
+from lpld_labels.pool.packed_images import packed_images
 from tests.golden.expected import as_json
 from tests.trust.children import endings
 from tests.trust.figures import Tally, finish, parser, workplace
@@ -143,11 +144,18 @@ class Bench:
 
 
 def values_of(path: Path) -> list[str]:
-    """Return all that a reader gives: what labels mean, and digests of every batch and of the images."""
+    """Return all that a reader gives: what labels mean, and digests of the images and of every batch."""
     with PoolReader(path) as pool:
-        header = pool.header
-        meaning = [header.classes, header.label_kind, header.batch_size, header.augmentation, header.seed]
-        found = [repr(meaning), hashlib.sha256(repr(pool.images).encode()).hexdigest()]
+        header, drawn = pool.header, pool.header.augmentation
+        # What the content digest binds. Seeds, ranges of crops and names of teachers say where stored views
+        # came from; SPEC.md lets no reader hold them against the views.
+        looks = [(teacher.mean, teacher.std) for teacher in header.teachers]
+        size = (drawn.output_height, drawn.output_width, drawn.resize)
+        meaning = repr([header.classes, header.label_kind, size, looks])
+        found = [meaning, hashlib.sha256(repr(pool.images).encode()).hexdigest()]
+        packed = packed_images(pool)
+        if packed is not None:
+            found += [hashlib.sha256(packed.read(row)).hexdigest() for row in range(len(pool.images))]
         for number in range(len(pool)):
             batch = pool.read(pool.index.key(number))
             # Field by field; converting everything to text would take longer than reading it.
@@ -180,16 +188,18 @@ def _same(found: dict[str, Any], expected: dict[str, Any], *, exact: bool) -> bo
 
 def main() -> int:
     """Run the campaign and say what came of it."""
-    options = parser("Damaged pools: right values or a refusal.", cases=100_000).parse_args()
+    arguments = parser("Damaged pools: right values or a refusal.", cases=100_000)
+    arguments.add_argument("--together", type=int, default=200, help="cases of one child (%(default)s)")
+    options = arguments.parse_args()
     chosen = cases(options.cases, first=options.first, seed=options.seed)
     tally = Tally()
     with workplace() as folder:
         work = partial(Bench.__call__, Bench(folder))
-        for damage, ending in zip(
-            chosen, endings(chosen, work, megabytes=MEGABYTES, seconds=SECONDS), strict=True
-        ):
+        watched = endings(chosen, work, megabytes=MEGABYTES, seconds=SECONDS, together=options.together)
+        for damage, ending in zip(chosen, watched, strict=True):
             tally.add(damage, ending)
-    return finish("damage", options, tally.facts(), tally.findings)
+    facts = {**tally.facts(), "together": options.together}
+    return finish("damage", options, facts, tally.findings)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Disturb commands at every file-system call: python -m tests.trust.kills [COMMAND...] [--every N]."""
+"""Disturb commands at every file-system call: python -m tests.trust.kills [COMMAND...] [--part 1/4]."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commands", nargs="*", help=f"default: all of {', '.join(COMMANDS)}")
-    parser.add_argument("--pairs", type=int, default=300, help="pairs of points, shared by the commands")
-    parser.add_argument("--seed", type=int, default=0, help="of the pairs")
+    parser.add_argument("--pairs", type=int, default=300, help="pairs of points of each command")
+    parser.add_argument("--seed", type=int, default=0, help="of the pairs and of random kills")
+    parser.add_argument("--part", default="1/1", help="only a part of the cases of each command, such as 2/4")
     parser.add_argument("--every", type=int, default=1, help="take only every n-th point")
     parser.add_argument(
         "--moments", type=int, help="only so many, spread over the run, each with a kill and with Ctrl-C"
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--faults", action="store_true", help="a disk that fails, instead of kills")
     parser.add_argument("--record", action="store_true", help="keep the figures in figures.json")
     options = parser.parse_args()
+    part, parts = (int(word) for word in options.part.split("/"))
     names = options.commands or list(COMMANDS)
     failures: list[Failure] = []
     cases = 0
@@ -49,7 +51,8 @@ def main() -> None:
                 ]
             ]
             chosen += harness.random_kills(options.random, options.seed)
-            chosen += harness.pairs(-(-options.pairs // len(names)), options.seed)
+            chosen += harness.pairs(options.pairs, options.seed, FAULTS if options.faults else HOWS)
+            chosen = chosen[part - 1 :: parts]
             found: list[Failure] = []
             for failure in harness.failures(chosen):
                 say(f"{name} at {failure.points}: {failure.what}")
@@ -60,9 +63,17 @@ def main() -> None:
             failures += found
             cases += len(chosen)
             if options.record:
-                counted = {"calls": len(harness.calls), "every": options.every, "random": options.random}
-                facts = {"cases": len(chosen), "findings": len(found), **counted, "seconds": round(seconds)}
-                record(f"{'faults' if options.faults else 'kills'} {name}", options.seed, 0, facts)
+                facts = {
+                    "cases": len(chosen),
+                    "findings": len(found),
+                    "calls": len(harness.calls),
+                    "every": options.every,
+                    "random": options.random,
+                    "pairs": options.pairs,
+                    "of": parts,
+                    "seconds": round(seconds),
+                }
+                record(f"{'faults' if options.faults else 'kills'} {name}", options.seed, part - 1, facts)
     say(f"all: {cases - len(failures)} of {cases} cases end like an undisturbed run")
     sys.exit(bool(failures))
 

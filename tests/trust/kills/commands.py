@@ -130,6 +130,15 @@ def run_import_skip(source: Path, out: Path) -> None:
     run_cli("import", source / "labels", out, "--images", source / "images", "--skip-bad")
 
 
+def run_copy(source: Path, out: Path) -> None:
+    run_cli("copy", source / "pool", out)
+
+
+def run_copy_part(source: Path, out: Path) -> None:
+    save_at_every_chance()
+    run_cli("copy", source / "pool", out, "--ratio", 2, "--codec", "int8")
+
+
 def run_export(source: Path, out: Path) -> None:
     run_cli("export", source / "pool", out, "--format", "lpld")
 
@@ -295,6 +304,7 @@ _PACKING = (
 )
 _IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
 _EXPORTING = (*_CLI, "lpld_cli.export", "lpld_labels.foreign.exporters")
+_COPYING = (*_REWRITING, "lpld_cli.copy", "lpld_labels.rewriting.copying")
 _METHOD = (
     *_CLI,
     "lpld_cli.squeeze",
@@ -327,6 +337,8 @@ COMMANDS = {
         Command(name="prune-packed", make=make_packed_pool, run=run_prune_packed, modules=_PACKING),
         Command(name="import", make=make_folder, run=run_import, modules=_IMPORTING),
         Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
+        Command(name="copy", make=make_pool, run=run_copy, modules=_COPYING),
+        Command(name="copy-part", make=make_pool, run=run_copy_part, modules=_COPYING),
         Command(name="export", make=make_pool, run=run_export, modules=_EXPORTING),
         Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
         Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),

@@ -7,6 +7,7 @@ a few milliseconds, and none knows of another.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import json
@@ -77,6 +78,8 @@ class Harness:
             importlib.import_module(module)
         # Making its first array, Arrow imports pandas if there is one: three times the work of a whole run.
         pa.array(np.zeros(1))
+        # What the collector does not look at, runs do not copy.
+        gc.freeze()
         self._command = command
         self._source = directory / "source"
         self._out = directory / "out" / "pool"
@@ -126,10 +129,11 @@ class Harness:
         draw = random.Random(f"{seed} {self._command.name} moments")
         return [((draw.randrange(1, int(self.seconds * 1e6) + 2), "moment"),) for _ in range(count)]
 
-    def pairs(self, count: int, seed: int) -> list[tuple[Point, ...]]:
+    def pairs(self, count: int, seed: int, hows: Sequence[How] = HOWS) -> list[tuple[Point, ...]]:
         """Return some pairs of points, the same for the same seed."""
         draw = random.Random(f"{seed} {self._command.name}")
-        return [tuple(draw.choices(self.points(), k=2)) for _ in range(count)]
+        points = self.points(hows=hows)
+        return [tuple(draw.choices(points, k=2)) for _ in range(count)]
 
     def _case(self, points: Sequence[Point]) -> str | None:
         self._begin()

@@ -20,6 +20,7 @@ import pytest
         ("encode-klt", 331),
         ("import", 43),
         ("export", 41),
+        ("copy", 53),
         ("build", 61),
         ("merge", 47),
     ],

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lpld_labels.errors import LabelFileError, LabelSourceError
+from lpld_labels.foreign import sampler_json
 from lpld_labels.foreign.importers.batch_list import read_batch_list
 from lpld_labels.foreign.importers.epochs import epoch_sizes
 from lpld_labels.foreign.importers.pickle_data import MAX_INSTRUCTIONS, MAX_VALUES
@@ -139,6 +140,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         ('{"0": [1,,2]}', "image ids of '0' are damaged"),
         ('{"0": [99999999999]}', "image ids of '0' are damaged"),
         ("[" * 100_000, "image ids are damaged"),
+        ('{"0": [1]', "image ids are damaged"),
+        ('{"0": [1]}, {"1": [1]}', "image ids are damaged"),
+        (',"0": [1]}', "image ids are damaged"),
+        ("", "image ids are damaged"),
     ],
 )
 def test_image_ids_that_are_no_ids(tmp_path: Path, text: str, problem: str) -> None:
@@ -146,6 +151,37 @@ def test_image_ids_that_are_no_ids(tmp_path: Path, text: str, problem: str) -> N
     path.write_text(text)
     with pytest.raises(LabelSourceError, match=problem):
         SamplerIds(path).ids(0)
+
+
+def test_image_ids_from_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ids.json")
+    found = watched(lambda: SamplerIds(tmp_path / "ids.json"), megabytes=MEGABYTES, seconds=SECONDS)
+    assert found.kind == "refused"
+    assert "it is a pipe" in found.said
+
+
+def test_image_ids_that_are_cut_off_after_opening(tmp_path: Path) -> None:
+    path = tmp_path / "ids.json"
+    path.write_text(json.dumps({str(number): list(range(5000)) for number in range(4)}))
+
+    def work() -> None:
+        ids = SamplerIds(path)
+        path.write_text("{}")
+        ids.ids(3)
+
+    found = watched(work, megabytes=MEGABYTES, seconds=SECONDS)
+    assert found.kind == "refused", found
+    assert "file ends early" in found.said
+
+
+def test_lists_longer_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_json, "_CHUNK", 7)
+    path = tmp_path / "ids.json"
+    path.write_text(' {"0" : [1, 2,\n 3 ],  "12": [] , "5":[2147483646]  }\n')
+    ids = SamplerIds(path)
+    assert ids.keys == [0, 5, 12]
+    assert [ids.count(key) for key in ids.keys] == [3, 1, 0]
+    assert [ids.ids(key).tolist() for key in ids.keys] == [[1, 2, 3], [2147483646], []]
 
 
 def test_a_lone_far_epoch_is_not_planned(tmp_path: Path) -> None:
