@@ -72,7 +72,7 @@ class PoolFiles(Protocol):
         """Return a whole file, known to be the one the manifest names."""
         ...
 
-    def chunks(self, entry: FileEntry) -> Iterable[bytes]:
+    def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
         """Give a whole file piece by piece; whoever takes it compares the digest."""
         ...
 
@@ -88,7 +88,9 @@ class PoolFiles(Protocol):
         """Let go of what `problem` has kept of a file for those who read it next."""
         ...
 
-    def cut(self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, bytes], None]) -> None:
+    def cut(
+        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
+    ) -> None:
         """Learn how files of labels are read, for those that are kept in blocks.
 
         parts: gives the files by path. check: refuses bytes of a range as they arrive.
@@ -290,7 +292,9 @@ class LocalFiles:
     def release(self, entry: FileEntry) -> None:
         """Nothing is kept."""
 
-    def cut(self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, bytes], None]) -> None:
+    def cut(
+        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
+    ) -> None:
         """Files are read as they are."""
 
     def expect(self, ranges: Callable[[], Iterable[Range]], views: Sequence[FileEntry]) -> None:

@@ -33,9 +33,13 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """latency: seconds before each request is passed on. rules: the first that applies is followed."""
+    """latency: seconds before each request is passed on. rules: the first that applies is followed.
+
+    bytes_per_second: of all answers together, as over a link of this width; 0 for as fast as it goes.
+    """
 
     latency: float = 0.0
+    bytes_per_second: float = 0.0
     stall_seconds: float = 60.0
     rules: Sequence[Rule] = ()
 
