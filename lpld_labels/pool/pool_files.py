@@ -25,6 +25,7 @@ from lpld_labels.format.schema import (
     LABELS_DIRECTORY,
     MANIFEST_FILE,
     PACKED_DIRECTORY,
+    README_FILE,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
 )
@@ -58,6 +59,10 @@ class PoolFiles(Protocol):
 
     def manifest_text(self) -> bytes:
         """Return pool.json as it is, or a byte more of it than there may be; NotAPoolError without one."""
+        ...
+
+    def card(self) -> bytes | None:
+        """Return README.md as it is, or None: it is no part of the pool."""
         ...
 
     def check_sizes(self, manifest: Manifest) -> None:
@@ -217,6 +222,11 @@ class LocalFiles:
         except OSError as error:
             raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None
 
+    def card(self) -> bytes | None:
+        """Read it, if it is a file."""
+        path = self.at(README_FILE)
+        return _start_of(path) if Path(path).is_file() else None
+
     def check_sizes(self, manifest: Manifest) -> None:
         """Ask the file system."""
         for entry in manifest.files:
@@ -331,6 +341,6 @@ def manifest_of(location: Location) -> Manifest:
 
 
 def _start_of(path: str) -> bytes:
-    """Return a file, or a byte more of it than a manifest may have, which is enough to refuse it."""
+    """Return a file, or a byte more of it than may be, which is enough to refuse it."""
     file = LocalFile(path)
     return file.read(0, min(file.size, MAX_JSON_BYTES + 1)).to_pybytes()

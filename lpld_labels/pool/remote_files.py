@@ -19,7 +19,7 @@ from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.pool.byte_access import ByteSource, LocalFile, once_more
 from lpld_labels.pool.pool_files import FOLDERS, no_manifest, require_digest, wrong_size
 from lpld_labels.pool.remote_file import RemoteFile
@@ -51,6 +51,13 @@ class RemoteFiles:
             return self.store.read(MANIFEST_FILE, limit=MAX_JSON_BYTES + 1)
         except FileNotFoundError:
             raise no_manifest(self.store.shown, staged=False) from None
+
+    def card(self) -> bytes | None:
+        """Fetch it, if it is there."""
+        try:
+            return self.store.read(README_FILE, limit=MAX_JSON_BYTES + 1)
+        except FileNotFoundError:
+            return None
 
     def check_sizes(self, manifest: Manifest) -> None:
         """Compare with one listing, where the store has listings; elsewhere, reading finds out."""

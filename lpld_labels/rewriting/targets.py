@@ -10,11 +10,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lpld_labels.errors import PoolConflictError
+from lpld_labels.errors import PoolConflictError, StoreError
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.pool.byte_access import once_more
+from lpld_labels.pool.card_file import is_ours, send_card, write_card
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 from lpld_labels.pool.storage import write_atomically
@@ -37,6 +38,10 @@ class Target(Protocol):
         """Bring a file; it is there as a whole or not at all."""
         ...
 
+    def put_card(self, text: bytes) -> None:
+        """Bring README.md; PoolConflictError where there is another that somebody has edited."""
+        ...
+
     def publish(self, text: bytes) -> None:
         """Write the manifest: from now on this is a pool."""
         ...
@@ -56,6 +61,10 @@ class LocalTarget:
     def put(self, files: PoolFiles, entry: FileEntry) -> None:
         """Copy it unless it is there."""
         copy_file(files, entry, self._pool, within=self._within)
+
+    def put_card(self, text: bytes) -> None:
+        """Rename it into place."""
+        write_card(self._pool / README_FILE, text, within=self._within)
 
     def publish(self, text: bytes) -> None:
         """Rename it into place."""
@@ -95,9 +104,17 @@ class RemoteTarget:
             return
         try:
             send(self.store, entry.path, entry.bytes, pieces, digest=entry.digest)
-        except FileNotFoundError:
+        except StoreError:
             # Whoever publishes aborts the uploads of all others.
-            raise self._late() from None
+            if self._published() != self._old:
+                raise self._late() from None
+            raise
+
+    def _published(self) -> bytes | None:
+        try:
+            return self.store.read(MANIFEST_FILE)
+        except FileNotFoundError:
+            return None
 
     def _create(self, entry: FileEntry, data: bytes) -> None:
         try:
@@ -109,6 +126,10 @@ class RemoteTarget:
                     where=self.store.at(entry.path),
                     hint=OVERWRITE_HINT,
                 ) from None
+
+    def put_card(self, text: bytes) -> None:
+        """Send it."""
+        send_card(self.store, text)
 
     def publish(self, text: bytes) -> None:
         """Write the manifest if nobody else has."""
@@ -142,7 +163,8 @@ def clear(store: RemoteStore) -> None:
     """Delete a pool at an address, finished or not; refuse where there is anything else."""
     paths = sorted(store.sizes())
     for path in paths:
-        if path != MANIFEST_FILE and not is_part_of_pool(Path(path.split("/", 1)[0])):
+        known = path == MANIFEST_FILE or is_part_of_pool(Path(path.split("/", 1)[0]))
+        if not known and not (path == README_FILE and is_ours(store.read(path))):
             raise PoolConflictError(
                 "something is here that is no label pool",
                 where=store.at(path),

@@ -12,7 +12,7 @@ import re
 import ssl
 import threading
 from collections import defaultdict, deque
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, InvalidURL
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -54,7 +54,7 @@ class Connections:
             return None
         try:
             data = self._read(place, start, stop, timeout)
-        except (ssl.SSLError, UnicodeError):
+        except (ssl.SSLError, InvalidURL, UnicodeError):
             data = None
         except HTTPException as error:
             raise ConnectionError(f"not an answer: {type(error).__name__}") from None
@@ -68,6 +68,9 @@ class Connections:
                 for connection in connections:
                     connection.close()
             self._idle.clear()
+
+    def __del__(self) -> None:
+        self.close()
 
     def _is_simple(self, place: SplitResult) -> bool:
         """Whether it takes no password and no proxy to get there."""

@@ -43,6 +43,8 @@ def _send_parts(store: RemoteStore, path: str, parts: Iterator[bytes], digest: s
             answer = store.call(path, "upload_part", UploadId=upload, PartNumber=number, Body=part)
             tags.append({"PartNumber": number, "ETag": answer["ETag"]})
         _complete(store, path, upload, tags, digest)
+    except FileNotFoundError:
+        raise StoreError("somebody has aborted this upload", where=store.at(path), hint="try again") from None
     except BaseException:
         with contextlib.suppress(StoreError, FileNotFoundError):
             store.call(path, "abort_multipart_upload", UploadId=upload)

@@ -18,7 +18,10 @@ from tests.servers.rules import Behaviour, Harm, Judge, Rule, Traffic
 
 _CONTROL = "/-proxy/"
 _CHUNK = 1 << 18
-_FAILURE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+_FAILURES = {
+    "fail": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+    "deny": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+}
 
 
 @dataclass(frozen=True)
@@ -173,9 +176,9 @@ class _Server:
             answer = await _read_head(upstream[0])
             while answer.first[1] == "100":
                 answer = await _read_head(upstream[0])
-            if harm == "fail":
+            if harm in _FAILURES:
                 await _relay(answer, upstream[0], None, lambda size: None, method)
-                writer.write(_FAILURE)
+                writer.write(_FAILURES[harm])
                 await writer.drain()
                 return False
             writer.write(answer.raw)
