@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,11 +33,13 @@ def fetch(port: int, prefix: str, wanted: Sequence[Span]) -> int:
     Every thread keeps its connection. Nothing is kept of what comes, and nothing compared.
     """
     own = threading.local()
+    stack = contextlib.ExitStack()
 
     def one(span: Span) -> int:
         path, start, stop = span
         if not hasattr(own, "connection"):
             own.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            stack.callback(own.connection.close)
         own.connection.request(
             "GET", f"/{prefix}/{path}", headers={**SIGNED, "Range": f"bytes={start}-{stop - 1}"}
         )
@@ -45,5 +48,5 @@ def fetch(port: int, prefix: str, wanted: Sequence[Span]) -> int:
             raise RuntimeError(f"{path}: asked for {stop - start} bytes, got {size}")
         return size
 
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+    with stack, ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return sum(threads.map(one, wanted))

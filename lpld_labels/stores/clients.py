@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, StoreError
 from lpld_labels.stores.addresses import shown
-from lpld_labels.stores.direct import Connections
+
+if TYPE_CHECKING:
+    from lpld_labels.stores.direct import Connections
 
 REQUESTS_AT_ONCE = 32
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
@@ -30,7 +32,7 @@ class Client:
         self.system = system
         self._scheme = scheme
         self._timeout = timeout
-        self._connections = Connections()
+        self._connections = _connections()
         self._signed: dict[str, tuple[float, str]] = {}
 
     def read_range(self, place: str, start: int, stop: int) -> pa.Buffer:
@@ -57,6 +59,13 @@ class Client:
             url = str(self.system.sign(place, expiration=_SIGNED_SECONDS))
             self._signed[place] = (now + _SIGNED_USE, url)
         return url
+
+
+def _connections() -> Connections:
+    # HTTP and TLS are nothing that those who read local pools have to load.
+    from lpld_labels.stores.direct import Connections
+
+    return Connections()
 
 
 _clients: dict[object, Client] = {}

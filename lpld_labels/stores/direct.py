@@ -63,11 +63,10 @@ class Connections:
 
     def close(self) -> None:
         """Close what is idle."""
-        with self._lock:
-            for connections in self._idle.values():
-                for connection in connections:
-                    connection.close()
-            self._idle.clear()
+        # Without the lock: after a fork, a thread that is not here may hold it.
+        for connections in self._idle.values():
+            while connections:
+                connections.pop().close()
 
     def __del__(self) -> None:
         self.close()
