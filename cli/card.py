@@ -39,30 +39,35 @@ def command(
       lpld-labels card pools/in1k_40x --license cc-by-4.0
       lpld-labels card pools/in1k_40x --name "ImageNet-1K, IPC 10, LPLD 40x" --overwrite
       lpld-labels card pools/in1k_40x --out - | less
+      lpld-labels card s3://bucket/pools/in1k_40x --license cc-by-4.0
     """
-    from lpld_labels.errors import InvalidArgumentError
+    from lpld_labels.format.schema import README_FILE
     from lpld_labels.inspection.card import CardSettings, card_text, class_folders
-    from lpld_labels.pool.card_file import CARD_FILE, signed, write_card
+    from lpld_labels.pool.card_file import send_card, signed, write_card
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.stores.addresses import is_address
+    from lpld_labels.stores.addresses import is_address, shown
+    from lpld_labels.stores.remote import RemoteStore
 
     with PoolReader(pool) as reader:
         settings = CardSettings(
-            name=name or PurePath(pool).name or "pool", license=licence, classes=class_folders(reader.images)
+            name=name or PurePath(shown(pool).partition("?")[0]).name or "pool",
+            license=licence,
+            classes=class_folders(reader.images),
         )
         text = signed(card_text(reader.manifest, settings))
     if out == "-":
         click.echo(text, nl=False)
         return
+    data = text.encode()
     if out is None and is_address(pool):
-        raise InvalidArgumentError(
-            "cards are written to files", where=pool, hint="name one (--out FILE), and put it beside the pool"
-        )
-    path = Path(out) if out is not None else Path(pool, CARD_FILE)
-    written = write_card(path, text, overwrite=overwrite)
+        store = RemoteStore(pool)
+        where, written = store.at(README_FILE), send_card(store, data, overwrite=overwrite)
+    else:
+        path = Path(out) if out is not None else Path(pool, README_FILE)
+        where, written = str(path), write_card(path, data, overwrite=overwrite)
     if not written and not quiet():
-        click.echo(f"{path}: finished before, nothing was left to do", err=True)
+        click.echo(f"{where}: finished before, nothing was left to do", err=True)
     if as_json:
-        print_json({"pool": pool, "card": str(path), "bytes": len(text.encode()), "written": written})
+        print_json({"pool": shown(pool), "card": where, "bytes": len(data), "written": written})
         return
-    click.echo(f"{path}: {human_bytes(len(text.encode()))}")
+    click.echo(f"{where}: {human_bytes(len(data))}")

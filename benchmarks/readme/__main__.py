@@ -18,6 +18,7 @@ from benchmarks.readme.accuracy100 import accuracy100
 from benchmarks.readme.demo import demo
 from benchmarks.readme.figures import with_figures
 from benchmarks.readme.parts import Results, table
+from benchmarks.readme.remote import remote
 from benchmarks.readme.speed import scaling, speed
 
 README = PROJECT / "README.md"
@@ -34,7 +35,18 @@ _LAYOUTS = {"original": "the original's files", "f16": "`f16`", "klt": "`klt`"}
 
 def page(results: Results) -> str:
     """Return docs/results.md."""
-    sections = (demo, storage, rate_distortion, students, accuracy100, accuracy, diversity, speed, scaling)
+    sections = (
+        demo,
+        storage,
+        rate_distortion,
+        students,
+        accuracy100,
+        accuracy,
+        diversity,
+        speed,
+        remote,
+        scaling,
+    )
     parts = ["\n".join(section(results)) for section in sections]
     # A section without results is empty.
     return "\n\n".join([LEAD.strip(), *(part for part in parts if part)]) + "\n"

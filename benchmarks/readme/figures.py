@@ -1,4 +1,4 @@
-"""The README's six figures, each with the command that gives it."""
+"""The README's figures, each with the command that gives it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def figures(results: Results) -> Iterable[str]:
         (_replay(results), command("loader_throughput")),
         (_pruning(results), command("prune_speed")),
     ]
+    if "remote" in results:
+        body.append((_remote(results), command("remote")))
     yield from table(("measured", "by"), [[says, f"`{short(words)}`"] for says, words in body])
 
 
@@ -94,4 +96,14 @@ def _pruning(results: Results) -> str:
     return (
         f"pruning a pool of {found['pool']['bytes'] / 1e9:.0f} GB {found['ratio']}x takes "
         f"{kept['seconds']:.0f} s and {kept['peak_memory_mb']:.0f} MB of memory"
+    )
+
+
+def _remote(results: Results) -> str:
+    found = results["remote"]
+    plain, klt = found["f16:plain"], found["klt"]
+    return (
+        f"from S3 at {1e3 * found['latency_seconds']:.0f} ms, with an empty cache and in random order, "
+        f"f16 labels come at {plain['cold_of_bare']:.0%} of the rate of bare range requests, `klt` at "
+        f"{klt['cold_of_local']:.0%} of that of the local disk"
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.stores.cached_ranges import BLOCK_BYTES
-from lpld_labels.stores.remote import REQUESTS_AT_ONCE
+from lpld_labels.stores.clients import REQUESTS_AT_ONCE
 from tests.servers.s3 import SIGNED
 
 Span = tuple[str, int, int]
@@ -26,19 +28,25 @@ def _spans(pool: PoolReader) -> Iterator[Span]:
 
 
 def fetch(port: int, prefix: str, wanted: Sequence[Span]) -> int:
-    """Fetch spans of objects below a prefix, as many at once as loaders do; return bytes."""
+    """Fetch spans of objects below a prefix, as many at once as loaders do; return bytes.
+
+    Every thread keeps its connection. Nothing is kept of what comes, and nothing compared.
+    """
+    own = threading.local()
+    stack = contextlib.ExitStack()
 
     def one(span: Span) -> int:
         path, start, stop = span
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request(
+        if not hasattr(own, "connection"):
+            own.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            stack.callback(own.connection.close)
+        own.connection.request(
             "GET", f"/{prefix}/{path}", headers={**SIGNED, "Range": f"bytes={start}-{stop - 1}"}
         )
-        size = len(connection.getresponse().read())
-        connection.close()
+        size = len(own.connection.getresponse().read())
         if size != stop - start:
             raise RuntimeError(f"{path}: asked for {stop - start} bytes, got {size}")
         return size
 
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+    with stack, ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
         return sum(threads.map(one, wanted))

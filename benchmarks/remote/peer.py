@@ -15,6 +15,7 @@ import numpy as np
 
 from lpld_labels.pool.reader import PoolReader
 
+_PATIENCE = 300
 WRITE = """
 import sys
 import numpy as np
@@ -27,22 +28,28 @@ with MDSWriter(out=out, columns={"labels": "bytes"}) as writer:
 """
 READ = """
 import json, sys, time
+import numpy as np
+import torch
 from streaming import StreamingDataset
 remote, local = sys.argv[1:]
-seconds = []
+seconds, counts = [], []
 begin = time.perf_counter()
-data = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=1, predownload=64)
+data = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=1, predownload=1024)
 for _ in range(2):
-    count = sum(len(sample["labels"]) > 0 for sample in data)
+    count = 0
+    for sample in data:
+        labels = torch.from_numpy(np.frombuffer(sample["labels"], np.float16).reshape(-1, 1000).copy())
+        count += len(labels) > 0
+    counts.append(count)
     seconds.append(time.perf_counter() - begin)
     begin = time.perf_counter()
-print(json.dumps({"batches": count, "seconds": seconds}))
+print(json.dumps({"batches": counts, "seconds": seconds}))
 """
 
 
-def write(python: str, pool: PoolReader, work: Path) -> Path:
-    """Write a pool's labels as Streaming's shards; return their folder."""
-    source, out = work / "labels.npy", work / "mds"
+def write(python: str, pool: PoolReader, work: Path, out: Path) -> None:
+    """Write a pool's labels as Streaming's shards to a folder."""
+    source = work / "labels.npy"
     first = pool.labels_at(0)
     rows = int(pool.header.batch_size)
     labels = np.lib.format.open_memmap(
@@ -54,16 +61,23 @@ def write(python: str, pool: PoolReader, work: Path) -> Path:
     labels.flush()
     subprocess.run([python, "-c", WRITE, source, out], check=True)
     source.unlink()
-    return out
 
 
-def read(python: str, address: str, local: Path, endpoint: str) -> list[float]:
-    """Play two epochs; return the seconds of each."""
+def read(python: str, address: str, local: Path, endpoint: str, *, batches: int) -> list[float]:
+    """Play two epochs; return the seconds of each. batches: how many there are."""
     environment = {**os.environ, "S3_ENDPOINT_URL": endpoint}
     done = subprocess.run(
-        [python, "-c", READ, address, local], env=environment, capture_output=True, text=True, check=False
+        [python, "-c", READ, address, local],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE,
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    seconds: list[float] = json.loads(done.stdout.splitlines()[-1])["seconds"]
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["batches"] != [batches, batches]:
+        raise RuntimeError(f"MosaicML Streaming gave {found['batches']} of {batches} batches")
+    seconds: list[float] = found["seconds"]
     return seconds

@@ -24,6 +24,7 @@ from rich.console import Console
 from benchmarks.common.harness import parsed, write_json
 from benchmarks.common.label_source import REAL_LABELS, real_batches
 from lpld_labels import Augmentation, ImageTable, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
+from lpld_labels.codecs import codec_named
 from lpld_labels.replay import batches_per_epoch, draw_views
 
 BATCH = 128
@@ -32,8 +33,11 @@ NOISE = 24
 """How many noisy copies of the real batches are made before they come again, labels shifted by a class."""
 
 
-def write_large_pool(labels: Path, path: Path, gigabytes: float) -> PoolReader:
-    """Write a pool of about so many GB of label bytes over a table of 224 px images."""
+def write_large_pool(labels: Path, path: Path, gigabytes: float, codec: str = "f16") -> PoolReader:
+    """Write a pool of about so many GB of label bytes over a table of 224 px images.
+
+    codec: "f16", or "f16:plain" for values as they are.
+    """
     logits = np.stack([batch.labels for batch in real_batches(labels)])
     rng = np.random.default_rng(0)
     side = np.full(IMAGES, 224, np.int32)
@@ -59,7 +63,9 @@ def write_large_pool(labels: Path, path: Path, gigabytes: float) -> PoolReader:
     )
     noise = rng.normal(0, 0.05, (NOISE, *logits.shape[1:])).astype(np.float16)
     per_epoch = batches_per_epoch(IMAGES, BATCH)
-    with PoolWriter(path, header=header, images=table) as writer:
+    # Compact fp16 stores a value in about 1.7 bytes.
+    width = 2.0 if codec == "f16:plain" else 1.7
+    with PoolWriter(path, header=header, images=table, codec=codec_named(codec)) as writer:
         size = 0
         number = 0
         while size < gigabytes * 1e9:
@@ -69,8 +75,7 @@ def write_large_pool(labels: Path, path: Path, gigabytes: float) -> PoolReader:
                 logits[number % len(logits)] + noise[number % NOISE], number // len(logits), axis=1
             )
             writer.append(LabelBatch(**vars(views), labels=moved[: views.rows]))
-            # Compact fp16 stores a value in about 1.7 bytes.
-            size += int(views.rows * 1000 * 1.7)
+            size += int(views.rows * 1000 * width)
             number += 1
         writer.commit()
     return PoolReader(path)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.schema import README_FILE
 from lpld_labels.pool.storage import write_atomically, write_errors
+from lpld_labels.stores.remote import RemoteStore
 
-CARD_FILE = "README.md"
 _MARK = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 
 
@@ -22,25 +23,49 @@ def signed(text: str) -> str:
     return f"{text}\n<!-- lpld-labels card {bytes_digest(text.encode())} -->\n"
 
 
-def is_untouched(path: Path) -> bool:
-    """Whether a file is a card as it was written."""
-    if path.name != CARD_FILE or not path.is_file():
-        return False
-    text, _, last = path.read_bytes().rpartition(b"\n<!-- ")
+def is_ours(data: bytes) -> bool:
+    """Whether these bytes are a card as it was written."""
+    text, _, last = data.rpartition(b"\n<!-- ")
     mark = _MARK.fullmatch(b"<!-- " + last)
     return mark is not None and mark[1].decode() == bytes_digest(text)
 
 
-def write_card(path: Path, text: str, *, overwrite: bool) -> bool:
-    """Write a card; return whether it was not there yet. overwrite: also over what somebody else wrote."""
+def is_untouched(path: Path) -> bool:
+    """Whether a file is a card as it was written."""
+    return path.name == README_FILE and path.is_file() and is_ours(path.read_bytes())
+
+
+def write_card(path: Path, text: bytes, *, overwrite: bool = False, within: Path | None = None) -> bool:
+    """Write a card; return whether it was not there yet. overwrite: also over what somebody else wrote.
+
+    within: see `write_atomically`.
+    """
     with write_errors(path):
-        if path.is_file() and path.read_bytes() == text.encode():
-            return False
-        if path.exists() and not overwrite and not is_untouched(path):
-            raise PoolConflictError(
-                "this card was edited, or somebody else wrote it",
-                where=path,
-                hint="choose another file (--out), or replace it (--overwrite)",
-            )
-    write_atomically(path, text.encode())
+        old = path.read_bytes() if path.exists() else None
+    if not _is_wanted(old, text, overwrite=overwrite, where=path):
+        return False
+    write_atomically(path, text, within=within)
     return True
+
+
+def send_card(store: RemoteStore, text: bytes, *, overwrite: bool = False) -> bool:
+    """Write a card to an address, as `write_card` does to a file."""
+    try:
+        old = store.read(README_FILE)
+    except FileNotFoundError:
+        old = None
+    if not _is_wanted(old, text, overwrite=overwrite, where=store.at(README_FILE)):
+        return False
+    store.put(README_FILE, text, digest=bytes_digest(text))
+    return True
+
+
+def _is_wanted(old: bytes | None, text: bytes, *, overwrite: bool, where: str | Path) -> bool:
+    """Whether a card is to be written where `old` is; refuse where it is not ours to replace."""
+    if old is not None and not overwrite and old != text and not is_ours(old):
+        raise PoolConflictError(
+            "this card was edited, or somebody else wrote it",
+            where=where,
+            hint="choose another file (--out), or replace it (--overwrite)",
+        )
+    return old != text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
+from lpld_labels.pool.byte_access import once_more
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 from lpld_labels.pool.storage import TEMPORARY, DigestingFile, move, write_errors
 
@@ -23,15 +24,16 @@ def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with DigestingFile(temporary) as sink:
-                _pour(files, entry, sink)
+            # Bytes from elsewhere may have been changed on the way.
+            once_more(lambda: _pour(files, entry, temporary), lambda: None)
             move(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
 
-def _pour(files: PoolFiles, entry: FileEntry, sink: DigestingFile) -> None:
-    for chunk in files.chunks(entry):
-        sink.write(chunk)
-    require_digest(entry, sink.digest, files.at(entry.path))
+def _pour(files: PoolFiles, entry: FileEntry, path: Path) -> None:
+    with DigestingFile(path) as sink:
+        for chunk in files.chunks(entry):
+            sink.write(memoryview(chunk).cast("B"))
+        require_digest(entry, sink.digest, files.at(entry.path))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.pool.index import BatchIndex
+from lpld_labels.pool.index import BatchIndex, Group
 from lpld_labels.pool.payload_pages import parse_payload
 from lpld_labels.stores.cached_ranges import CutFile
 from lpld_labels.stores.ranges import Range
@@ -29,8 +30,8 @@ class LabelBlocks:
     def files(self) -> dict[str, CutFile]:
         """Return the labels files by path, cut where row groups begin."""
         files = {}
-        for shard, entry in enumerate(self._entries):
-            groups = self._index.groups_of(shard)
+        for entry in self._entries:
+            groups = self._groups[entry.path]
             starts = np.array([group.offset for group in groups], np.int64)
             stop = groups[-1].offset + groups[-1].bytes if groups else 0
             files[entry.path] = CutFile(digest=entry.digest, starts=starts, stop=stop)
@@ -43,19 +44,25 @@ class LabelBlocks:
             path = self._entries[int(self._index.shard[number])].path
             yield Range(path, group.offset, group.offset + group.bytes)
 
-    def check(self, block: Range, data: bytes) -> None:
+    def check(self, block: Range, data: pa.Buffer) -> None:
         """Refuse a part of a labels file unless all pages in it are whole (PoolCorruptError)."""
-        buffer = pa.py_buffer(data)
-        for group in self._index.groups_of(self._shards[block.path]):
-            if block.start <= group.offset < block.stop:
-                parse_payload(
-                    buffer.slice(group.offset - block.start, group.bytes),
-                    self._columns,
-                    rows=group.rows if self._by_view else group.batches,
-                    classes=self._classes,
-                    where=block.path,
-                )
+        groups = self._groups[block.path]
+        first = bisect_left(groups, block.start, key=_offset)
+        stop = bisect_left(groups, block.stop, key=_offset)
+        for group in groups[first:stop]:
+            parse_payload(
+                data.slice(group.offset - block.start, group.bytes),
+                self._columns,
+                rows=group.rows if self._by_view else group.batches,
+                classes=self._classes,
+                where=block.path,
+            )
 
     @cached_property
-    def _shards(self) -> dict[str, int]:
-        return {entry.path: shard for shard, entry in enumerate(self._entries)}
+    def _groups(self) -> dict[str, Sequence[Group]]:
+        """Row groups of every labels file, in the order in which they lie there."""
+        return {entry.path: self._index.groups_of(shard) for shard, entry in enumerate(self._entries)}
+
+
+def _offset(group: Group) -> int:
+    return group.offset

@@ -24,6 +24,7 @@ from lpld_labels.format.schema import (
     LABELS_DIRECTORY,
     MANIFEST_FILE,
     PACKED_DIRECTORY,
+    README_FILE,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
 )
@@ -60,6 +61,10 @@ class PoolFiles(Protocol):
         """Return pool.json as it is, or a byte more of it than there may be; NotAPoolError without one."""
         ...
 
+    def card(self) -> bytes | None:
+        """Return README.md as it is, or None: it is no part of the pool."""
+        ...
+
     def check_sizes(self, manifest: Manifest) -> None:
         """Refuse missing and truncated files, and links out of the pool, before any is read."""
         ...
@@ -72,7 +77,7 @@ class PoolFiles(Protocol):
         """Return a whole file, known to be the one the manifest names."""
         ...
 
-    def chunks(self, entry: FileEntry) -> Iterable[bytes]:
+    def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
         """Give a whole file piece by piece; whoever takes it compares the digest."""
         ...
 
@@ -88,7 +93,9 @@ class PoolFiles(Protocol):
         """Let go of what `problem` has kept of a file for those who read it next."""
         ...
 
-    def cut(self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, bytes], None]) -> None:
+    def cut(
+        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
+    ) -> None:
         """Learn how files of labels are read, for those that are kept in blocks.
 
         parts: gives the files by path. check: refuses bytes of a range as they arrive.
@@ -215,6 +222,11 @@ class LocalFiles:
         except OSError as error:
             raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None
 
+    def card(self) -> bytes | None:
+        """Read it, if it is a file."""
+        path = self.at(README_FILE)
+        return _start_of(path) if Path(path).is_file() else None
+
     def check_sizes(self, manifest: Manifest) -> None:
         """Ask the file system."""
         for entry in manifest.files:
@@ -290,7 +302,9 @@ class LocalFiles:
     def release(self, entry: FileEntry) -> None:
         """Nothing is kept."""
 
-    def cut(self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, bytes], None]) -> None:
+    def cut(
+        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
+    ) -> None:
         """Files are read as they are."""
 
     def expect(self, ranges: Callable[[], Iterable[Range]], views: Sequence[FileEntry]) -> None:
@@ -319,6 +333,6 @@ def manifest_of(location: Location) -> Manifest:
 
 
 def _start_of(path: str) -> bytes:
-    """Return a file, or a byte more of it than a manifest may have, which is enough to refuse it."""
+    """Return a file, or a byte more of it than may be, which is enough to refuse it."""
     file = LocalFile(path)
     return file.read(0, min(file.size, MAX_JSON_BYTES + 1)).to_pybytes()

@@ -7,24 +7,28 @@ have been changed on the way: they are fetched again before the pool is blamed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
+
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
-from lpld_labels.format.digests import bytes_digest, file_digest
+from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.pool.byte_access import ByteSource, once_more, open_file
-from lpld_labels.pool.pool_files import FOLDERS, changed_bytes, no_manifest, require_digest, wrong_size
+from lpld_labels.pool.pool_files import FOLDERS, no_manifest, require_digest, wrong_size
 from lpld_labels.pool.remote_file import RemoteFile
 from lpld_labels.stores.cached_ranges import CachedRanges, CutFile
+from lpld_labels.stores.clients import REQUESTS_AT_ONCE
 from lpld_labels.stores.disk_cache import DiskCache
 from lpld_labels.stores.ranges import Range, Ranges
 from lpld_labels.stores.read_ahead import ReadAhead
-from lpld_labels.stores.remote import REQUESTS_AT_ONCE, RemoteStore
+from lpld_labels.stores.remote import RemoteStore
 
 
 class RemoteFiles:
@@ -48,6 +52,13 @@ class RemoteFiles:
         except FileNotFoundError:
             raise no_manifest(self.store.shown, staged=False) from None
 
+    def card(self) -> bytes | None:
+        """Fetch it, if it is there."""
+        try:
+            return self.store.read(README_FILE, limit=MAX_JSON_BYTES + 1)
+        except FileNotFoundError:
+            return None
+
     def check_sizes(self, manifest: Manifest) -> None:
         """Compare with one listing, where the store has listings; elsewhere, reading finds out."""
         if not self.store.lists:
@@ -64,11 +75,13 @@ class RemoteFiles:
 
     def whole(self, entry: FileEntry) -> bytes:
         """Return it from the cache, or fetch it and compare its digest."""
-        return self._fetched(entry) if self.cache is None else self._kept(entry).read_bytes()
+        if self.cache is not None:
+            return self._kept(entry).read_bytes()
+        return once_more(lambda: b"".join(map(memoryview, self._proven_pieces(entry))), lambda: None)
 
-    def chunks(self, entry: FileEntry) -> Iterable[bytes]:
-        """Fetch it as a whole, known to be right."""
-        return (self.whole(entry),)
+    def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
+        """Fetch it, the next pieces while the last one is in use."""
+        return self._pieces(entry)
 
     def open(self, entry: FileEntry) -> ByteSource:
         """Open it where it is, or in the cache; views and images are fetched whole if there is one."""
@@ -79,14 +92,17 @@ class RemoteFiles:
     def problem(self, entry: FileEntry) -> str | None:
         """Fetch it whole, into the cache if there is one, and compare its digest."""
         try:
-            data = self.whole(entry)
+            if self.cache is not None:
+                self._kept(entry)
+            else:
+                once_more(lambda: sum(piece.size for piece in self._proven_pieces(entry)), lambda: None)
         except PoolCorruptError as error:
             return (
                 f"{error.problem} (expected {error.expected}, got {error.got})"
                 if error.got
                 else error.problem
             )
-        return changed_bytes(entry, bytes_digest(data))
+        return None
 
     def strangers(self, known: set[str]) -> Sequence[str]:
         """Look at a listing, where the store has listings."""
@@ -102,26 +118,33 @@ class RemoteFiles:
         """Return a file in the cache; one that was changed there is fetched again."""
         if self.cache is None:
             raise InvalidArgumentError("there is no cache", where=self.store.shown)
-        path = self.cache.get(entry.digest, lambda: self._fetched(entry))
+        cache = self.cache
+
+        def path() -> Path:
+            return cache.get(entry.digest, entry.bytes, lambda: self._proven_pieces(entry))
+
+        found = once_more(path, lambda: None)
         if entry.digest not in self._proven:
-            if file_digest(path) != entry.digest:
-                self.cache.drop(entry.digest)
-                path = self.cache.get(entry.digest, lambda: self._fetched(entry))
+            if file_digest(found) != entry.digest:
+                cache.drop(entry.digest)
+                found = once_more(path, lambda: None)
             self._proven.add(entry.digest)
-        return path
+        return found
 
-    def _fetched(self, entry: FileEntry) -> bytes:
-        where = self.at(entry.path)
+    def _proven_pieces(self, entry: FileEntry) -> Iterator[pa.Buffer]:
+        """Yield a file piece by piece; PoolCorruptError behind the last one if it is not the right file."""
+        state = hashlib.sha256()
+        for piece in self._pieces(entry):
+            state.update(piece)
+            yield piece
+        require_digest(entry, state.hexdigest(), self.at(entry.path))
+        self._proven.add(entry.digest)
 
-        def fetch() -> bytes:
-            try:
-                data = self.store.read_all(entry.path, entry.bytes)
-            except FileNotFoundError:
-                raise self._missing(entry) from None
-            require_digest(entry, bytes_digest(data), where)
-            return data
-
-        return once_more(fetch, lambda: None)
+    def _pieces(self, entry: FileEntry) -> Iterator[pa.Buffer]:
+        try:
+            yield from self.store.pieces(entry.path, entry.bytes)
+        except FileNotFoundError:
+            raise self._missing(entry) from None
 
     def _missing(self, entry: FileEntry) -> PoolCorruptError:
         return PoolCorruptError("file is missing", where=self.at(entry.path), hint="restore this file")
@@ -131,7 +154,9 @@ class RemoteFiles:
         if self.cache is not None:
             self.cache.drop(entry.digest)
 
-    def cut(self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, bytes], None]) -> None:
+    def cut(
+        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
+    ) -> None:
         """Keep labels in blocks from now on, if there is a cache."""
         if self.cache is not None:
             self.ranges = CachedRanges(self.store, self.cache, parts(), check=check)

@@ -74,8 +74,8 @@ class DigestingFile:
     def closed(self) -> bool:
         return self._stream.closed
 
-    def write(self, data: bytes) -> int:
-        """Write and digest."""
+    def write(self, data: bytes | memoryview) -> int:
+        """Write and digest. A view is one of bytes."""
         self._state.update(data)
         self.size += len(data)
         return self._stream.write(data)

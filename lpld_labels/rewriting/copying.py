@@ -1,11 +1,12 @@
 """Copying pools from anywhere to anywhere, file by file: what is there already is not sent again.
 
 Every file is compared with its digest when it is read and when it arrives. The manifest comes last, so what
-is left of an interrupted copy is no pool, and the same copy goes on from there.
+is left of an interrupted copy is no pool, and the same copy goes on from there. The card goes with the pool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,7 @@ def _to_directory(pool: PoolReader, path: Path, overwrite: bool, progress: Progr
     with sole_writer(path):
         found = published(path, lambda there: there == manifest, purpose=purpose, overwrite=overwrite)
         if found is not None:
+            _bring_card(pool.files, LocalTarget(path, path))
             return Copied(manifest=manifest, files=0, sent=0, found=sum(e.bytes for e in manifest.files))
         staging = StagingArea(path)
         staging.prepare(pool.header, pool.codec, pool.images, views=manifest.views, purpose=purpose)
@@ -93,6 +95,7 @@ def send_pool(
     manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
     there = manifest_at(store)
     if there == text:
+        _bring_card(files, RemoteTarget(store, there))
         return Copied(manifest=manifest, files=0, sent=0, found=sum(e.bytes for e in manifest.files))
     if there is not None and there != base:
         if not overwrite:
@@ -145,7 +148,17 @@ def _bring(
                 if progress is not None:
                     progress(done, total)
     target.publish(text)
+    # Behind the manifest: of two writers, only the one that has won brings its card.
+    _bring_card(files, target)
     return Copied(manifest=manifest, files=count, sent=sent, found=total - sent)
+
+
+def _bring_card(files: PoolFiles, target: Target) -> None:
+    """Bring README.md, if there is one; who has edited the one at the target keeps it."""
+    card = files.card()
+    if card is not None:
+        with contextlib.suppress(PoolConflictError):
+            target.put_card(card)
 
 
 def _in_order(entries: Sequence[FileEntry]) -> tuple[list[FileEntry], list[FileEntry]]:

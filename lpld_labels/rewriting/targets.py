@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from lpld_labels.errors import PoolConflictError
-from lpld_labels.format.digests import bytes_digest
+import pyarrow as pa
+
+from lpld_labels.errors import PoolConflictError, StoreError
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
+from lpld_labels.pool.byte_access import once_more
+from lpld_labels.pool.card_file import is_ours, send_card, write_card
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 from lpld_labels.pool.storage import write_atomically
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, is_part_of_pool
 from lpld_labels.stores.remote import PreconditionError, RemoteStore
+from lpld_labels.stores.uploads import abort_uploads, send
 
 FIXED_ROLES = ("images", "codec")
 """Files that have the same name in every pool, so that two writers could want it for different bytes."""
@@ -31,6 +36,10 @@ class Target(Protocol):
 
     def put(self, files: PoolFiles, entry: FileEntry) -> None:
         """Bring a file; it is there as a whole or not at all."""
+        ...
+
+    def put_card(self, text: bytes) -> None:
+        """Bring README.md; PoolConflictError where there is another that somebody has edited."""
         ...
 
     def publish(self, text: bytes) -> None:
@@ -52,6 +61,10 @@ class LocalTarget:
     def put(self, files: PoolFiles, entry: FileEntry) -> None:
         """Copy it unless it is there."""
         copy_file(files, entry, self._pool, within=self._within)
+
+    def put_card(self, text: bytes) -> None:
+        """Rename it into place."""
+        write_card(self._pool / README_FILE, text, within=self._within)
 
     def publish(self, text: bytes) -> None:
         """Rename it into place."""
@@ -79,13 +92,31 @@ class RemoteTarget:
 
     def put(self, files: PoolFiles, entry: FileEntry) -> None:
         """Send it; a name that every pool has is taken only once."""
-        data = b"".join(files.chunks(entry))
-        require_digest(entry, bytes_digest(data), files.at(entry.path))
         with self._lock:
             self._sent.add(entry.path)
-        if entry.role not in FIXED_ROLES:
-            self.store.put(entry.path, data, digest=entry.digest)
+        # Bytes from elsewhere may have been changed on the way.
+        once_more(lambda: self._send(files, entry), lambda: None)
+
+    def _send(self, files: PoolFiles, entry: FileEntry) -> None:
+        pieces = _proven(files, entry)
+        if entry.role in FIXED_ROLES:
+            self._create(entry, b"".join(map(memoryview, pieces)))
             return
+        try:
+            send(self.store, entry.path, entry.bytes, pieces, digest=entry.digest)
+        except StoreError:
+            # Whoever publishes aborts the uploads of all others.
+            if self._published() != self._old:
+                raise self._late() from None
+            raise
+
+    def _published(self) -> bytes | None:
+        try:
+            return self.store.read(MANIFEST_FILE)
+        except FileNotFoundError:
+            return None
+
+    def _create(self, entry: FileEntry, data: bytes) -> None:
         try:
             self.store.create(entry.path, data, digest=entry.digest)
         except PreconditionError:
@@ -101,6 +132,10 @@ class RemoteTarget:
         with self._lock:
             self._sent.update(paths)
 
+    def put_card(self, text: bytes) -> None:
+        """Send it."""
+        send_card(self.store, text)
+
     def publish(self, text: bytes) -> None:
         """Write the manifest if nobody else has."""
         try:
@@ -110,13 +145,17 @@ class RemoteTarget:
                 self.store.replace(MANIFEST_FILE, text, old=self._old)
         except PreconditionError:
             self._give_way()
-            raise PoolConflictError(
-                "another writer has published a pool here meanwhile",
-                where=self.store.shown,
-                hint=f"nothing of this one is lost: {OVERWRITE_HINT}, and run the same command again",
-            ) from None
+            raise self._late() from None
         named = {entry.path for entry in Manifest.parse(text, where=self.store.at(MANIFEST_FILE)).files}
         self.store.delete([path for path in self._sizes if _is_index(path) and path not in named])
+        abort_uploads(self.store)
+
+    def _late(self) -> PoolConflictError:
+        return PoolConflictError(
+            "another writer has published a pool here meanwhile",
+            where=self.store.shown,
+            hint=f"nothing of this one is lost: {OVERWRITE_HINT}, and run the same command again",
+        )
 
     def _give_way(self) -> None:
         """Delete what was sent and is not part of the pool that is there now."""
@@ -129,7 +168,8 @@ def clear(store: RemoteStore) -> None:
     """Delete a pool at an address, finished or not; refuse where there is anything else."""
     paths = sorted(store.sizes())
     for path in paths:
-        if path != MANIFEST_FILE and not is_part_of_pool(Path(path.split("/", 1)[0])):
+        known = path == MANIFEST_FILE or is_part_of_pool(Path(path.split("/", 1)[0]))
+        if not known and not (path == README_FILE and is_ours(store.read(path))):
             raise PoolConflictError(
                 "something is here that is no label pool",
                 where=store.at(path),
@@ -137,6 +177,16 @@ def clear(store: RemoteStore) -> None:
             )
     # First what makes it a pool: nobody shall open what is being deleted.
     store.delete([path for path in (MANIFEST_FILE, *paths) if path != MANIFEST_FILE or path in paths])
+    abort_uploads(store)
+
+
+def _proven(files: PoolFiles, entry: FileEntry) -> Iterator[bytes | pa.Buffer]:
+    """Yield a file piece by piece; PoolCorruptError behind the last one if it is not the right file."""
+    state = hashlib.sha256()
+    for piece in files.chunks(entry):
+        state.update(piece)
+        yield piece
+    require_digest(entry, state.hexdigest(), files.at(entry.path))
 
 
 def _is_index(path: str) -> bool:

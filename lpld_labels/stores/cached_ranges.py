@@ -1,7 +1,7 @@
 """Ranges kept on disk in blocks: for training, which comes back to the same labels epoch after epoch.
 
-Where the cache can hold everything, a block is some megabytes: all of it will be asked for. Where it cannot,
-a block is the smallest part that is ever asked for, because the rest would be gone before its turn.
+Where the cache can hold everything, a block is about a megabyte: all of it will be asked for. Where it
+cannot, a block is the smallest part that is ever asked for: the rest would be gone before its turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import LabelPoolError
+from lpld_labels.stores.clients import REQUESTS_AT_ONCE
 from lpld_labels.stores.disk_cache import DiskCache
 from lpld_labels.stores.ranges import Range
-from lpld_labels.stores.remote import REQUESTS_AT_ONCE, RemoteStore
+from lpld_labels.stores.remote import RemoteStore
 
-BLOCK_BYTES = 2 * 1024 * 1024
+BLOCK_BYTES = 1024 * 1024
+"""Small blocks come in the order in which they are needed: of large ones, nearly all are needed early on."""
 _OPEN_BLOCKS = 512
 
 
@@ -62,7 +64,7 @@ class CachedRanges:
         cache: DiskCache,
         files: Mapping[str, CutFile],
         *,
-        check: Callable[[Range, bytes], None] | None = None,
+        check: Callable[[Range, pa.Buffer], None] | None = None,
     ) -> None:
         self._store = store
         self._cache = cache
@@ -123,9 +125,10 @@ class CachedRanges:
 
     def fetch(self, block: Range) -> os.PathLike[str]:
         """Return the file that holds a block, fetched unless it is there."""
-        return self._cache.get(self._name(block), lambda: self._checked(block))
+        size = block.stop - block.start
+        return self._cache.get(self._name(block), size, lambda: (self._checked(block),))
 
-    def _checked(self, block: Range) -> bytes:
+    def _checked(self, block: Range) -> pa.Buffer:
         """Fetch a block; once more if what arrived is not what it should be."""
         for attempt in itertools.count():
             data = self._store.read_range(*block)
@@ -158,8 +161,10 @@ class _OpenBlock:
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return these bytes, or fewer if the file is shorter."""
-        return pa.py_buffer(os.pread(self._handle, length, offset))
+        """Return these bytes, or fewer if the file is shorter, in memory of Arrow's pool, which is warm."""
+        buffer = pa.allocate_buffer(length)
+        count = os.preadv(self._handle, [buffer], offset)
+        return buffer if count == length else buffer.slice(0, count)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
@@ -205,8 +210,8 @@ class _Fetcher:
             self._thread.join()
 
     def _run(self) -> None:
-        under_way: set[Future[object]] = set()
         seen: set[Range] = set()
+        places = threading.Semaphore(2 * REQUESTS_AT_ONCE)
         with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="fetch") as threads:
             for block in self._blocks:
                 if not self._may_go_on(block) or len(seen) == self._count:
@@ -214,14 +219,13 @@ class _Fetcher:
                 if self._window is None and block in seen:
                     continue
                 seen.add(block)
+                places.acquire()
                 try:
-                    under_way.add(threads.submit(self._fetch, block))
+                    # Who reads a block that could not be fetched will say why.
+                    threads.submit(self._fetch, block).add_done_callback(lambda _: places.release())
                 except RuntimeError:
                     # The interpreter is about to end.
                     return
-                if len(under_way) >= 2 * REQUESTS_AT_ONCE:
-                    # Who reads a block that could not be fetched will say why.
-                    _, under_way = wait(under_way, return_when=FIRST_COMPLETED)
             if self._stopped:
                 threads.shutdown(cancel_futures=True)
 

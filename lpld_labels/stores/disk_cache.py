@@ -10,8 +10,10 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, PoolWriteError
 from lpld_labels.stores.locks import locked
@@ -49,8 +51,11 @@ class DiskCache:
         """Return where an entry is, or would be."""
         return self.directory / name[:2] / name
 
-    def get(self, name: str, make: Callable[[], bytes]) -> Path:
-        """Return an entry's file, made by whoever comes first while others wait for it."""
+    def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
+        """Return an entry's file, made by whoever comes first while others wait for it.
+
+        size: its bytes. make: gives them piece by piece; an error on the way leaves no entry.
+        """
         path = self.path(name)
         if path.exists():
             return path
@@ -59,9 +64,7 @@ class DiskCache:
             with self._errors():
                 stack.enter_context(locked(lock))
             if not path.exists():
-                data = make()
-                with self._errors():
-                    self._write(path, data)
+                self._write(path, size, make())
         with contextlib.suppress(OSError):
             lock.unlink()
         return path
@@ -77,13 +80,24 @@ class DiskCache:
                 hint=f"free some space, or choose another directory ({CACHE_VARIABLE}, cache_directory)",
             ) from None
 
-    def _write(self, path: Path, data: bytes) -> None:
-        self._make_room(len(data))
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _write(self, path: Path, size: int, pieces: Iterable[bytes | pa.Buffer]) -> None:
+        with self._errors():
+            self._make_room(size)
+            path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
+        coming = iter(pieces)
+        # What goes wrong with the pieces is not the cache's fault.
+        piece = next(coming, None)
         try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
+            with self._errors():
+                stream = temporary.open("wb")
+            with stream:
+                while piece is not None:
+                    with self._errors():
+                        stream.write(piece)
+                    piece = next(coming, None)
+            with self._errors():
+                temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

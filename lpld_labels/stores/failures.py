@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from lpld_labels.errors import StoreError
 from lpld_labels.stores.addresses import without_secrets
 
-_PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
+PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
 _PASSING_ERRNO = {errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT}
 _PASSING_CODES = {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "BadDigest"}
 _PASSING_NAMES = {
@@ -80,7 +80,7 @@ def passes(error: BaseException) -> bool:
     """Whether the same request may succeed when it is sent again."""
     status = status_of(error)
     if status is not None:
-        return status in _PASSING_STATUS or code_of(error) in _PASSING_CODES
+        return status in PASSING_STATUS or code_of(error) in _PASSING_CODES
     if isinstance(error, FileNotFoundError | PermissionError):
         return False
     if any(isinstance(link, TimeoutError | ConnectionError | ShortReadError) for link in _chain(error)):

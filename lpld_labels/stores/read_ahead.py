@@ -9,8 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
+from lpld_labels.stores.clients import REQUESTS_AT_ONCE
 from lpld_labels.stores.ranges import Range, coalesced
-from lpld_labels.stores.remote import REQUESTS_AT_ONCE, RemoteStore
+from lpld_labels.stores.remote import RemoteStore
 
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
@@ -26,7 +27,7 @@ class ReadAhead:
         self._store = store
         self._window = window
         self._coming: Iterator[Range] = iter(())
-        self._fetched: deque[tuple[Range, Future[bytes]]] = deque()
+        self._fetched: deque[tuple[Range, Future[pa.Buffer]]] = deque()
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -50,8 +51,8 @@ class ReadAhead:
                 held, future = self._fetched[0]
                 self._fill()
         if found is None:
-            return pa.py_buffer(self._store.read_range(path, start, stop))
-        return pa.py_buffer(future.result()).slice(start - held.start, stop - start)
+            return self._store.read_range(path, start, stop)
+        return future.result().slice(start - held.start, stop - start)
 
     def forget(self, path: str, start: int, stop: int) -> None:
         """Fetch these bytes anew when they are read next."""

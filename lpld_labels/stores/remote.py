@@ -1,33 +1,31 @@
-"""Files below an address: read whole or in ranges, listed, written, through fsspec.
-
-fsspec is imported when the first request is sent and by nobody who reads local pools.
-"""
+"""Files below an address: read whole or in ranges, listed, written, through a client of fsspec's."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from lpld_labels.errors import InvalidArgumentError, StoreError
+import pyarrow as pa
+
+from lpld_labels.errors import StoreError
 from lpld_labels.stores.addresses import child, normal, shown
 from lpld_labels.stores.attempts import Patience, persist
+from lpld_labels.stores.clients import Client, client_of
 from lpld_labels.stores.failures import ShortReadError, code_of, status_of
 
 T = TypeVar("T")
 
-REQUESTS_AT_ONCE = 16
-RANGE_BYTES = 8 * 1024 * 1024
-"""Large files are read in ranges of this size, several at a time."""
-_DIGEST = "sha256"
+PIECE_BYTES = 8 * 1024 * 1024
+"""Whole files are read in pieces of this size."""
+_PIECES_AHEAD = 4
+DIGEST = "sha256"
 """Name under which S3 keeps the digest of a file with it."""
-_EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
-_ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 class PreconditionError(Exception):
@@ -66,27 +64,35 @@ class RemoteStore:
         """Return a file, or its first `limit` bytes. Raises FileNotFoundError."""
         return self._do(path, lambda system, place: bytes(system.cat_file(place, start=0, end=limit)))
 
-    def read_range(self, path: str, start: int, stop: int) -> bytes:
+    def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes [start, stop) of a file."""
 
-        def get(system: Any, place: str) -> bytes:
-            data: bytes = system.cat_file(place, start=start, end=stop)
-            if len(data) != stop - start:
-                raise ShortReadError(f"asked for {stop - start} bytes, got {len(data)}")
+        def get(client: Client, place: str) -> pa.Buffer:
+            data = client.read_range(place, start, stop)
+            if data.size != stop - start:
+                raise ShortReadError(f"asked for {stop - start} bytes, got {data.size}")
             return data
 
-        return self._do(path, get)
+        return self._ask(path, get)
 
-    def read_all(self, path: str, size: int) -> bytes:
-        """Return a file of known size; a large one in ranges, several at a time."""
-        starts = range(0, size, RANGE_BYTES)
-        if len(starts) <= 1:
-            return self.read_range(path, 0, size) if size else b""
-        with ThreadPoolExecutor(min(len(starts), REQUESTS_AT_ONCE)) as threads:
-            parts = threads.map(
-                lambda start: self.read_range(path, start, min(start + RANGE_BYTES, size)), starts
-            )
-            return b"".join(parts)
+    def pieces(self, path: str, size: int) -> Iterator[pa.Buffer]:
+        """Yield a file of known size piece by piece, some of them fetched ahead."""
+        starts = range(0, size, PIECE_BYTES)
+        if len(starts) == 1:
+            yield self.read_range(path, 0, size)
+            return
+        coming: deque[Future[pa.Buffer]] = deque()
+        with ThreadPoolExecutor(_PIECES_AHEAD, thread_name_prefix="pieces") as threads:
+            try:
+                for start in starts:
+                    stop = min(start + PIECE_BYTES, size)
+                    coming.append(threads.submit(self.read_range, path, start, stop))
+                    if len(coming) == _PIECES_AHEAD:
+                        yield coming.popleft().result()
+                while coming:
+                    yield coming.popleft().result()
+            finally:
+                threads.shutdown(cancel_futures=True)
 
     def sizes(self, below: str = "") -> dict[str, int]:
         """Return the size of every file below the address, by path; stores that cannot list have none."""
@@ -136,6 +142,30 @@ class RemoteStore:
             raise PreconditionError(self.at(path))
         self._put(path, data, digest, {} if tag is None else {"IfMatch": tag})
 
+    def write(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
+        """Write a file piece by piece, on stores that can open one. No attempt is repeated."""
+        self.require_writable()
+
+        def pour(system: Any, place: str) -> None:
+            with system.open(place, "wb") as stream:
+                for piece in pieces:
+                    stream.write(memoryview(piece))
+
+        once = replace(self.patience, attempts=1)
+        place = child(self.address, path)
+        persist(lambda: pour(self._client().system, place), once, where=self.at(path))
+
+    def unfinished(self) -> list[tuple[str, str]]:
+        """Return uploads in parts that nobody has finished: (path, S3's name for the upload)."""
+
+        def find(system: Any, place: str) -> list[tuple[str, str]]:
+            bucket, prefix, _ = system.split_path(place)
+            found = system.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+            uploads = found.get("Uploads", [])
+            return [(one["Key"].removeprefix(f"{prefix}/"), one["UploadId"]) for one in uploads]
+
+        return self._do("", find)
+
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
         return self._do(path, lambda system, place: bool(system.exists(place)))
@@ -145,7 +175,7 @@ class RemoteStore:
         if not self.conditional:
             return None
         try:
-            told: str | None = self._call(path, "head_object")["Metadata"].get(_DIGEST)
+            told: str | None = self.call(path, "head_object")["Metadata"].get(DIGEST)
         except FileNotFoundError:
             return None
         return told
@@ -158,31 +188,35 @@ class RemoteStore:
             except FileNotFoundError:
                 continue
 
+    def require_writable(self) -> None:
+        """Refuse stores that take no uploads."""
+        if self.scheme in ("http", "https"):
+            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
+
     def _put(self, path: str, data: bytes, digest: str | None, condition: dict[str, str]) -> None:
         if self.conditional:
             checksum: dict[str, Any] = {}
             if digest is not None:
                 encoded = base64.b64encode(bytes.fromhex(digest)).decode()
-                checksum = {"ChecksumSHA256": encoded, "Metadata": {_DIGEST: digest}}
+                checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
             try:
-                self._call(path, "put_object", Body=data, **checksum, **condition)
+                self.call(path, "put_object", Body=data, **checksum, **condition)
             except _RefusedError:
                 # It may be our own, of an attempt whose answer was lost.
                 if "IfNoneMatch" in condition and self.read(path) == data:
                     return
                 raise PreconditionError(self.at(path)) from None
             return
-        if not hasattr(self._system(), "pipe_file") or self.scheme in ("http", "https"):
-            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
+        self.require_writable()
         self._do(path, lambda system, place: system.pipe_file(place, data))
 
     def _tag(self, path: str) -> str | None:
         try:
-            return str(self._call(path, "head_object")["ETag"])
+            return str(self.call(path, "head_object")["ETag"])
         except FileNotFoundError:
             return None
 
-    def _call(self, path: str, method: str, **options: Any) -> dict[str, Any]:
+    def call(self, path: str, method: str, **options: Any) -> dict[str, Any]:
         """Call a method of S3's own interface on a file."""
 
         def call(system: Any, place: str) -> dict[str, Any]:
@@ -193,8 +227,9 @@ class RemoteStore:
                 if status_of(error) in (409, 412) or code_of(error) == "PreconditionFailed":
                     raise _RefusedError(self.at(path)) from None
                 raise
-            if method == "put_object" and _differs(answer, options["Body"]):
-                system.rm_file(place)
+            if "Body" in options and _differs(answer, options["Body"]):
+                if method == "put_object":
+                    system.rm_file(place)
                 raise ShortReadError("what the store has is not what was sent")
             return answer
 
@@ -203,12 +238,16 @@ class RemoteStore:
     # Inside
 
     def _do(self, path: str, request: Callable[[Any, str], T]) -> T:
+        """Have fsspec's file system do something with a file."""
+        return self._ask(path, lambda client, place: request(client.system, place))
+
+    def _ask(self, path: str, request: Callable[[Client, str], T]) -> T:
         """Send a request about a file, again while its failures may pass."""
         place = child(self.address, path) if path else self.address
-        return persist(lambda: request(self._system(), place), self.patience, where=self.at(path))
+        return persist(lambda: request(self._client(), place), self.patience, where=self.at(path))
 
-    def _system(self) -> Any:
-        return _file_system(self.address, self.scheme, self.patience.timeout)
+    def _client(self) -> Client:
+        return client_of(self.address, self.scheme, self.patience.timeout)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemoteStore) and self.address == other.address
@@ -226,68 +265,3 @@ def _differs(answer: dict[str, Any], data: bytes) -> bool:
     tag = str(answer.get("ETag", "")).strip('"')
     plain = answer.get("ServerSideEncryption") in (None, "AES256") and len(tag) == 32
     return plain and tag != hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-_systems: dict[object, Any] = {}
-_systems_lock = threading.Lock()
-
-
-def _forget_systems() -> None:
-    """Leave connections to the process that made them."""
-    global _systems_lock  # noqa: PLW0603  # the parent may hold it at the moment of the fork
-    _systems_lock = threading.Lock()
-    _systems.clear()
-
-
-os.register_at_fork(after_in_child=_forget_systems)
-
-
-def _file_system(address: str, scheme: str, timeout: float) -> Any:
-    """Return the client for an address; one for all of a kind, while the environment stays the same."""
-    told = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(_ENVIRONMENT)))
-    host = "" if scheme in ("http", "https", "s3", "s3a") else urlsplit(address).netloc
-    with _systems_lock:
-        key = (scheme, host, timeout, told)
-        if key not in _systems:
-            _systems[key] = _open(address, scheme, timeout)
-        return _systems[key]
-
-
-def _open(address: str, scheme: str, timeout: float) -> Any:
-    try:
-        import fsspec
-    except ImportError:
-        raise _not_installed(address, scheme) from None
-    options: dict[str, Any] = {"skip_instance_cache": True}
-    try:
-        if _EXTRAS.get(scheme) == "s3":
-            # Attempts are counted here, and listings are as fresh as what others write.
-            wait = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}
-            options |= {
-                "config_kwargs": wait | {"max_pool_connections": 2 * REQUESTS_AT_ONCE},
-                "use_listings_cache": False,
-            }
-        elif _EXTRAS.get(scheme) == "http":
-            from aiohttp import ClientTimeout
-
-            idle = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-            options["client_kwargs"] = {"timeout": idle, "trust_env": True}
-        system, _ = fsspec.core.url_to_fs(address, **options)
-    except ImportError:
-        raise _not_installed(address, scheme) from None
-    except ValueError:
-        raise InvalidArgumentError(
-            "nothing is known that opens such an address",
-            where=shown(address),
-            expected="s3://, https://, or what an installed fsspec client opens",
-            got=f"{scheme}://",
-        ) from None
-    if _EXTRAS.get(scheme) == "s3":
-        system.retries = 1
-    return system
-
-
-def _not_installed(address: str, scheme: str) -> StoreError:
-    extra = _EXTRAS.get(scheme)
-    what = f"pip install 'lpld-labels[{extra}]'" if extra else f"install the fsspec client of {scheme}://"
-    return StoreError("a package for this kind of address is missing", where=shown(address), hint=what)

@@ -18,7 +18,10 @@ from tests.servers.rules import Behaviour, Harm, Judge, Rule, Traffic
 
 _CONTROL = "/-proxy/"
 _CHUNK = 1 << 18
-_FAILURE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+_FAILURES = {
+    "fail": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+    "deny": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+}
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,17 @@ class Proxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def behave(self, *rules: Rule, latency: float = 0.0, stall_seconds: float = 60.0) -> None:
+    def behave(
+        self,
+        *rules: Rule,
+        latency: float = 0.0,
+        bytes_per_second: float = 0.0,
+        stall_seconds: float = 60.0,
+    ) -> None:
         """Change how requests are treated, and count from 0 again."""
-        behaviour = Behaviour(latency=latency, stall_seconds=stall_seconds, rules=rules)
+        behaviour = Behaviour(
+            latency=latency, bytes_per_second=bytes_per_second, stall_seconds=stall_seconds, rules=rules
+        )
         request(self.port, "PUT", f"{_CONTROL}behaviour", behaviour.dump())
 
     def traffic(self) -> Traffic:
@@ -80,10 +91,29 @@ async def _read_head(reader: asyncio.StreamReader) -> _Head:
     return _Head(raw, first.split(" "), {name.lower(): value.strip() for name, _, value in pairs})
 
 
+class _Link:
+    """What all answers share on their way to clients."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+
+    async def carry(self, size: int) -> None:
+        """Wait until so many bytes have passed behind those of others."""
+        if self._rate:
+            now = asyncio.get_running_loop().time()
+            self._free_at = max(self._free_at, now) + size / self._rate
+            await asyncio.sleep(self._free_at - now)
+
+
+_FREE = _Link(0.0)
+
+
 class _Server:
     def __init__(self, target: int) -> None:
         self._target = target
         self._judge = Judge(Behaviour())
+        self._link = _FREE
         self._traffic = Traffic()
         self._at_once = 0
 
@@ -111,6 +141,7 @@ class _Server:
         body = await reader.readexactly(head.length or 0)
         if head.first[0] == "PUT":
             self._judge, self._traffic = Judge(Behaviour.parse(body)), Traffic()
+            self._link = _Link(self._judge.behaviour.bytes_per_second)
         answer = json.dumps(asdict(self._traffic)).encode()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
         await writer.drain()
@@ -145,13 +176,13 @@ class _Server:
             answer = await _read_head(upstream[0])
             while answer.first[1] == "100":
                 answer = await _read_head(upstream[0])
-            if harm == "fail":
+            if harm in _FAILURES:
                 await _relay(answer, upstream[0], None, lambda size: None, method)
-                writer.write(_FAILURE)
+                writer.write(_FAILURES[harm])
                 await writer.drain()
                 return False
             writer.write(answer.raw)
-            await _relay(answer, upstream[0], writer, traffic.received, method, harm)
+            await _relay(answer, upstream[0], writer, traffic.received, method, harm, self._link)
             old = answer.first[0] == "HTTP/1.0" and answer.fields.get("connection", "") != "keep-alive"
             return old or answer.fields.get("connection", "").lower() == "close"
         finally:
@@ -165,6 +196,7 @@ async def _relay(
     count: Callable[[int], None],
     method: str = "",
     harm: Harm | None = None,
+    link: _Link = _FREE,
 ) -> None:
     """Pass on the body that follows a head, counting bytes. method: of the request, behind an answer."""
     if method == "HEAD" or head.first[1] in ("204", "304"):
@@ -189,6 +221,7 @@ async def _relay(
         passed += len(data)
         # Before it is sent: who has it all may be gone before this end notices.
         count(len(data))
+        await link.carry(len(data))
         if sink is not None:
             sink.write(data)
             await sink.drain()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-Harm = Literal["drop", "cut", "stall", "corrupt", "fail"]
+Harm = Literal["drop", "cut", "stall", "corrupt", "fail", "deny"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,8 @@ class Rule:
     """Harm done to some requests.
 
     harm: "drop" closes the connection instead of an answer, "cut" in the middle of its body, "stall"
-        answers nothing for `Behaviour.stall_seconds`, "corrupt" changes a byte of the body, "fail" says 503.
+        answers nothing for `Behaviour.stall_seconds`, "corrupt" changes a byte of the body, "fail" says 503,
+        "deny" 403.
     every: to each request of this number among those that match. times: at most so often; None for ever.
     match, method: to requests whose path and query contain this text, and that are of this method.
     """
@@ -33,9 +34,13 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """latency: seconds before each request is passed on. rules: the first that applies is followed."""
+    """latency: seconds before each request is passed on. rules: the first that applies is followed.
+
+    bytes_per_second: of all answers together, as over a link of this width; 0 for as fast as it goes.
+    """
 
     latency: float = 0.0
+    bytes_per_second: float = 0.0
     stall_seconds: float = 60.0
     rules: Sequence[Rule] = ()
 

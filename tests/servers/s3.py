@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.servers.processes import free_port, request, server
 
@@ -36,7 +37,7 @@ class S3Server:
 
     def put(self, bucket: str, key: str, data: bytes) -> None:
         """Store an object, whatever was there."""
-        request(self.port, "PUT", f"/{bucket}/{key}", data, headers=SIGNED)
+        request(self.port, "PUT", f"/{bucket}/{quote(key)}", data, headers=SIGNED)
 
     def put_folder(self, bucket: str, prefix: str, folder: Path) -> None:
         """Store all files of a folder below a prefix."""

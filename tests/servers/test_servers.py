@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,9 +13,10 @@ import fsspec
 import pytest
 
 from tests.servers.files import FileServer
+from tests.servers.objects import object_server
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
-from tests.servers.s3 import S3Server
+from tests.servers.s3 import S3Server, environment
 
 DATA = bytes(range(256)) * 4096
 
@@ -52,6 +54,27 @@ def test_latency_is_added_to_each_request(address: str, http_proxy: Proxy) -> No
     for _ in range(3):
         get(address, "0-0")
     assert time.monotonic() - began >= 0.15
+
+
+def test_answers_share_a_link(address: str, http_proxy: Proxy) -> None:
+    http_proxy.behave(bytes_per_second=8 * len(DATA))
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(get, [address, address])) == [DATA, DATA]
+    assert time.monotonic() - began >= 0.25
+
+
+def test_objects_are_read_as_from_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bucket" / "a folder").mkdir(parents=True)
+    (tmp_path / "bucket" / "a folder" / "object").write_bytes(DATA)
+    with object_server(tmp_path) as port:
+        for name, value in environment(f"http://127.0.0.1:{port}").items():
+            monkeypatch.setenv(name, value)
+        system = fsspec.filesystem("s3", skip_instance_cache=True)
+        assert system.cat_file("s3://bucket/a folder/object", start=3, end=7) == DATA[3:7]
+        assert system.find("s3://bucket/a folder") == ["bucket/a folder/object"]
+        with pytest.raises(FileNotFoundError):
+            system.cat_file("s3://bucket/nothing")
 
 
 def test_harm_comes_when_told(address: str, http_proxy: Proxy) -> None:

@@ -19,10 +19,11 @@ def test_figures_are_those_of_the_results(project: Path) -> None:
     assert (project / "docs" / "results.md").read_text() == page(Results()), "run python -m benchmarks.readme"
 
 
-def test_the_readme_is_short_and_has_six_figures_with_their_commands(project: Path) -> None:
+def test_the_readme_is_short_and_has_few_figures_with_their_commands(project: Path) -> None:
     assert len((project / "README.md").read_text().splitlines()) <= 160
     rows = list(figures(Results()))[2:]
-    assert len(rows) == 6
+    # Six, and one of pools elsewhere once that is measured.
+    assert len(rows) == 6 + ("remote" in Results())
     assert all("`python -m benchmarks." in row for row in rows)
 
 

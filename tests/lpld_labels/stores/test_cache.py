@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -21,13 +22,18 @@ from tests.servers.proxy import Proxy
 
 
 def held(cache: DiskCache) -> int:
-    return sum(path.stat().st_size for path in cache.directory.glob("??/*"))
+    total = 0
+    for path in cache.directory.glob("??/*"):
+        # Those who fetch ahead may make room at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def test_the_oldest_entries_go_first(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 1000)
     for number in range(30):
-        cache.get(f"{number:02d}entry", lambda: bytes(100))
+        cache.get(f"{number:02d}entry", 100, lambda: [bytes(100)])
         assert held(cache) <= 1000
     assert cache.path("29entry").exists()
     assert not cache.path("00entry").exists()
@@ -37,12 +43,12 @@ def test_one_process_makes_an_entry_while_others_wait(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path)
     made = []
 
-    def make() -> bytes:
+    def make() -> list[bytes]:
         made.append(1)
         time.sleep(0.05)
-        return b"entry"
+        return [b"entry"]
 
-    threads = [threading.Thread(target=cache.get, args=("name", make)) for _ in range(5)]
+    threads = [threading.Thread(target=cache.get, args=("name", 5, make)) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -54,7 +60,7 @@ def test_one_process_makes_an_entry_while_others_wait(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PoolWriteError, match="the cache cannot be written"):
-        DiskCache(tmp_path / "file" / "cache").get("name", lambda: b"")
+        DiskCache(tmp_path / "file" / "cache").get("name", 0, lambda: [b""])
 
 
 def test_neighbours_are_fetched_together() -> None:

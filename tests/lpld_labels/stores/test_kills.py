@@ -47,6 +47,7 @@ def killed_copy(source: object, target: object, seconds: float) -> bool:
     return running
 
 
+@pytest.mark.timeout(max(300, 60 * MOMENTS))
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_killed_copy_is_no_pool_and_goes_on(
     way: str, pool: Path, bucket: str, s3_proxy: Proxy, tmp_path: Path

@@ -185,8 +185,10 @@ def test_no_pool_at_an_address(http_proxy: Proxy, bucket: str) -> None:
 
 def test_local_pools_import_nothing_for_addresses(pool: Path) -> None:
     program = (
-        "import sys; from lpld_labels import PoolReader; list(PoolReader(sys.argv[1]))\n"
-        "print([name for name in ('fsspec', 's3fs', 'aiohttp', 'botocore') if name in sys.modules])"
+        "import sys; from lpld_labels import PoolReader; import lpld_labels.rewriting.destinations\n"
+        "list(PoolReader(sys.argv[1]))\n"
+        "kinds = ('fsspec', 's3fs', 'aiohttp', 'botocore', 'http.client')\n"
+        "print([name for name in kinds if name in sys.modules])"
     )
     words = [sys.executable, "-c", program, str(pool)]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
