@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.common.harness import parsed, write_json, write_whole
 
-QUICK = ("--epochs", "8", "--teacher-epochs", "1", "--iterations", "2")
+QUICK = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
 
 
 def run_seed(work: Path, seed: int, options: Sequence[str] = ()) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def test_the_demo_goes_the_whole_way(out: Path, cli: Callable[..., Result]) -> N
     stale.parent.mkdir(parents=True)
     stale.write_text("left by an earlier demo")
     (out / "mine.txt").write_text("not the demo's")
-    result = cli("demo", "--out", out, "--epochs", 8, "--teacher-epochs", 1, "--iterations", 2)
+    result = cli("demo", "--out", out, "--epochs", 20, "--teacher-epochs", 1, "--iterations", 2)
     assert result.exit_code == 0, result.output
     assert "Label bytes against accuracy" in result.stdout
     assert str(out / "demo.html") in result.stdout
