@@ -270,8 +270,8 @@ def _student_chains(demo: Demo) -> list[Chain]:
     forms = [(source, f"{ratio}x") for source, ratios in RATIOS.items() for ratio in ratios]
     if demo.pool("lpld", "klt").is_dir():
         forms.append(("lpld", "klt"))
-    # Four points make a curve for the page; a crash of three minutes' work needs no checkpoints.
-    often = ("--evaluate-every", max(demo.epochs // 4, 1), "--save-every", demo.epochs)
+    # Four points of accuracy make a curve for the page; work of minutes needs no checkpoints.
+    often = ("--evaluate-every", max(demo.epochs // 4, 100), "--save-every", demo.epochs)
     recipe = ("--student", NETWORK, "--epochs", demo.epochs, "--lr", LEARNING_RATE, "--threads", 1, *often)
     for source, form in forms:
         where = ("--images", demo.images(source), "--val", demo.folders.validation)
