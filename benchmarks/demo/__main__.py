@@ -57,6 +57,7 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "key": line["key"],
                 "name": line["name"],
                 "batches": line["batches"],
+                "views": line["views"],
                 "pool_bytes": [one["pool_bytes"] for one in found],
                 "top1": top1,
                 "top1_mean": round(float(np.mean(top1)), 5) if whole else None,
@@ -69,6 +70,7 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     says = findings({key: by_key[key]["top1_mean"] for key in ROWS}, spread)
     return {
         "seeds": [run["seed"] for run in runs],
+        "seconds": [run["seconds"] for run in runs],
         "cpu_seconds": [run["cpu_seconds"] for run in runs],
         "rows": rows,
         "spread_points": round(spread, 2),
@@ -86,13 +88,13 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def show(results: dict[str, Any]) -> None:
     """Print the rows and what they show."""
     table = Table(title=f"The demo with {len(results['seeds'])} seeds: top-1 in %", title_justify="left")
-    for column in ("student of", "batches", "bytes", "mean", "std", "each"):
+    for column in ("student of", "views", "bytes", "mean", "std", "each"):
         table.add_column(column, justify="left" if column == "student of" else "right")
     for row in results["rows"]:
         known = [value for value in row["top1"] if value is not None]
         table.add_row(
             row["name"],
-            "" if row["batches"] is None else str(row["batches"]),
+            "" if row["views"] is None else str(row["views"]),
             "" if row["pool_bytes"][0] is None else f"{row['pool_bytes'][0]:,}",
             "" if row["top1_mean"] is None else f"{100 * row['top1_mean']:.1f}",
             "" if row["top1_std"] is None else f"{100 * row['top1_std']:.1f}",
@@ -103,7 +105,7 @@ def show(results: dict[str, Any]) -> None:
     for one in results["findings"]:
         points = "not measured" if one["points"] is None else f"{one['points']:+.1f} points"
         console.print(f"{'yes' if one['shows'] else 'NO '}  {one['claim']}: {points}", highlight=False)
-    console.print(f"processor seconds: {results['cpu_seconds']}", highlight=False)
+    console.print(f"seconds: {results['seconds']}, of processors: {results['cpu_seconds']}", highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,7 +14,14 @@ from benchmarks.demo.__main__ import main, summarised
 
 def run(seed: int, **top1: float) -> dict[str, Any]:
     lines = [
-        {"key": key, "name": name, "batches": 5, "pool_bytes": 900 + seed, "top1": top1.get(key, 0.5)}
+        {
+            "key": key,
+            "name": name,
+            "batches": 5,
+            "views": 25,
+            "pool_bytes": 900 + seed,
+            "top1": top1.get(key, 0.5),
+        }
         for key, name in ROWS.items()
     ]
     return {"seed": seed, "seconds": 9.0, "cpu_seconds": 11.0, "lines": lines}
