@@ -95,7 +95,7 @@ def measure(labels: Path, *, batches: int, datasets: Sequence[Dataset] = DATASET
             measurement = Measurement(labels, dataset, Path(name), batches=batches)
             rows += storage_rows(measurement)
             kept[dataset.name] = {codec: round(value, 4) for codec, value in measurement.kept.items()}
-            if dataset is IMAGENET_1K:
+            if dataset.name == IMAGENET_1K.name:
                 components = component_table(measurement, Path(name))
         statistics = statistics_table(Path(name))
     return {

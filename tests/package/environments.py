@@ -83,7 +83,7 @@ def install(wheel: Path, environment: Path, *, extra: str = "") -> Path:
 
 def required(ours: Distribution, extra: str) -> dict[str, Distribution]:
     """Return the distributions, by name, that ours needs with an extra, and those that they need in turn."""
-    name = canonicalize_name(ours.metadata["Name"])
+    name: str = canonicalize_name(ours.metadata["Name"])
     found = {name: ours}
     waiting = {(name, ""), (name, extra)}
     done: set[tuple[str, str]] = set()
