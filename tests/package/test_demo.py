@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from lpld_cli.demo_report import ROWS
 
 from lpld_labels.pool.reader import PoolReader
@@ -12,6 +13,7 @@ from lpld_labels.pool.sizes import pool_bytes
 from tests.package.environments import Built, Installed, install
 
 
+@pytest.mark.timeout(900)  # students are trained for real: seconds of their own, minutes on a busy machine
 def test_the_demo_goes_the_whole_way(built: Built, tmp_path: Path) -> None:
     installed = Installed(bin=install(built.wheel, tmp_path / "environment", extra="demo"), work=tmp_path)
     out = tmp_path / "out"
