@@ -47,17 +47,25 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What two rows say: points of difference (None where a row is missing), and whether the claim shows."""
+    """What two rows say: points of difference (None where a row is missing), and whether the claim shows.
+
+    spread: points by which the row may be behind, because runs of it scatter as far.
+    """
 
     claim: str
     points: float | None
     shows: bool
+    spread: float = 0.0
 
     @property
     def text(self) -> str:
         """One line for people."""
         if self.points is None:
             return f"{self.claim}: not measured, the labels do not fit at this size"
+        if self.shows and self.points < 0:
+            return (
+                f"{self.claim}: {self.points:+.1f} points; no difference, runs scatter by {self.spread:.1f}"
+            )
         return f"{self.claim}: {self.points:+.1f} points{'' if self.shows else '; does not show here'}"
 
 
@@ -84,22 +92,28 @@ def measured_lines(demo: Demo, *, teacher: float) -> list[Line]:
     return lines
 
 
-def findings(top1: Mapping[str, float | None], spread: float = 0.0) -> list[Finding]:
+def findings(
+    top1: Mapping[str, float | None], deviations: Mapping[str, float | None] | None = None
+) -> list[Finding]:
     """Say what accuracies show, by the keys of ROWS.
 
-    spread: points by which lpld may be behind sre2l, where several runs say how far they scatter.
+    deviations: how far several runs scatter. lpld may be behind sre2l by the larger one of its two rows.
     """
+    scattered = deviations or {}
 
-    def finding(claim: str, key: str, baseline: str, least: float) -> Finding:
+    def finding(claim: str, key: str, baseline: str, least: float | None = None) -> Finding:
         one, other = top1.get(key), top1.get(baseline)
         if one is None or other is None:
             return Finding(claim=claim, points=None, shows=False)
         points = 100 * (one - other)
-        return Finding(claim=claim, points=points, shows=points >= least)
+        if least is not None:
+            return Finding(claim=claim, points=points, shows=points >= least)
+        spread = 100 * max(scattered.get(key) or 0.0, scattered.get(baseline) or 0.0)
+        return Finding(claim=claim, points=points, shows=points >= -spread, spread=spread)
 
     found = [finding("soft labels over true classes", "real_1x", "real_true", LEAST_SOFT)]
     for form, name in (("1x", "all labels"), ("10x", "labels pruned 10x"), ("40x", "labels pruned 40x")):
-        found.append(finding(f"lpld over sre2l images, {name}", f"lpld_{form}", f"sre2l_{form}", -spread))
+        found.append(finding(f"lpld over sre2l images, {name}", f"lpld_{form}", f"sre2l_{form}"))
     found.append(finding("klt over f16 in the bytes of 40x", "lpld_klt", "lpld_40x", LEAST_KLT))
     return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lpld_cli.demo_report import ROWS, findings
+from lpld_cli.demo_report import ROWS, Finding, findings
 from rich.console import Console
 from rich.table import Table
 
@@ -65,20 +65,20 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
         )
     by_key = {row["key"]: row for row in rows}
-    compared = [by_key[key]["top1_std"] for key in by_key if key.startswith(("lpld", "sre2l"))]
-    spread = 100 * max((value for value in compared if value is not None), default=0.0)
-    says = findings({key: by_key[key]["top1_mean"] for key in ROWS}, spread)
+    says = findings(
+        {key: by_key[key]["top1_mean"] for key in ROWS}, {key: by_key[key]["top1_std"] for key in ROWS}
+    )
     return {
         "seeds": [run["seed"] for run in runs],
         "seconds": [run["seconds"] for run in runs],
         "cpu_seconds": [run["cpu_seconds"] for run in runs],
         "rows": rows,
-        "spread_points": round(spread, 2),
         "findings": [
             {
                 "claim": one.claim,
                 "points": None if one.points is None else round(one.points, 2),
                 "shows": one.shows,
+                "spread": round(one.spread, 2),
             }
             for one in says
         ],
@@ -103,8 +103,7 @@ def show(results: dict[str, Any]) -> None:
     console = Console(width=130)
     console.print(table)
     for one in results["findings"]:
-        points = "not measured" if one["points"] is None else f"{one['points']:+.1f} points"
-        console.print(f"{'yes' if one['shows'] else 'NO '}  {one['claim']}: {points}", highlight=False)
+        console.print(f"{'yes' if one['shows'] else 'NO '}  {Finding(**one).text}", highlight=False)
     console.print(f"seconds: {results['seconds']}, of processors: {results['cpu_seconds']}", highlight=False)
 
 

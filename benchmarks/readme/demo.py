@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from lpld_cli.demo_report import Finding
+
 from benchmarks.readme.parts import Results, table
 
 
@@ -36,8 +38,7 @@ def demo(results: Results) -> Iterable[str]:
     yield from table(("student of", "views of a class", "pool, kB", "top-1, %"), body)
     yield ""
     for one in found["findings"]:
-        points = "not measured" if one["points"] is None else f"{one['points']:+.1f} points"
-        yield f"- {one['claim']}: {points}{'' if one['shows'] else '; **does not show at this size**'}"
+        yield f"- {Finding(**one).text}"
     yield ""
     yield (
         f"What pruning costs depends on the views that are left: 40x leaves {left} of a class here, 375 in "

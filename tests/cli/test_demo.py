@@ -20,7 +20,10 @@ def test_a_claim_that_does_not_show_says_so(capsys: pytest.CaptureFixture[str]) 
         True,
         False,
     ]
-    assert findings(top1, spread=1.5)[2].shows
+    scattered = findings(top1, {"lpld_10x": 0.015, "sre2l_10x": 0.002})[2]
+    assert scattered.shows
+    assert scattered.text.endswith("-1.0 points; no difference, runs scatter by 1.5")
+    assert not findings(top1, {"lpld_40x": 0.015})[2].shows, "the spread of other rows does not count"
     assert klt.text == "klt over f16 in the bytes of 40x: +4.0 points; does not show here"
     missing = findings({**top1, "lpld_klt": None})[-1]
     assert not missing.shows

@@ -36,7 +36,7 @@ def test_means_and_spreads_decide() -> None:
     rows = {row["key"]: row for row in results["rows"]}
     assert rows["lpld_40x"]["top1_mean"] == pytest.approx(0.48)
     assert rows["lpld_40x"]["pool_bytes"] == [900, 901]
-    assert results["spread_points"] == pytest.approx(2.83, abs=0.01)
+    assert [one["spread"] for one in results["findings"]] == pytest.approx([0, 0, 0, 2.83, 0])
     points = {one["claim"]: (one["points"], one["shows"]) for one in results["findings"]}
     assert points["soft labels over true classes"] == (4.0, True)
     assert points["lpld over sre2l images, labels pruned 40x"] == (-2.0, True), "within the spread"
