@@ -21,7 +21,7 @@ from lpld_cli.demo_report import ROWS, Finding, findings
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import parsed, write_json, write_whole
+from benchmarks.common.harness import commit, parsed, write_json, write_whole
 
 QUICK = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
 
@@ -32,10 +32,11 @@ def run_seed(work: Path, seed: int, options: Sequence[str] = ()) -> dict[str, An
     result = folder / "measured.json"
     if not result.exists():
         command = [sys.executable, "-m", "lpld_cli", "demo", "--out", str(folder), "--seed", str(seed)]
-        before = _children_seconds()
+        began_at, before = commit(), _children_seconds()
         subprocess.run([*command, *options], check=True)
         table = json.loads((folder / "table.json").read_text())
-        write_whole(result, {**table, "cpu_seconds": round(_children_seconds() - before, 1)})
+        spent = round(_children_seconds() - before, 1)
+        write_whole(result, {**table, "cpu_seconds": spent, "commit": began_at})
     measured: dict[str, Any] = json.loads(result.read_text())
     return measured
 
@@ -70,6 +71,8 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     )
     return {
         "seeds": [run["seed"] for run in runs],
+        # Runs are kept and gathered later, perhaps at another commit than the one that is recorded then.
+        "commits": [run.get("commit") for run in runs],
         "seconds": [run["seconds"] for run in runs],
         "cpu_seconds": [run["cpu_seconds"] for run in runs],
         "rows": rows,
