@@ -13,7 +13,7 @@ from lpld_labels.inspection.pages.numbers import human_bytes
 from lpld_labels.inspection.pages.page import Section, charts_in_grid, page, save_page
 from lpld_labels.inspection.report.runs import read_runs, run_charts
 
-from .demo_report import Line, cells, findings
+from .demo_report import COLUMNS, Line, cells, findings, what_pruning_costs
 
 if TYPE_CHECKING:
     from .demo import Demo
@@ -35,15 +35,14 @@ def save_demo_page(path: Path, demo: Demo, lines: Sequence[Line]) -> None:
             key="table",
             heading="Label bytes against accuracy",
             parts=[
-                table(
-                    ["student of", "label batches", "pool on disk", "top-1"], [cells(line) for line in lines]
-                ),
+                table([column.replace("\n", " ") for column in COLUMNS], [cells(line) for line in lines]),
                 tag("ul", *says),
+                tag("p", what_pruning_costs(lines)),
                 charts_in_grid([_accuracy(lines)]),
             ],
         ),
         Section(key="images", heading="The images", parts=_images(demo)),
-        Section(key="students", heading="The students", parts=[charts_in_grid(run_charts(read_runs(runs)))]),
+        Section(key="students", heading="The students", parts=[charts_in_grid(_learning(runs))]),
         Section(key="more", heading="Look further", parts=[_commands(demo)]),
     ]
     lead = [
@@ -71,6 +70,11 @@ def _accuracy(lines: Sequence[Line]) -> Chart:
         logarithmic_x=True,
         x_form=human_bytes,
     )
+
+
+def _learning(runs: Sequence[Path]) -> list[Chart]:
+    """Return how loss and accuracy went; the learning rate is the same for all."""
+    return [chart for chart in run_charts(read_runs(runs)) if chart.title != "Learning rate"]
 
 
 def _images(demo: Demo) -> list[Markup]:

@@ -201,6 +201,8 @@ class ProgressLines:
         self._done = self._total = 0
         # Work that is taken up again begins at what was done before, which says nothing of its speed.
         self._first: int | None = None
+        # Work that is over has nothing more to say while other work of the same command goes on.
+        self._over: float | None = None
         self._note = ""
         self._lock = threading.Lock()
 
@@ -210,12 +212,16 @@ class ProgressLines:
         if self._first is None:
             self._first = done
         self.say_if_due()
+        if done < total or total <= 0:
+            self._over = None
+        elif self._over is None:
+            self._over = self._clock()
 
     def say_if_due(self) -> None:
         """Say how far the work has come if it is time to, also when nothing was noted for long."""
         with self._lock:
             now = self._clock()
-            if now - self._last >= SECONDS_BETWEEN_LINES:
+            if self._over is None and now - self._last >= SECONDS_BETWEEN_LINES:
                 self._last = now
                 self._write(self._line(now))
 
@@ -230,7 +236,8 @@ class ProgressLines:
     def finish(self) -> None:
         """Say how long it took, if anything was said before."""
         if self._last > self._started:
-            seconds = human_seconds(self._clock() - self._started)
+            over = self._clock() if self._over is None else self._over
+            seconds = human_seconds(over - self._started)
             counted = f" {self._done}/{self._total}," if self._total > 0 else ""
             self._write(f"{self._what}:{counted} took {seconds}{self._note}")
 

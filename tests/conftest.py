@@ -39,6 +39,11 @@ __all__ = [
     "shared_data",
 ]
 
+# Test processes side by side have a core each: threads that wait for each other take minutes for the work of
+# seconds. Set before torch and BLAS are loaded; programs that tests start inherit it.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 PROJECT = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("LPLD_SHARED_DATA", PROJECT.parent / "shared" / "data"))
 REQUIRED = bool(os.environ.get("LPLD_REQUIRE"))

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lpld_cli.demo_report import ROWS, findings
+from lpld_cli.demo_report import ROWS, Finding, findings
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.harness import parsed, write_json, write_whole
+from benchmarks.common.harness import commit, parsed, write_json, write_whole
 
-QUICK = ("--epochs", "8", "--teacher-epochs", "1", "--iterations", "2")
+QUICK = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
 
 
 def run_seed(work: Path, seed: int, options: Sequence[str] = ()) -> dict[str, Any]:
@@ -32,10 +32,11 @@ def run_seed(work: Path, seed: int, options: Sequence[str] = ()) -> dict[str, An
     result = folder / "measured.json"
     if not result.exists():
         command = [sys.executable, "-m", "lpld_cli", "demo", "--out", str(folder), "--seed", str(seed)]
-        before = _children_seconds()
+        began_at, before = commit(), _children_seconds()
         subprocess.run([*command, *options], check=True)
         table = json.loads((folder / "table.json").read_text())
-        write_whole(result, {**table, "cpu_seconds": round(_children_seconds() - before, 1)})
+        spent = round(_children_seconds() - before, 1)
+        write_whole(result, {**table, "cpu_seconds": spent, "commit": began_at})
     measured: dict[str, Any] = json.loads(result.read_text())
     return measured
 
@@ -57,6 +58,7 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "key": line["key"],
                 "name": line["name"],
                 "batches": line["batches"],
+                "views": line["views"],
                 "pool_bytes": [one["pool_bytes"] for one in found],
                 "top1": top1,
                 "top1_mean": round(float(np.mean(top1)), 5) if whole else None,
@@ -64,19 +66,22 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
         )
     by_key = {row["key"]: row for row in rows}
-    compared = [by_key[key]["top1_std"] for key in by_key if key.startswith(("lpld", "sre2l"))]
-    spread = 100 * max((value for value in compared if value is not None), default=0.0)
-    says = findings({key: by_key[key]["top1_mean"] for key in ROWS}, spread)
+    says = findings(
+        {key: by_key[key]["top1_mean"] for key in ROWS}, {key: by_key[key]["top1_std"] for key in ROWS}
+    )
     return {
         "seeds": [run["seed"] for run in runs],
+        # Runs are kept and gathered later, perhaps at another commit than the one that is recorded then.
+        "commits": [run.get("commit") for run in runs],
+        "seconds": [run["seconds"] for run in runs],
         "cpu_seconds": [run["cpu_seconds"] for run in runs],
         "rows": rows,
-        "spread_points": round(spread, 2),
         "findings": [
             {
                 "claim": one.claim,
                 "points": None if one.points is None else round(one.points, 2),
                 "shows": one.shows,
+                "spread": round(one.spread, 2),
             }
             for one in says
         ],
@@ -86,13 +91,13 @@ def summarised(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def show(results: dict[str, Any]) -> None:
     """Print the rows and what they show."""
     table = Table(title=f"The demo with {len(results['seeds'])} seeds: top-1 in %", title_justify="left")
-    for column in ("student of", "batches", "bytes", "mean", "std", "each"):
+    for column in ("student of", "views", "bytes", "mean", "std", "each"):
         table.add_column(column, justify="left" if column == "student of" else "right")
     for row in results["rows"]:
         known = [value for value in row["top1"] if value is not None]
         table.add_row(
             row["name"],
-            "" if row["batches"] is None else str(row["batches"]),
+            "" if row["views"] is None else str(row["views"]),
             "" if row["pool_bytes"][0] is None else f"{row['pool_bytes'][0]:,}",
             "" if row["top1_mean"] is None else f"{100 * row['top1_mean']:.1f}",
             "" if row["top1_std"] is None else f"{100 * row['top1_std']:.1f}",
@@ -101,9 +106,8 @@ def show(results: dict[str, Any]) -> None:
     console = Console(width=130)
     console.print(table)
     for one in results["findings"]:
-        points = "not measured" if one["points"] is None else f"{one['points']:+.1f} points"
-        console.print(f"{'yes' if one['shows'] else 'NO '}  {one['claim']}: {points}", highlight=False)
-    console.print(f"processor seconds: {results['cpu_seconds']}", highlight=False)
+        console.print(f"{'yes' if one['shows'] else 'NO '}  {Finding(**one).text}", highlight=False)
+    console.print(f"seconds: {results['seconds']}, of processors: {results['cpu_seconds']}", highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

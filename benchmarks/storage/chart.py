@@ -21,7 +21,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import FuncFormatter
 
-    ipcs = sorted(next(iter(PUBLISHED_SYSTEMS.values())))
+    measured = {row["ipc"] for row in rows if row["dataset"] == IMAGENET_1K.name}
+    ipcs = sorted(measured & next(iter(PUBLISHED_SYSTEMS.values())).keys())
     full = {row.ipc: row.labels for row in IMAGENET_1K.rows}
     series: list[tuple[str, str, list[float]]] = [
         ("SRe2L, CDA, RDED (no pruning)", PUBLISHED_COLOURS[0], [full[ipc] for ipc in ipcs])

@@ -26,6 +26,7 @@ PAGES = {
 }
 """Path in the repository -> page of the site. Files among them become that page."""
 COPIES = "repository"
+SHORT_CODE = re.compile(r"<code>([^<]{1,18})</code>")
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
@@ -60,6 +61,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return posixpath.relpath(target, posixpath.dirname(here) or ".") + anchor
 
     return LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark code that is short enough to stay on one line."""
+    return SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
 def _made_pages() -> dict[str, str]:

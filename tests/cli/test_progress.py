@@ -95,6 +95,23 @@ def test_work_that_is_taken_up_again_does_not_look_fast() -> None:
     assert lines == ["labelling: 910/1000 (91 %), 0.2/s, 8 min left"]
 
 
+def test_work_that_is_over_is_silent_while_other_work_goes_on() -> None:
+    clock, lines = Clock(), list[str]()
+    progress = ProgressLines("checking images", write=lines.append, clock=clock)
+    for done in (0, 50, 100):
+        progress(done, 100)
+        clock.now += 35
+    for _ in range(10):
+        clock.now += 30
+        progress.say_if_due()
+    progress.finish()
+    assert lines == [
+        "checking images: 50/100 (50 %), 1.43/s, 35 s left",
+        "checking images: 100/100 (100 %), 1.43/s, 0 s left",
+        "checking images: 100/100, took 70 s",
+    ]
+
+
 def test_short_work_says_nothing() -> None:
     clock, lines = Clock(), list[str]()
     progress = ProgressLines("copying", write=lines.append, clock=clock)

@@ -11,6 +11,7 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 SOURCES = ("lpld_labels", "lpld_core", "cli", "docs", "examples")
 NO_CACHES = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -22,6 +23,28 @@ class Built:
 
     sdist: Path
     wheel: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """An environment with the wheel, and a directory to work in."""
+
+    bin: Path
+    work: Path
+
+    def run(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, where the repository cannot be seen."""
+        command = [str(self.bin / str(words[0])), *map(str, words[1:])]
+        variables["PATH"] = str(self.bin)
+        return subprocess.run(
+            command, cwd=self.work, capture_output=True, text=True, check=False, env=variables
+        )
+
+    def labels(self, *words: object) -> str:
+        """Run a command that has to succeed and return its stdout."""
+        ended = self.run("lpld-labels", *words)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
 
 
 def build_package(project: Path, work: Path) -> Built:
@@ -41,7 +64,7 @@ def build_package(project: Path, work: Path) -> Built:
     return Built(sdist=sdist, wheel=wheel)
 
 
-def install(wheel: Path, environment: Path) -> Path:
+def install(wheel: Path, environment: Path, *, extra: str = "") -> Path:
     """Install a wheel into a new environment that has what the wheel requires, no more; return its bin.
 
     What it requires is borrowed, distribution by distribution, from the environment of the tests: no network,
@@ -52,23 +75,30 @@ def install(wheel: Path, environment: Path) -> Path:
     install = ["-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
     subprocess.run([sys.executable, *install, str(wheel)], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
-    for name in sorted(required("lpld-labels", packages)):
-        borrow(distribution(name), packages)
+    (ours,) = Distribution.discover(name="lpld-labels", path=[str(packages)])
+    for owner in required(ours, extra).values():
+        borrow(owner, packages)
     return environment / "bin"
 
 
-def required(name: str, packages: Path) -> set[str]:
-    """Return the distributions that an installed one needs, and those that they need, without extras."""
-    (root,) = Distribution.discover(name=name, path=[str(packages)])
-    found: set[str] = set()
-    waiting = list(root.requires or [])
+def required(ours: Distribution, extra: str) -> dict[str, Distribution]:
+    """Return the distributions, by name, that ours needs with an extra, and those that they need in turn."""
+    name: str = canonicalize_name(ours.metadata["Name"])
+    found = {name: ours}
+    waiting = {(name, ""), (name, extra)}
+    done: set[tuple[str, str]] = set()
     while waiting:
-        requirement = Requirement(waiting.pop())
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        if requirement.name not in found:
-            found.add(requirement.name)
-            waiting += distribution(requirement.name).requires or []
+        done.add(asked := waiting.pop())
+        owner, with_extra = asked
+        for line in found[owner].requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": with_extra}):
+                continue
+            needed = canonicalize_name(requirement.name)
+            if needed not in found:
+                found[needed] = distribution(needed)
+            waiting |= {(needed, one) for one in ("", *requirement.extras)} - done
+    del found[name]
     return found
 
 

@@ -7,41 +7,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import lpld_labels
 from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
-from tests.package.environments import Built, build_package, install
-
-
-@dataclass(frozen=True, kw_only=True)
-class Installed:
-    """An environment with the wheel, and a directory to work in."""
-
-    bin: Path
-    work: Path
-
-    def run(self, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment, where the repository cannot be seen."""
-        command = [str(self.bin / str(words[0])), *map(str, words[1:])]
-        variables["PATH"] = str(self.bin)
-        return subprocess.run(
-            command, cwd=self.work, capture_output=True, text=True, check=False, env=variables
-        )
-
-    def labels(self, *words: object) -> str:
-        """Run a command that has to succeed and return its stdout."""
-        ended = self.run("lpld-labels", *words)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-
-@pytest.fixture(scope="module")
-def built(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_package(project, tmp_path_factory.mktemp("package"))
+from tests.package.environments import Built, Installed, install
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +62,9 @@ def test_pools_are_made_and_read_without_torch(project: Path, installed: Install
     installed.labels("plan", pool, "--budget", "1MB", "--codec", "f16", "--codec", "int8", "--json")
     for made in ("pruned", "int8"):
         installed.labels("verify", work / made)
+    installed.labels("report", work / "pruned", "--out", "report.html")
+    installed.labels("copy", work / "pruned", work / "copied")
+    assert "lpld-labels prune" in installed.labels("recipe", work / "copied")
     write_images(work / "images")
     write_epochs(work / "old", ids_file=True)
     report = json.loads(installed.labels("import", "old", "imported", "--images", "images", "--json"))

@@ -43,6 +43,13 @@ def test_every_extra_that_is_recommended_installs_the_module(project: Path) -> N
         assert any(re.match(rf"{name}\b", line) for line in extras[extra]), (module, extra)
 
 
+def test_every_extra_is_documented(project: Path) -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no TOML parser")
+    extras = tomllib.loads((project / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (project / "docs/howto/install.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(extras)
+
+
 def test_the_citation_is_one(project: Path) -> None:
     citation = yaml.safe_load((project / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation)

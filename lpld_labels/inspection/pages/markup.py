@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 LONGEST = 160
 """Characters of a text from outside that are shown; names may be as long as their author likes."""
+SHORT_CELL = 10
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _VOID = frozenset({"br", "img", "link", "meta", "input", "rect", "circle", "line", "path", "image", "use"})
 
@@ -58,10 +59,15 @@ def shortened(text: str, most: int = LONGEST) -> str:
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> Markup:
     """Return a table whose first column names the rows; it scrolls sideways where it is too wide."""
     head = tag("tr", *(tag("th", name, scope="col") for name in headers))
-    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
+    body = [tag("tr", tag("th", row[0], scope="row"), *map(_cell, row[1:])) for row in rows]
     parts = [tag("caption", caption)] if caption else []
     whole = tag("table", *parts, tag("thead", head), tag("tbody", *body))
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+
+
+def _cell(text: str) -> Markup:
+    """Return a cell; a number stays on one line, however narrow the page is."""
+    return tag("td", text, class_="short" if len(text) <= SHORT_CELL else None)
 
 
 def folded(summary: str, *content: str) -> Markup:

@@ -14,7 +14,14 @@ from benchmarks.demo.__main__ import main, summarised
 
 def run(seed: int, **top1: float) -> dict[str, Any]:
     lines = [
-        {"key": key, "name": name, "batches": 5, "pool_bytes": 900 + seed, "top1": top1.get(key, 0.5)}
+        {
+            "key": key,
+            "name": name,
+            "batches": 5,
+            "views": 25,
+            "pool_bytes": 900 + seed,
+            "top1": top1.get(key, 0.5),
+        }
         for key, name in ROWS.items()
     ]
     return {"seed": seed, "seconds": 9.0, "cpu_seconds": 11.0, "lines": lines}
@@ -29,7 +36,7 @@ def test_means_and_spreads_decide() -> None:
     rows = {row["key"]: row for row in results["rows"]}
     assert rows["lpld_40x"]["top1_mean"] == pytest.approx(0.48)
     assert rows["lpld_40x"]["pool_bytes"] == [900, 901]
-    assert results["spread_points"] == pytest.approx(2.83, abs=0.01)
+    assert [one["spread"] for one in results["findings"]] == pytest.approx([0, 0, 0, 2.83, 0])
     points = {one["claim"]: (one["points"], one["shows"]) for one in results["findings"]}
     assert points["soft labels over true classes"] == (4.0, True)
     assert points["lpld over sre2l images, labels pruned 40x"] == (-2.0, True), "within the spread"
