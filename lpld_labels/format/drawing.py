@@ -69,13 +69,14 @@ def draw_views(
         whose last bits depend on the machine.
     order: int32 [N], the epoch's image order; None to draw it from the seed.
     """
-    batches = batches_per_epoch(len(images), batch_size)
+    n_images = len(images)
+    batches = batches_per_epoch(n_images, batch_size)
     if not 0 <= batch < batches:
         raise InvalidArgumentError(
             "no such batch in an epoch", expected=f"0 to {batches - 1}", got=batch, where=f"epoch {epoch}"
         )
     if order is None:
-        order = _epoch_order(seed, epoch, len(images))
+        order = _epoch_order(seed, epoch, n_images)
     chosen = order[batch * batch_size : (batch + 1) * batch_size]
     heights, widths = images.heights[chosen].astype(np.int64), images.widths[chosen].astype(np.int64)
     rng = keyed_generator(seed, epoch, batch)
