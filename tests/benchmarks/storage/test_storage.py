@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,24 +13,19 @@ import torch
 
 from benchmarks.common.label_source import REAL_LABELS, LabelSource
 from benchmarks.common.pickle_layout import save_pickle_batch
-from benchmarks.storage.__main__ import check
+from benchmarks.storage.__main__ import check, main
 from benchmarks.storage.materialise import materialise
 from benchmarks.storage.measure import Measurement
 from benchmarks.storage.spec import IMAGENET_1K, TINY_IMAGENET
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory, project: Path) -> dict[str, Any]:
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("storage")
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.storage",
-        "--quick",
-        "--allow-dirty",
-    ]
-    command += ["--json", str(folder / "report.json"), "--png", str(folder / "chart.png")]
-    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    words = ["--quick", "--allow-dirty", "--json", f"{folder}/report.json", "--png", f"{folder}/chart.png"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["storage", *words])
+        main()
     assert (folder / "chart.png").stat().st_size > 10_000
     found: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return found
