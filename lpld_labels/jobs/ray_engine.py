@@ -187,7 +187,14 @@ class _Crew:
         except exceptions.RayTaskError as error:
             # A defect: its own traceback, from the worker, is of use.
             raise error.cause from error
-        except (exceptions.RayActorError, exceptions.ObjectLostError):
+        except (
+            exceptions.RayActorError,
+            exceptions.ObjectLostError,
+            exceptions.NodeDiedError,
+            # Ray ends workers itself when a machine runs out of memory.
+            exceptions.OutOfMemoryError,
+            exceptions.WorkerCrashedError,
+        ):
             return _GONE
 
     def _ended(self, seat: _Seat, result: Outcome | LabelPoolError | None) -> None:

@@ -13,6 +13,8 @@ import psutil
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+# Else Ray ends workers when other programs have filled the memory of the machine that tests run on.
+os.environ.update(RAY_memory_monitor_refresh_ms="0")
 WHOLE = bool(os.environ.get("LPLD_WHOLE_ENGINES"))
 """Whether to run everything (`make engines`), not a sample."""
 STORE_BYTES = 80 * 2**20

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,17 @@ FILES = {"recover": 3}
 MOST_SECONDS = 200.0
 
 
-def driver(name: str, source: Path, out: Path, *address: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def driver(name: str, source: Path, out: Path, *address: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a driver; it is gone when the block ends."""
     words = [sys.executable, "-m", "tests.engines.driver", name, str(source), str(out), *address]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_until_sealed(process: subprocess.Popen[str], out: Path, name: str) -> None:
@@ -70,6 +79,7 @@ class Counting(LocalEngine):
         return super().run(job, progress)
 
 
+@pytest.mark.timeout(3 * MOST_SECONDS)
 @pytest.mark.parametrize(("name", "ray"), CASES)
 def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_path: Path) -> None:
     command, out = COMMANDS[name], tmp_path / "out"
@@ -77,14 +87,12 @@ def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_pa
     whole = Counting()
     expected = command.run(tmp_path / "source", tmp_path / "expected", whole)
     address = (cluster.address,) if ray == "joined" else ()
-    first = driver(name, tmp_path / "source", out, *address)
-    wait_until_sealed(first, out, name)
-    started = psutil.Process(first.pid).children(recursive=True)
-    first.kill()
-    first.communicate()
+    with driver(name, tmp_path / "source", out, *address) as first:
+        wait_until_sealed(first, out, name)
+        started = psutil.Process(first.pid).children(recursive=True)
     # At once, while workers of the first may still be at work.
-    second = driver(name, tmp_path / "source", out, *address)
-    content, left = finished(second)
+    with driver(name, tmp_path / "source", out, *address) as second:
+        content, left = finished(second)
     assert content == expected
     assert 0 < left < whole.left
     _, alive = psutil.wait_procs(started, timeout=MOST_SECONDS)

@@ -18,7 +18,7 @@ from lpld_labels.jobs import ray_engine
 from lpld_labels.jobs.job import Job, Steps, TaskCounts
 from lpld_labels.jobs.ray_engine import RayEngine
 from lpld_labels.jobs.ray_session import RaySettings
-from tests.engines.ray_cluster import TwoNodes
+from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.lpld_labels.jobs.test_local import Watcher
 
 
@@ -120,6 +120,20 @@ def test_a_task_that_kills_every_worker_is_given_up(
     with RayEngine(settings(cluster, 2)) as engine, pytest.raises(WorkerDiedError, match=message):
         engine.run(job(tmp_path, [1, -1], 10))
     assert (tmp_path / "1").exists()
+
+
+@pytest.mark.skipif(not WHOLE, reason="starts a Ray of its own: make engines")
+def test_workers_that_ray_ends_for_want_of_memory_are_lost_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "MOST_LOSSES", 2)
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
+    with (
+        RayEngine(RaySettings(workers=1)) as engine,
+        pytest.raises(WorkerDiedError, match=r"died.*if memory ran out"),
+    ):
+        engine.run(job(tmp_path, [-3], 10))
 
 
 def test_a_cluster_without_room(cluster: TwoNodes) -> None:
