@@ -61,11 +61,12 @@ def disturbed_table(figures: dict[str, list[dict[str, Any]]]) -> str:
 
 def fuzz_table(figures: dict[str, list[dict[str, Any]]]) -> str:
     """Return the fuzzing targets."""
-    lines = ["| target | runs | seconds | edges reached | findings left |", "|---|---|---|---|---|"]
+    lines = ["| target | runs | seconds | edges | lines of the parser | findings left |", "|---" * 6 + "|"]
     for name, parts in figures.items():
         if name.startswith("fuzz "):
             part = parts[-1]
-            counts = f"{part['cases']:,} | {part['seconds']} | {part['edges']} | {part['findings']}"
+            known = " of ".join(str(count) for count in part.get("lines", ())) or "not measured"
+            counts = f"{part['cases']:,} | {part['seconds']} | {part['edges']} | {known} | {part['findings']}"
             lines.append(f"| {name.split(' ', 1)[1]} | {counts} |")
     return "\n".join(lines)
 

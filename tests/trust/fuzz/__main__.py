@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trust.figures import record
+from tests.trust.fuzz.coverage import reached
 from tests.trust.fuzz.targets import MOST_BYTES, TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -39,6 +40,8 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
             f"-artifact_prefix=crash-{name}-",
         ]
         said = _atheris(name, *options, *limits, str(found), str(own))
+        inputs = [path.read_bytes() for place in (found, own) for path in sorted(place.iterdir())]
+        lines = reached(TARGETS[name], inputs) if not said.returncode else (0, 0)
         if keep:
             _keep(name, found, own, keep)
     runs, edges = _DONE.findall(said.stderr), _EDGES.findall(said.stderr)
@@ -48,6 +51,7 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
         "cases": int(runs[-1][0]) if runs else 0,
         "seconds": int(runs[-1][1]) if runs else 0,
         "edges": int(edges[-1]) if edges else 0,
+        "lines": lines,
         "findings": int(said.returncode != 0),
     }
 

@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from tests.trust.fuzz.__main__ import CORPUS
+from tests.trust.fuzz.coverage import reached
 from tests.trust.fuzz.targets import TARGETS, tried
 
 
@@ -19,6 +20,13 @@ def test_inputs_are_read_or_refused(name: str) -> None:
         warnings.simplefilter("ignore")
         for data in (*inputs, *TARGETS[name].seeds()):
             tried(TARGETS[name], data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_corpus_reaches_most_of_its_parser(name: str) -> None:
+    inputs = [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+    found, total = reached(TARGETS[name], [*inputs, *TARGETS[name].seeds()])
+    assert found > total / 2
 
 
 def test_there_is_a_target_for_every_corpus() -> None:
