@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.pool.storage import TEMPORARY, write_errors
+from lpld_labels.files.storage import TEMPORARY, write_errors
 from lpld_labels.stores.locks import locked
 
 SUFFIX = ".unfinished"

@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
     "lpld_labels": (
         {"version", "errors"},
         {"format", "jobs", "stores"},
+        {"files"},
         {"codecs"},
         {"pool"},
         {"replay"},

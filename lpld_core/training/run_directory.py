@@ -18,9 +18,9 @@ from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_core.training.trainer import EpochSoFar
 from lpld_core.unfinished import SUFFIX, require_same_job, sweep, workplace
 from lpld_labels.errors import PoolConflictError
+from lpld_labels.files.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.pool.pace import Pace
-from lpld_labels.pool.storage import TEMPORARY, write_atomically, write_errors
 
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"

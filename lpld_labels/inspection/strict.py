@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 
+from lpld_labels.files.footers import MAGIC
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
@@ -22,7 +23,6 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
 )
 from lpld_labels.inspection.check_shards import Problem
-from lpld_labels.pool.footers import MAGIC
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import label_schema
 

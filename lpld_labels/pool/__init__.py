@@ -1,1 +1,1 @@
-"""Pools on disk: storage, shards, the index, reader and writer, staging and commit, sizes."""
+"""Pools on disk: shards, the index, reader and writer, staging and commit, sizes."""

@@ -19,6 +19,10 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import PoolConflictError
+from lpld_labels.files.byte_access import open_file
+from lpld_labels.files.parquet_files import FileFacts, image_file, index_file
+from lpld_labels.files.proven_parquet import ProvenParquet
+from lpld_labels.files.storage import write_atomically, write_errors
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, Coverage, FileEntry
@@ -34,18 +38,14 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     Component,
 )
-from lpld_labels.pool.byte_access import open_file
 from lpld_labels.pool.duplicates import without_duplicates
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.merge import merge_small_shards
 from lpld_labels.pool.packing import ImageCarrier
-from lpld_labels.pool.parquet_files import FileFacts, image_file, index_file
 from lpld_labels.pool.pool_files import LocalFiles, read_table
-from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import VIEWS, SealedShard
 from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
-from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.stores.locks import locked
 from lpld_labels.version import __version__

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from lpld_labels.files.byte_access import once_more
+from lpld_labels.files.storage import TEMPORARY, DigestingFile, move, write_errors
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
-from lpld_labels.pool.byte_access import once_more
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
-from lpld_labels.pool.storage import TEMPORARY, DigestingFile, move, write_errors
 
 
 def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> None:

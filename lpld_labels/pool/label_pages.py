@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from lpld_labels.codecs import Codec, Payload
+from lpld_labels.files.byte_access import ByteSource, as_distant, once_more
+from lpld_labels.files.payload_pages import parse_payload
 from lpld_labels.format.arrow import Array
 from lpld_labels.format.schema import Column
 from lpld_labels.pool.block_cache import BlockCache
-from lpld_labels.pool.byte_access import ByteSource, as_distant, once_more
 from lpld_labels.pool.index import Group
-from lpld_labels.pool.payload_pages import parse_payload
 
 Blocks = BlockCache[dict[str, Array]]
 """Payload columns of row groups, shared by all shards of a pool so that one limit holds for all."""

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.files.parquet_files import FileFacts, footer_of, page_settings
+from lpld_labels.files.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.images import ImageTable
@@ -27,9 +29,7 @@ from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.copying import copy_file
-from lpld_labels.pool.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 
 GROUP_BYTES = 256 * 1024
 """A row group closes at the first image at or above this: reading one image reads its row group."""

@@ -15,6 +15,17 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from lpld_labels.errors import NotAPoolError, PoolCorruptError
+from lpld_labels.files.byte_access import (
+    ByteSource,
+    LocalFile,
+    StoredFile,
+    as_distant,
+    once_more,
+    open_file,
+)
+from lpld_labels.files.proven_parquet import ProvenParquet
+from lpld_labels.files.regular_file import open_regular, size_of_regular
+from lpld_labels.files.storage import refuse_links_out
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES, TABLE_GROWTH, TABLE_SPARE_BYTES
@@ -28,17 +39,6 @@ from lpld_labels.format.schema import (
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
 )
-from lpld_labels.pool.byte_access import (
-    ByteSource,
-    LocalFile,
-    StoredFile,
-    as_distant,
-    once_more,
-    open_file,
-)
-from lpld_labels.pool.proven_parquet import ProvenParquet
-from lpld_labels.pool.regular_file import open_regular, size_of_regular
-from lpld_labels.pool.storage import refuse_links_out
 from lpld_labels.stores.addresses import Location, is_address, local_path
 
 if TYPE_CHECKING:

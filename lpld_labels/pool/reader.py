@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
+from lpld_labels.files.proven_parquet import ProvenParquet
 from lpld_labels.format.bounds import Frame, frame_of
 from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
@@ -33,7 +34,6 @@ from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_blocks import LabelBlocks
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
 from lpld_labels.pool.pool_files import PoolFiles, open_files, open_proven, read_manifest, read_table
-from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource

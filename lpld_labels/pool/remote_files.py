@@ -15,12 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.files.byte_access import ByteSource, once_more, open_file
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
-from lpld_labels.pool.byte_access import ByteSource, once_more, open_file
 from lpld_labels.pool.pool_files import FOLDERS, no_manifest, require_digest, wrong_size
 from lpld_labels.pool.remote_file import RemoteFile
 from lpld_labels.stores.cached_ranges import CachedRanges, CutFile

@@ -27,6 +27,13 @@ from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolCorruptError, StagingMismatchError
+from lpld_labels.files.storage import (
+    TEMPORARY,
+    fsync,
+    move,
+    write_atomically,
+    write_errors,
+)
 from lpld_labels.format.digests import bytes_digest, file_digest
 from lpld_labels.format.files import CodecEntry
 from lpld_labels.format.images import ImageTable
@@ -42,13 +49,6 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
-from lpld_labels.pool.storage import (
-    TEMPORARY,
-    fsync,
-    move,
-    write_atomically,
-    write_errors,
-)
 from lpld_labels.stores.locks import Hold, in_use, locked
 
 PLAN = "plan.json"

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.files.proven_parquet import ProvenParquet
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
 from lpld_labels.format.drawing import batches_per_epoch, draw_images, draw_views
 from lpld_labels.format.images import ImageTable
@@ -17,7 +18,6 @@ from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
 from lpld_labels.format.views import DecodedViews
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
-from lpld_labels.pool.proven_parquet import ProvenParquet
 from lpld_labels.pool.view_checks import ViewChecker
 
 

@@ -19,6 +19,7 @@ from lpld_labels.errors import (
     PoolConflictError,
     PoolWriteError,
 )
+from lpld_labels.files.storage import write_errors
 from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
@@ -36,7 +37,6 @@ from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import Receipts, StagingArea, describe, require_same_plan
-from lpld_labels.pool.storage import write_errors
 from lpld_labels.pool.views_source import require_drawn
 
 log = logging.getLogger(__name__)

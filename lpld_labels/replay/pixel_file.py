@@ -28,7 +28,7 @@ import PIL
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolWriteError
-from lpld_labels.pool.storage import write_errors
+from lpld_labels.files.storage import write_errors
 from lpld_labels.replay.image_source import ImageSource
 
 Pixels = npt.NDArray[np.uint8]

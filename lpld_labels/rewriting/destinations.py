@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
+from lpld_labels.files.storage import write_atomically, write_errors
 from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.jobs.job import Engine, Progress
 from lpld_labels.jobs.local import ONE_PROCESS
@@ -25,7 +26,6 @@ from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import LocalFiles
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.rewriting.copying import COPY_PURPOSE, copy_pool, manifest_at, send_pool
 from lpld_labels.rewriting.outputs import sole_writer
 from lpld_labels.stores.addresses import Location, is_address, local_path, normal, shown

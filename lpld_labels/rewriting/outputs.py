@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
+from lpld_labels.files.storage import write_errors
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
     IMAGES_FILE,
@@ -27,7 +28,6 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.pool.staging import CHECKPOINT_DIRECTORY
-from lpld_labels.pool.storage import write_errors
 from lpld_labels.stores.addresses import is_address, shown
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"

@@ -10,6 +10,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from lpld_labels.files.storage import write_atomically
 from lpld_labels.format.files import FILE_COMPONENTS
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
@@ -19,7 +20,6 @@ from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.pool.storage import write_atomically
 from lpld_labels.replay.image_source import ImageSource, check_images
 from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import published, require_free, same_lineage

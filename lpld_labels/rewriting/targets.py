@@ -11,14 +11,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from lpld_labels.errors import PoolConflictError, StoreError
+from lpld_labels.files.byte_access import once_more
+from lpld_labels.files.storage import write_atomically
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
-from lpld_labels.pool.byte_access import once_more
 from lpld_labels.pool.card_file import is_ours, send_card, write_card
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
-from lpld_labels.pool.storage import write_atomically
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, is_part_of_pool
 from lpld_labels.stores.remote import PreconditionError, RemoteStore
 from lpld_labels.stores.uploads import abort_uploads, send

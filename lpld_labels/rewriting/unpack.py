@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError
+from lpld_labels.files.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.packed_images import PackedImages
-from lpld_labels.pool.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.replay.image_folder import EXTENSIONS, map_in_threads
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, sole_writer
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, PoolConflictError, PoolWriteError
+from lpld_labels.files.storage import write_atomically, write_errors
 from lpld_labels.foreign.exporters.base import ExportFormat, ExportOptions
 from lpld_labels.foreign.exporters.claims import Claim
 from lpld_labels.foreign.exporters.fkd import FkdExport
@@ -23,7 +24,6 @@ from lpld_labels.foreign.label_folder import BATCH_IDS, EPOCH_IDS
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.storage import write_atomically, write_errors
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, require_apart, sole_writer
 
 EXPORT_FORMATS: Mapping[str, type[ExportFormat]] = {

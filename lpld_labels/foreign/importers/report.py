@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.pool.storage import write_errors
+from lpld_labels.files.storage import write_errors
 
 
 @dataclass(frozen=True, kw_only=True)

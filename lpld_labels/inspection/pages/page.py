@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.files.storage import write_atomically
 from lpld_labels.inspection.pages.charts import Chart
 from lpld_labels.inspection.pages.markup import Markup, joined, tag
-from lpld_labels.pool.storage import write_atomically
 from lpld_labels.version import __version__
 
 MOST_BYTES = 5_000_000

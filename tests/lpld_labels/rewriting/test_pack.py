@@ -19,12 +19,12 @@ from lpld_labels.errors import (
     PoolCorruptError,
     PoolWriteError,
 )
+from lpld_labels.files.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.format.digests import file_digest
 from lpld_labels.inspection.check import check_pool
 from lpld_labels.pool import packing
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.packing import Packed
-from lpld_labels.pool.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay.image_source import FolderImages, check_images, find_images

@@ -211,7 +211,7 @@ TARGETS: dict[str, Target] = {
         seeds=_manifests,
         parsers=("format/strict_json.py", "format/json_fields.py", "format/manifest.py", "format/files.py"),
     ),
-    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "pool/proven_parquet.py")),
+    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "files/proven_parquet.py")),
     **{
         f"codec-{name}": Target(
             run=partial(_decode, name), seeds=partial(_payloads, name), parsers=(f"codecs/{file}",)

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lpld_labels.pool import thrift
-from lpld_labels.pool.thrift import Struct, binary, boolean, integer, list_of, small_integer, struct_of
+from lpld_labels.files import thrift
+from lpld_labels.files.thrift import Struct, binary, boolean, integer, list_of, small_integer, struct_of
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.pool.regular_file import open_regular
+from lpld_labels.files.regular_file import open_regular
 
 T = TypeVar("T")
 _RESTORE = "restore this file"

@@ -9,16 +9,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.format.limits import (
-    MAX_HEADER_BYTES,
-    MAX_IMAGE_FILE_BYTES,
-    MAX_PAGE_BYTES,
-    MAX_PATH_BYTES,
-    MAX_VIEW_VALUES,
-    PAGE_SPARE_BYTES,
-    PAGE_SPARE_PER_VALUE,
-)
-from lpld_labels.pool.footers import (
+from lpld_labels.files.footers import (
     BOOLEAN,
     BYTE_ARRAY,
     DOUBLE,
@@ -32,7 +23,7 @@ from lpld_labels.pool.footers import (
     Chunk,
     Leaf,
 )
-from lpld_labels.pool.page_headers import (
+from lpld_labels.files.page_headers import (
     DATA_PAGE,
     DICTIONARY_PAGE,
     ENCODINGS,
@@ -40,6 +31,15 @@ from lpld_labels.pool.page_headers import (
     RLE,
     PageHeader,
     parse_header,
+)
+from lpld_labels.format.limits import (
+    MAX_HEADER_BYTES,
+    MAX_IMAGE_FILE_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_PATH_BYTES,
+    MAX_VIEW_VALUES,
+    PAGE_SPARE_BYTES,
+    PAGE_SPARE_PER_VALUE,
 )
 
 _COMPRESSIONS = {UNCOMPRESSED: "none", ZSTD: "zstd"}
