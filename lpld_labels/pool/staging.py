@@ -21,12 +21,11 @@ import errno
 import shutil
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
-from lpld_labels.errors import PoolCorruptError, StagingMismatchError
+from lpld_labels.errors import PoolCorruptError
 from lpld_labels.files.storage import (
     TEMPORARY,
     fsync,
@@ -49,6 +48,7 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
+from lpld_labels.pool.staging_plan import PURPOSE, describe, require_same_plan
 from lpld_labels.stores.locks import Hold, in_use, locked
 
 PLAN = "plan.json"
@@ -56,8 +56,6 @@ LOCK = "lock"
 COMMIT_LOCK = "commit.lock"
 CHECKPOINT_DIRECTORY = "checkpoint"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
-PURPOSE = "purpose"
-"""Field of the plan on which writers may differ."""
 Stamps = tuple[tuple[int, ...] | None, ...]
 Receipts = dict[str, Stamps]
 """Shards that a process has sealed, by name, with the stamps their files had then."""
@@ -311,45 +309,3 @@ class StagingArea:
         for name in self._names() if self.directory.is_dir() else []:
             self.discard(name, moved=moved)
         self.sweep((), keep_checkpoint=keep_checkpoint)
-
-
-def describe(header: PoolHeader, codec: Codec, images_digest: bytes, views: Views) -> dict[str, Any]:
-    """Return what two writers of one pool must agree on. Lineage is not part of it."""
-    plan = asdict(header)
-    del plan["lineage"]
-    plan["views"] = views
-    plan["codec"] = {"name": codec.name, "parameters": codec.parameters()}
-    plan["codec_tables"] = {name: bytes_digest(data) for name, data in codec.tables().items()}
-    plan["images_digest"] = images_digest.hex()
-    parsed: dict[str, Any] = from_json(to_json(plan), where="plan")
-    return parsed
-
-
-def require_same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
-    """Raise StagingMismatchError naming the first field in which the two differ."""
-    for field, expected, got in differences(found, wanted):
-        raise StagingMismatchError(
-            f"this is another pool: field '{field}' differs",
-            where=where,
-            expected=repr(expected),
-            got=repr(got),
-            hint="finish it with its own settings, choose another path, or replace it (--overwrite)",
-        )
-
-
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (field, found, wanted) where two plans differ, whatever they are for."""
-    others = _flat({name: value for name, value in wanted.items() if name != PURPOSE})
-    for field, expected in _flat({name: value for name, value in found.items() if name != PURPOSE}).items():
-        if others.get(field) != expected:
-            yield field, expected, others.get(field)
-
-
-def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -36,7 +36,8 @@ from lpld_labels.pool.pace import Pace
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.staging import Receipts, StagingArea, describe, require_same_plan
+from lpld_labels.pool.staging import Receipts, StagingArea
+from lpld_labels.pool.staging_plan import describe, require_same_plan
 from lpld_labels.pool.views_source import require_drawn
 
 log = logging.getLogger(__name__)

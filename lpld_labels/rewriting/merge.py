@@ -14,7 +14,7 @@ from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.packing import carried
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.staging import describe, differences
+from lpld_labels.pool.staging_plan import describe, differences
 from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import (
     Draft,

@@ -13,7 +13,7 @@ from lpld_labels.foreign.importers.formats import FORMATS
 from lpld_labels.foreign.importers.report import Hole, HoleLog
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.staging import describe
+from lpld_labels.pool.staging_plan import describe
 from lpld_labels.rewriting.engine import Draft
 
 
