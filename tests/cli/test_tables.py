@@ -104,7 +104,7 @@ def test_the_demo_ends_with_a_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    pool = Line(key="lpld_40x", name=ROWS["lpld_40x"], top1=0.29, batches=12, pool_bytes=14_000)
+    pool = Line(key="lpld_40x", name=ROWS["lpld_40x"], top1=0.29, batches=12, views=1_200, pool_bytes=14_000)
     show_table([Line(key="real_true", name=ROWS["real_true"], top1=0.9161), pool])
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= width
