@@ -194,32 +194,39 @@ def wait_until_ended(process: int) -> None:
         time.sleep(0.05)
 
 
+def killed(process: subprocess.Popen[str], *, late: bool) -> tuple[str, str]:
+    """Kill the process of rank 1; return what the launcher says. late: it looks when both have ended."""
+    other, victim = (process_of(process.pid, rank) for rank in (0, 1))
+    if other is not None and victim is not None:
+        if late:
+            process.send_signal(signal.SIGSTOP)
+        os.kill(victim, signal.SIGKILL)
+        if late:
+            wait_until_ended(other)
+            process.send_signal(signal.SIGCONT)
+    return process.communicate(timeout=200)
+
+
 @pytest.mark.parametrize("launcher_looks", ["at once", "when both have ended"])
 def test_nproc_says_in_one_line_that_a_process_was_killed(
     place: Path, tmp_path: Path, launcher_looks: str
 ) -> None:
-    settings = replace(CASES["label batches"], epochs=100, evaluate_every=100)
-    process = started(place, tmp_path / "run", settings)
-    other, victim = (process_of(process.pid, rank) for rank in (0, 1))
-    assert victim is not None
-    assert other is not None
-    late = launcher_looks != "at once"
-    if late:
-        process.send_signal(signal.SIGSTOP)
-    os.kill(victim, signal.SIGKILL)
-    if late:
-        wait_until_ended(other)
-        process.send_signal(signal.SIGCONT)
-    stdout, stderr = process.communicate(timeout=200)
+    # On a busy machine a kill may come when all is done: then once more, with more to do.
+    for epochs in (100, 400, 1600):
+        settings = replace(CASES["label batches"], epochs=epochs, evaluate_every=epochs)
+        process = started(place, tmp_path / f"run{epochs}", settings)
+        stdout, stderr = killed(process, late=launcher_looks != "at once")
+        if process.returncode:
+            break
     assert process.returncode == 1
     assert stdout == ""
     assert len(stderr.splitlines()) == 1, stderr
     assert "process 1 of 2 was killed by SIGKILL; run the same command again" in stderr
     with PoolReader(place / "pool") as pool:
-        again = train_student(pool, place / "images", tmp_path / "run", settings)
-        assert 0 < again.resumed_from < 100
+        again = train_student(pool, place / "images", tmp_path / f"run{epochs}", settings)
+        assert 0 < again.resumed_from < epochs
         train_student(pool, place / "images", tmp_path / "whole", settings)
-    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+    assert_same_weights(tmp_path / f"run{epochs}", tmp_path / "whole")
 
 
 @pytest.mark.skipif(not EVERY_MOMENT, reason="takes a minute: make ranks")
