@@ -203,7 +203,8 @@ class KltCodec(Codec):
             raise PoolCorruptError(
                 "codec was fitted to another number of classes", expected=self.basis.shape[1], got=classes
             )
-        labels = self.rebuilt(self.parts(payload, rows=rows))
+        with np.errstate(over="ignore", invalid="ignore"):
+            labels = self.rebuilt(self.parts(payload, rows=rows))
         if not np.isfinite(labels).all():
             raise PoolCorruptError("a label is not finite", expected="finite values")
         return converted(labels, dtype)

@@ -327,3 +327,12 @@ def test_wrong_parameters_and_tables() -> None:
         damaged = {**payload, name: pa.array([b"nonsense"], pa.binary())}
         with pytest.raises(PoolCorruptError, match=name):
             codec.decode(damaged, rows=4, classes=60)
+
+
+def test_labels_that_overflow_are_refused_without_a_warning() -> None:
+    labels = make_logits(8, 60)
+    codec = fitter().codec(0.5)
+    payload = codec.encode(labels).payload
+    codec.basis = np.full_like(codec.basis, 3e38)
+    with pytest.raises(PoolCorruptError, match="not finite"):
+        codec.decode(payload, rows=8, classes=60)

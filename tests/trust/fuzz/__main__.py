@@ -20,6 +20,8 @@ from tests.trust.fuzz.targets import MOST_BYTES, TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
 _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
+_INTERRUPTED = 72
+"""What libFuzzer exits with when somebody else ends it, which is no finding."""
 _EDGES = re.compile(r"cov: (\d+)")
 
 
@@ -40,6 +42,8 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
             f"-artifact_prefix=crash-{name}-",
         ]
         said = _atheris(name, *options, *limits, str(found), str(own))
+        if said.returncode == _INTERRUPTED:
+            raise SystemExit(f"{name} was interrupted")
         inputs = [path.read_bytes() for place in (found, own) for path in sorted(place.iterdir())]
         lines = reached(TARGETS[name], inputs) if not said.returncode else (0, 0)
         if keep:

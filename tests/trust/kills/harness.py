@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -53,12 +54,13 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended: died, or with an error, or well; calls it made."""
+    """How a run ended: died, or with an error, or well; calls it made, modules it imported."""
 
     died: bool
     error: str
     clean: bool
     calls: tuple[str, ...]
+    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +80,6 @@ class Harness:
             importlib.import_module(module)
         # Making its first array, Arrow imports pandas if there is one: three times the work of a whole run.
         pa.array(np.zeros(1))
-        # What the collector does not look at, runs do not copy.
-        gc.freeze()
         self._command = command
         self._source = directory / "source"
         self._out = directory / "out" / "pool"
@@ -94,12 +94,17 @@ class Harness:
             self._forked(lambda: start(self._source, self._start), Disturbance())
         self._begin()
         self._whole: set[str] = {_digest(self._out)}
+        # A rehearsal: what it imports on its way, every run would import; for a student that is most of its
+        # work, and some modules leave files behind when they are imported.
+        for module in self._undisturbed().modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+        # What the collector does not look at, runs do not copy.
+        gc.freeze()
+        self._begin()
         began = time.monotonic()
-        whole = self._run(Disturbance())
+        self.calls = self._undisturbed().calls
         self.seconds = time.monotonic() - began
-        if whole.died or whole.error:
-            raise RuntimeError(f"{command.name} fails undisturbed: {whole.error}")
-        self.calls = whole.calls
         self._expected = self._tree()
         self._whole.add(_digest(self._out))
 
@@ -158,6 +163,12 @@ class Harness:
         if self._start.exists():
             shutil.copytree(self._start, self._out)
 
+    def _undisturbed(self) -> Outcome:
+        whole = self._run(Disturbance())
+        if whole.died or whole.error:
+            raise RuntimeError(f"{self._command.name} fails undisturbed: {whole.error}")
+        return whole
+
     def _run(self, disturbance: Disturbance, *, read_first: bool = False) -> Outcome:
         def work() -> None:
             if read_first:
@@ -176,9 +187,15 @@ class Harness:
             told = stream.read()
         os.waitpid(child, 0)
         if not told:
-            return Outcome(died=True, error="", clean=True, calls=())
+            return Outcome(died=True, error="", clean=True, calls=(), modules=())
         facts = json.loads(told)
-        return Outcome(died=False, error=facts["error"], clean=facts["clean"], calls=tuple(facts["calls"]))
+        return Outcome(
+            died=False,
+            error=facts["error"],
+            clean=facts["clean"],
+            calls=tuple(facts["calls"]),
+            modules=tuple(facts["modules"]),
+        )
 
     def _tree(self) -> Tree:
         """Return every file and directory below the output and the place for temporary files."""
@@ -199,6 +216,7 @@ def _live(work: Callable[[], None], disturbance: Disturbance, line: int, tempora
     from lpld_labels.errors import LabelPoolError
 
     error, clean = "", True
+    before = set(sys.modules)
     try:
         os.environ["TMPDIR"] = str(temporary)
         # Python tries the directory out with a file, which is not the command's doing.
@@ -217,8 +235,15 @@ def _live(work: Callable[[], None], disturbance: Disturbance, line: int, tempora
         if not clean:
             error += "\n" + traceback.format_exc()
     finally:
-        write(line, json.dumps({"error": error, "clean": clean, "calls": disturbance.calls}).encode())
+        modules = sorted(set(sys.modules) - before)
+        told = {"error": error, "clean": clean, "calls": disturbance.calls, "modules": modules}
+        _write_all(line, json.dumps(told).encode(), write)
         os._exit(0)
+
+
+def _write_all(line: int, data: bytes, write: Callable[[int, bytes], int]) -> None:
+    while data:
+        data = data[write(line, data) :]
 
 
 def read_all(pool: Path) -> None:
