@@ -78,11 +78,14 @@ def soak_line(figures: dict[str, list[dict[str, Any]]]) -> str:
         f"{rise:+.2f} MB (error {error:.2f})"
         for rise, error in zip(part["rise_megabytes"], part["rise_error_megabytes"], strict=True)
     )
+    # Runs before the writer's rise was kept noted open files with a pool open.
+    whole = len(part["rise_megabytes"]) > 4
+    who, when = (" and, last, of the writer", "Between two pools at") if whole else ("", "At")
     return (
         f"{part['cases']:,} batches read by 4 workers in {part['seconds']} s, while a writer extended and "
-        f"pruned through {part['generations']} pools: {part['findings']} findings. Memory of the workers "
-        f"and, last, of the writer from the first fifth to the end: {rises}. Between two pools at most "
-        f"{part['open_files']} open files and {part['threads']} thread each."
+        f"pruned through {part['generations']} pools: {part['findings']} findings. Memory of the workers"
+        f"{who} from the first fifth to the end: {rises}. {when} most {part['open_files']} open files and "
+        f"{part['threads']} thread each."
     )
 
 
