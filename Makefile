@@ -6,7 +6,7 @@
 # make fuzz          fuzzing of every parser, ten minutes of one core each
 # make engines       every engine gives the same, also with workers and nodes killed (ten minutes)
 # make ranks         a process of several that train together killed at every moment (ten minutes)
-# make kills         every way to interrupt a command, then run it again (an hour)
+# make kills         every way to interrupt a command, then run it again (more than an hour on 2 cores)
 # All set up their environment by themselves and do it again only when pyproject.toml changes.
 
 PYTHON ?= python3
