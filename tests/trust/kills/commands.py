@@ -292,62 +292,32 @@ def run_careless(source: Path, out: Path) -> None:
     temporary.rename(out / "file")
 
 
-_CLI = ("lpld_cli.main", "rich.progress", "rich.table", "pyarrow.compute")
-_REWRITING = (*_CLI, "lpld_cli.prune", "lpld_cli.encode", "lpld_cli.plan", "lpld_labels.rewriting.plan_apply")
-_PACKING = (
-    *_REWRITING,
-    "lpld_cli.pack",
-    "lpld_cli.unpack",
-    "lpld_labels.rewriting.pack",
-    "lpld_labels.rewriting.unpack",
-    "tests.lpld_labels.loader.loader_pools",
-)
-_IMPORTING = (*_CLI, "lpld_cli.import_labels", "lpld_labels.foreign.importers")
-_EXPORTING = (*_CLI, "lpld_cli.export", "lpld_labels.foreign.exporters")
-_COPYING = (*_REWRITING, "lpld_cli.copy", "lpld_labels.rewriting.copying")
-_METHOD = (
-    *_CLI,
-    "lpld_cli.squeeze",
-    "lpld_cli.recover",
-    "lpld_cli.train",
-    "lpld_cli.build",
-    "lpld_core.class_statistics.squeeze",
-    "lpld_core.recover.run",
-    "lpld_core.relabel.jobs",
-    "lpld_core.training.student",
-    "lpld_core.training.train_teacher",
-    "tests.lpld_core.networks",
-)
-_BUILDING = (*_CLI, "lpld_cli.build", "lpld_core.relabel.jobs")
-
 COMMANDS = {
     command.name: command
     for command in (
-        Command(name="write", make=make_pool, start=start_small, run=run_write, modules=_REWRITING),
-        Command(name="prune", make=make_pool, run=run_prune, modules=_REWRITING),
-        Command(name="prune-by", make=make_pool, run=run_prune_by, modules=_REWRITING),
-        Command(name="prune-budget", make=make_wide_pool, run=run_prune_budget, modules=_REWRITING),
-        Command(name="encode", make=make_pool, run=run_encode, modules=_REWRITING),
-        Command(name="encode-klt", make=make_pool, run=run_encode_klt, modules=_REWRITING),
-        Command(name="encode-budget", make=make_wide_pool, run=run_encode_budget, modules=_REWRITING),
-        Command(name="plan", make=make_wide_pool, run=run_plan, modules=_REWRITING),
-        Command(name="merge", make=make_parts, run=run_merge, modules=(*_REWRITING, "lpld_cli.merge")),
-        Command(name="pack", make=make_pool_with_images, run=run_pack, modules=_PACKING),
-        Command(name="unpack", make=make_packed_pool, run=run_unpack, modules=_PACKING),
-        Command(name="prune-packed", make=make_packed_pool, run=run_prune_packed, modules=_PACKING),
-        Command(name="import", make=make_folder, run=run_import, modules=_IMPORTING),
-        Command(name="import-skip", make=make_damaged_folder, run=run_import_skip, modules=_IMPORTING),
-        Command(name="copy", make=make_pool, run=run_copy, modules=_COPYING),
-        Command(name="copy-part", make=make_pool, run=run_copy_part, modules=_COPYING),
-        Command(name="export", make=make_pool, run=run_export, modules=_EXPORTING),
-        Command(name="build", make=make_images_to_label, run=run_build, modules=_BUILDING),
-        Command(name="build-grow", make=make_grow, start=start_grow, run=run_build, modules=_BUILDING),
-        Command(name="squeeze", make=make_images_to_label, run=run_squeeze, modules=_METHOD),
-        Command(name="squeeze-train", make=make_many_images_to_label, run=run_squeeze_train, modules=_METHOD),
-        Command(name="recover", make=make_statistics, run=run_recover, modules=_METHOD),
-        Command(
-            name="train", make=make_pool_to_train_on, run=run_train, modules=_METHOD, forget=forget_seconds
-        ),
+        Command(name="write", make=make_pool, start=start_small, run=run_write),
+        Command(name="prune", make=make_pool, run=run_prune),
+        Command(name="prune-by", make=make_pool, run=run_prune_by),
+        Command(name="prune-budget", make=make_wide_pool, run=run_prune_budget),
+        Command(name="encode", make=make_pool, run=run_encode),
+        Command(name="encode-klt", make=make_pool, run=run_encode_klt),
+        Command(name="encode-budget", make=make_wide_pool, run=run_encode_budget),
+        Command(name="plan", make=make_wide_pool, run=run_plan),
+        Command(name="merge", make=make_parts, run=run_merge),
+        Command(name="pack", make=make_pool_with_images, run=run_pack),
+        Command(name="unpack", make=make_packed_pool, run=run_unpack),
+        Command(name="prune-packed", make=make_packed_pool, run=run_prune_packed),
+        Command(name="import", make=make_folder, run=run_import),
+        Command(name="import-skip", make=make_damaged_folder, run=run_import_skip),
+        Command(name="copy", make=make_pool, run=run_copy),
+        Command(name="copy-part", make=make_pool, run=run_copy_part),
+        Command(name="export", make=make_pool, run=run_export),
+        Command(name="build", make=make_images_to_label, run=run_build),
+        Command(name="build-grow", make=make_grow, start=start_grow, run=run_build),
+        Command(name="squeeze", make=make_images_to_label, run=run_squeeze),
+        Command(name="squeeze-train", make=make_many_images_to_label, run=run_squeeze_train),
+        Command(name="recover", make=make_statistics, run=run_recover),
+        Command(name="train", make=make_pool_to_train_on, run=run_train, forget=forget_seconds),
     )
 }
 

@@ -39,7 +39,6 @@ class Command:
     make: writes what the command starts from into an empty directory; called once.
     start: writes what is at the pool's place before the first run; called once, with that directory and
         where to write.
-    modules: what the command imports, for runs to have it without delay.
     run: called with the same two; raises if the command fails.
     forget: called with where it wrote, to take out what differs from run to run before results are compared.
     """
@@ -48,7 +47,6 @@ class Command:
     make: Callable[[Path], None]
     run: Callable[[Path, Path], None]
     start: Callable[[Path, Path], None] | None = None
-    modules: Sequence[str] = ()
     forget: Callable[[Path], None] | None = None
 
 
@@ -76,8 +74,6 @@ class Harness:
     """All cases of one command, in a directory of its own."""
 
     def __init__(self, command: Command, directory: Path) -> None:
-        for module in command.modules:
-            importlib.import_module(module)
         # Making its first array, Arrow imports pandas if there is one: three times the work of a whole run.
         pa.array(np.zeros(1))
         self._command = command
