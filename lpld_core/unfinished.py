@@ -48,9 +48,11 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
         try:
             yield directory
         except BaseException:
-            sweep(directory)
-            if [path.name for path in directory.iterdir()] == [LOCK]:
-                shutil.rmtree(directory, ignore_errors=True)
+            # Where nothing can be deleted any more, the next one sweeps; what went wrong first counts.
+            with contextlib.suppress(OSError):
+                sweep(directory)
+                if [path.name for path in directory.iterdir()] == [LOCK]:
+                    shutil.rmtree(directory, ignore_errors=True)
             raise
         with write_errors(directory):
             shutil.rmtree(directory)

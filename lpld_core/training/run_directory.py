@@ -56,7 +56,8 @@ class TrainingRun:
         with write_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
         with workplace(self.directory / SUFFIX):
-            sweep(self.directory)
+            with write_errors(self.directory):
+                sweep(self.directory)
             yield
 
     @property

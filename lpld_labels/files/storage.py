@@ -111,7 +111,9 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
             write_durably(temporary, *parts)
             temporary.replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            # Failing to delete it, too, says less about what went wrong.
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
         fsync(path.parent)
 
