@@ -34,11 +34,14 @@ class Noter:
 
     def do(self, task: int, *, again: bool) -> Steps:
         assert not again
+        if task in (-1, -2, -4):
+            self._wait_for_the_long_one()
         if task == -1:
             os.kill(os.getpid(), signal.SIGKILL)
         if task == -2:
             raise InvalidArgumentError("no such task", got=str(task))
         if task == -3:
+            (self.folder / "begun").touch()
             try:
                 while True:  # long, but stops when told
                     yield 0
@@ -50,6 +53,12 @@ class Noter:
         (self.folder / f"{task} by {os.getpid()}").touch()
         yield 1
         return task
+
+    def _wait_for_the_long_one(self) -> None:
+        """Wait until there is a task that can be stopped: a worker may be slow to start."""
+        end = time.monotonic() + 60
+        while not (self.folder / "begun").exists() and time.monotonic() < end:
+            time.sleep(0.01)
 
 
 def job(folder: Path, tasks: Iterable[int], ballast: int = 0) -> Job[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import file_digest
-from lpld_labels.pool import merge, staging, writer
+from lpld_labels.pool import commit, merge, staging, writer
 from tests.factories import make_batch, make_images
 from tests.lpld_labels.pool.test_writer import open_writer
 
@@ -38,6 +38,8 @@ def test_memory_grows_by_little_with_every_batch(tmp_path: Path, monkeypatch: py
     """Batches are merged some at a time: as Python objects, one of them takes kilobytes."""
     for module in (writer, merge):
         monkeypatch.setattr(module, "SHARD_BATCHES", BATCHES_PER_SHARD)
+    # As many files are read at once whatever the number of batches.
+    monkeypatch.setattr(commit, "CHECKS_AT_ONCE", 1)
     few, many = 4 * BATCHES_PER_SHARD, 20 * BATCHES_PER_SHARD
     peaks: list[int] = []
     for count in (few, few, many):
