@@ -40,8 +40,8 @@ def remote(results: Results) -> Iterable[str]:
     yield from table(("", f"`f16:plain`, {link}", f"`klt`, {link}", "`f16:plain`, no limit"), body)
     yield ""
     yield (
-        f"With an empty cache that is {plain['cold_of_bare']:.0%} of bare requests for f16 (asked: 80 %) and "
-        f"{klt['cold_of_local']:.0%} of the local rate for klt (asked: 50 %), with "
+        f"With an empty cache that is {plain['cold_of_bare']:.0%} of bare requests for f16 and "
+        f"{klt['cold_of_local']:.0%} of the local rate for klt, with "
         f"{plain['bytes_per_pool_byte']:.2f} and {klt['bytes_per_pool_byte']:.2f} times the pool's bytes; "
         f"from the cache, {plain['cached_of_local']:.0%} and {klt['cached_of_local']:.0%} of the local rate. "
         "Without a limit to the link, the two cores that reader, server and proxy share are the limit."
