@@ -26,7 +26,9 @@ from lpld_labels.stores.remote import RemoteStore
 
 BLOCK_BYTES = 1024 * 1024
 """Small blocks come in the order in which they are needed: of large ones, nearly all are needed early on."""
-_OPEN_BLOCKS = 512
+_MOST_OPEN_BLOCKS = 4096
+_MOST_OPEN_OF_MANY = 512
+"""Where the cache cannot hold everything: an open block takes its place on disk even when it had to go."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,6 +77,7 @@ class CachedRanges:
         self._cuts = {path: file.blocks(size) for path, file in files.items()}
         self._window = None if size else cache.limit // 2
         self._open: OrderedDict[Range, _OpenBlock] = OrderedDict()
+        self._most_open = min(_open_blocks_allowed(), _MOST_OPEN_BLOCKS if size else _MOST_OPEN_OF_MANY)
         self._lock = threading.Lock()
         self._fetcher: _Fetcher | None = None
 
@@ -93,7 +96,7 @@ class CachedRanges:
             held = self._opened(block)
             with self._lock:
                 self._open[block] = held
-                while len(self._open) > _OPEN_BLOCKS:
+                while len(self._open) > self._most_open:
                     self._open.popitem(last=False)
         return held.read(start - block.start, stop - start)
 
@@ -110,7 +113,9 @@ class CachedRanges:
         self.close()
         blocks = (self.block(one.path, one.start) for one in ranges)
         count = sum(len(cuts) - 1 for cuts in self._cuts.values())
-        self._fetcher = _Fetcher(self.fetch, blocks, window=self._window, count=count)
+        self._fetcher = _Fetcher(
+            self.fetch, blocks, has=self._open.__contains__, window=self._window, count=count
+        )
 
     def reached(self) -> None:
         """Say that one of the expected ranges has been taken up."""
@@ -154,6 +159,16 @@ class CachedRanges:
         return f"{self._files[block.path].digest}-{block.start}-{block.stop}"
 
 
+def _open_blocks_allowed() -> int:
+    """Return how many blocks may be open: half of the files that this process may open."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return _MOST_OPEN_OF_MANY
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN_BLOCKS if soft == resource.RLIM_INFINITY else soft // 2
+
+
 class _OpenBlock:
     """An open file of the cache. Not mapped: a mapped file that somebody cuts off ends the process."""
 
@@ -175,14 +190,21 @@ class _OpenBlock:
 class _Fetcher:
     """Fetches blocks in the background, several at a time.
 
-    window: bytes to be ahead of `advance`; None where all blocks can stay, so that each is fetched once
-    and the work ends when all `count` are there.
+    has: whether a block is open already. window: bytes to be ahead of `advance`; None where all blocks can
+    stay, so that each is fetched once and the work ends when all `count` are there.
     """
 
     def __init__(
-        self, fetch: Callable[[Range], object], blocks: Iterator[Range], *, window: int | None, count: int
+        self,
+        fetch: Callable[[Range], object],
+        blocks: Iterator[Range],
+        *,
+        has: Callable[[Range], bool],
+        window: int | None,
+        count: int,
     ) -> None:
         self._fetch = fetch
+        self._has = has
         self._blocks = blocks
         self._window = window
         self._count = count
@@ -219,6 +241,8 @@ class _Fetcher:
                 if self._window is None and block in seen:
                     continue
                 seen.add(block)
+                if self._has(block):
+                    continue
                 places.acquire()
                 try:
                     # Who reads a block that could not be fetched will say why.

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,3 +113,24 @@ def test_a_cache_smaller_than_the_pool_stays_within_its_limit(big: tuple[Path, s
             assert reader.labels_at(number).tobytes() == local.labels_at(number).tobytes()
             # What is under way may come on top.
             assert held(cache) <= 2 * cache.limit
+
+
+def test_the_next_epoch_asks_the_cache_for_nothing(
+    big: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, address = big
+    order = np.random.default_rng(0).permutation(len(PoolReader(path))).tolist()
+    with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
+        reader.expect(order)
+        first = [reader.labels_at(number).tobytes() for number in order]
+        asked: list[str] = []
+        real = DiskCache.get
+
+        def noted(cache: DiskCache, name: str, *rest: Any) -> Path:
+            asked.append(name)
+            return real(cache, name, *rest)
+
+        monkeypatch.setattr(DiskCache, "get", noted)
+        reader.expect(order)
+        assert [reader.labels_at(number).tobytes() for number in order] == first
+    assert asked == [], "blocks that are open were looked for again"
