@@ -22,7 +22,8 @@ def test_the_demo_goes_the_whole_way(built: Built, tmp_path: Path) -> None:
     stale.write_text("left by an earlier demo")
     (out / "mine.txt").write_text("not the demo's")
     short = ("--epochs", 20, "--teacher-epochs", 1, "--iterations", 2)
-    result = installed.run("lpld-labels", "demo", "--out", out, *short)
+    # One thread: other tests run beside it.
+    result = installed.run("lpld-labels", "demo", "--out", out, *short, OMP_NUM_THREADS="1")
     assert result.returncode == 0, result.stderr
     assert "Label bytes against accuracy" in result.stdout
     assert str(out / "demo.html") in result.stdout.replace("\n", "")
