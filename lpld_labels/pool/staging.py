@@ -151,11 +151,14 @@ class StagingArea:
 
     def sealed(self) -> list[SealedShard]:
         """Return the sealed shards by name, without those that a merge has replaced."""
-        if not self.directory.is_dir():
-            return []
-        shards = [load_sealed(self.directory / name) for name in self._names()]
+        return self._kept_and_replaced()[0]
+
+    def _kept_and_replaced(self) -> tuple[list[SealedShard], list[SealedShard]]:
+        """Return the sealed shards that count and those that a merge has replaced, as one look finds them."""
+        names = self._names() if self.directory.is_dir() else []
+        shards = [load_sealed(self.directory / name) for name in names]
         replaced = {name for shard in shards for name in shard.replaces}
-        return [shard for shard in shards if shard.name not in replaced]
+        return [s for s in shards if s.name not in replaced], [s for s in shards if s.name in replaced]
 
     def _names(self) -> list[str]:
         entries = sorted(path for path in self.directory.iterdir() if not path.name.startswith(TEMPORARY))
@@ -253,12 +256,11 @@ class StagingArea:
 
     def discard_replaced(self) -> list[SealedShard]:
         """Forget what merges have replaced, lest it outlive the merged shards that say so; return others."""
-        shards = self.sealed()
-        remaining = {shard.name for shard in shards}
-        for name in self._names():
-            if name not in remaining:
-                self.discard(name)
-        return shards
+        # One look: what another writer seals after it is neither, and stays.
+        kept, replaced = self._kept_and_replaced()
+        for shard in replaced:
+            self.discard(shard.name)
+        return kept
 
     def sweep(self, published: Collection[str], *, keep_checkpoint: bool = False) -> bool:
         """Delete published shards and what dead writers left, then the area; return whether it is gone.

@@ -13,7 +13,8 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError, PoolCorruptError
 from lpld_labels.inspection.check import check_pool
-from lpld_labels.pool.shard import SEAL
+from lpld_labels.pool import staging
+from lpld_labels.pool.shard import SEAL, SealedShard
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.stores.locks import in_use, locked
 from tests.factories import make_batch, make_batches
@@ -75,6 +76,30 @@ def test_what_is_sealed_during_a_commit_is_not_lost(
     assert first.commit().counts.batches == 4
     monkeypatch.undo()
     assert "commit again" in caplog.text
+    expected = [*make_batches(1, 4), make_batch(1, 0)]
+    assert second.commit().content_digest == digest_of(expected, tmp_path / "whole")
+    assert not (path / "staging").exists()
+
+
+def test_what_is_sealed_while_a_commit_looks_for_replaced_shards_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pool"
+    first, second = open_writer(path), open_writer(path)
+    first.extend(make_batches(1, 4))
+    first.flush()
+    load = staging.load_sealed
+    later = iter([make_batch(1, 0)])
+
+    def then_sealed(directory: Path) -> SealedShard:
+        for batch in later:
+            second.append(batch)
+            second.flush()
+        return load(directory)
+
+    monkeypatch.setattr(staging, "load_sealed", then_sealed)
+    first.commit()
+    monkeypatch.undo()
     expected = [*make_batches(1, 4), make_batch(1, 0)]
     assert second.commit().content_digest == digest_of(expected, tmp_path / "whole")
     assert not (path / "staging").exists()
