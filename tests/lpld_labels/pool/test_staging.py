@@ -13,8 +13,7 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError, PoolCorruptError
 from lpld_labels.inspection.check import check_pool
-from lpld_labels.pool import staging
-from lpld_labels.pool.shard import SEAL, SealedShard
+from lpld_labels.pool.shard import SEAL, SealedShard, load_sealed
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.stores.locks import in_use, locked
 from tests.factories import make_batch, make_batches
@@ -88,16 +87,15 @@ def test_what_is_sealed_while_a_commit_looks_for_replaced_shards_is_not_lost(
     first, second = open_writer(path), open_writer(path)
     first.extend(make_batches(1, 4))
     first.flush()
-    load = staging.load_sealed
     later = iter([make_batch(1, 0)])
 
     def then_sealed(directory: Path) -> SealedShard:
         for batch in later:
             second.append(batch)
             second.flush()
-        return load(directory)
+        return load_sealed(directory)
 
-    monkeypatch.setattr(staging, "load_sealed", then_sealed)
+    monkeypatch.setattr("lpld_labels.pool.staging.load_sealed", then_sealed)
     first.commit()
     monkeypatch.undo()
     expected = [*make_batches(1, 4), make_batch(1, 0)]
