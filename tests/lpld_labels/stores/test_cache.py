@@ -123,6 +123,7 @@ def test_the_next_epoch_asks_the_cache_for_nothing(
     with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
         reader.expect(order)
         first = [reader.labels_at(number).tobytes() for number in order]
+        reader.expect([])  # ends what was begun for the first
         asked: list[str] = []
         real = DiskCache.get
 
