@@ -34,7 +34,7 @@ from lpld_labels.codecs.fitting import Fitter, FittingLabels
 from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.klt_quantise import PEAK_SHARE, KltQuantiser, Numbers
 from lpld_labels.codecs.klt_tables import KltTables
-from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
+from lpld_labels.codecs.label_meaning import softmax
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
@@ -167,7 +167,7 @@ class KltCodec(Codec):
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
         """Project, quantise, correct the peaks, and pack float16/float32 [B, C]."""
-        numbers = self._quantised(labels)
+        numbers = self._quantiser.numbers(labels)
         blobs = dict(zip(self._bands, pack_bands(numbers.integers, self.edges), strict=True))
         if self.peaks:
             blobs["peak_gaps"] = pack_sets(numbers.classes, labels.shape[1])
@@ -177,21 +177,17 @@ class KltCodec(Codec):
 
     def approximated(self, labels: LabelArray) -> FloatArray:
         """Return what decoding the encoded labels would give, without packing in between."""
-        return self.rebuilt(self._scaled(self._quantised(labels)))
+        return self.rebuilt(self._scaled(self._quantiser.numbers(labels)))
 
     def integers(self, labels: LabelArray) -> FloatArray:
         """Return the whole numbers [B, L + 1] that stand for the labels' coefficients."""
-        return self._quantiser.integers(self._logits(labels))
-
-    def _logits(self, labels: LabelArray) -> FloatArray:
-        return as_finite_logits(converted(labels, np.float32), self.label_kind)
-
-    def _quantised(self, labels: LabelArray) -> Numbers:
-        return self._quantiser.numbers(self._logits(labels))
+        return self._quantiser.numbers(labels).integers
 
     @cached_property
     def _quantiser(self) -> KltQuantiser:
-        return KltQuantiser(self.basis, self.mean, step=self.step, peaks=self.peaks)
+        return KltQuantiser(
+            self.basis, self.mean, step=self.step, peaks=self.peaks, label_kind=self.label_kind
+        )
 
     # Decoding
 

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.codecs.class_sets import largest_classes
-from lpld_labels.format.records import IntArray
+from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.label_meaning import as_finite_logits
+from lpld_labels.format.records import IntArray, LabelArray
 
 FloatArray = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -44,23 +46,27 @@ class Numbers(NamedTuple):
 
 
 class KltQuantiser:
-    """Quantises logits in a basis, float32 [L + 1, C], around a mean, float32 [C]."""
+    """Quantises labels of a kind in a basis, float32 [L + 1, C], around a mean, float32 [C]."""
 
-    def __init__(self, basis: FloatArray, mean: FloatArray, *, step: float, peaks: int) -> None:
+    def __init__(
+        self, basis: FloatArray, mean: FloatArray, *, step: float, peaks: int, label_kind: str
+    ) -> None:
         self.basis = basis
         self.mean = mean
         self.step = step
         self.peaks = peaks
+        self.label_kind = label_kind
 
-    def numbers(self, logits: FloatArray) -> Numbers:
-        """Return the numbers that stand for logits [B, C]."""
-        integers = self.integers(logits)
+    def numbers(self, labels: LabelArray) -> Numbers:
+        """Return the numbers that stand for labels [B, C]."""
+        logits = as_finite_logits(converted(labels, np.float32), self.label_kind)
+        integers = self._integers(logits)
         if not self.peaks:
             return Numbers(integers, np.empty((len(logits), 0), np.int32), np.empty((len(logits), 0)))
         classes = largest_classes(logits, self.peaks)
         return Numbers(integers, classes, self._corrections(logits, integers, classes))
 
-    def integers(self, logits: FloatArray) -> FloatArray:
+    def _integers(self, logits: FloatArray) -> FloatArray:
         """Return the least-squares coefficients as whole numbers of steps, float32 [B, L + 1]."""
         centred = logits - self.mean
         doubt = DOUBT / self.step * np.linalg.norm(centred, axis=1, keepdims=True)

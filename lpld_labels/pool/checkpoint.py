@@ -14,9 +14,9 @@ import logging
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class Checkpoint:
 
     _files: _Files
     _facts: Mapping[str, Any]
+    _places: dict[str, _Place] = field(default_factory=dict)
 
     @staticmethod
     def at(out: Path, source: str) -> Checkpoint:
@@ -57,14 +58,20 @@ class Checkpoint:
 
     def get(self, name: str) -> Arrays | None:
         """Return what was put under a name with the same settings, or None."""
-        return self._files.read({**self._facts, "name": name})
+        return self._files.read(self._place(name))
 
     def put(self, name: str, arrays: Arrays) -> None:
         """Keep arrays instead of those of that name; they are safe after the next save, which may be now.
 
         Arrays that grow or change in place are to be put again at once when they have.
         """
-        self._files.write({**self._facts, "name": name}, arrays)
+        self._files.write(self._place(name), arrays)
+
+    def _place(self, name: str) -> _Place:
+        """Return where arrays of a name are kept; sums are put there for every batch, so it is found once."""
+        if name not in self._places:
+            self._places[name] = self._files.place({**self._facts, "name": name})
+        return self._places[name]
 
     def close(self) -> None:
         """Keep nothing from now on."""
@@ -89,6 +96,13 @@ def keys_digest(keys: Iterable[BatchKey]) -> str:
     return bytes_digest(np.array([*keys], "<i8").tobytes())
 
 
+class _Place(NamedTuple):
+    """The file of some arrays, and all that they depend on."""
+
+    path: Path
+    facts: dict[str, Any]
+
+
 class _Files:
     """The files of a checkpoint, and what waits to be written to them."""
 
@@ -96,37 +110,36 @@ class _Files:
         self._staging = staging
         self._directory = staging / CHECKPOINT_DIRECTORY
         self._pace = Pace()
-        self._waiting: dict[Path, tuple[dict[str, Any], Arrays]] = {}
+        self._waiting: dict[Path, tuple[_Place, Arrays]] = {}
         self._closed = False
 
-    def _path(self, facts: dict[str, Any]) -> Path:
-        return self._directory / bytes_digest(to_json(facts))[:32]
+    def place(self, facts: dict[str, Any]) -> _Place:
+        return _Place(self._directory / bytes_digest(to_json(facts))[:32], facts)
 
-    def read(self, facts: dict[str, Any]) -> Arrays | None:
-        path = self._path(facts)
-        if path in self._waiting:
-            return self._waiting[path][1]
-        if not path.is_file():
+    def read(self, place: _Place) -> Arrays | None:
+        if place.path in self._waiting:
+            return self._waiting[place.path][1]
+        if not place.path.is_file():
             return None
         try:
-            found, arrays = _parsed(path.read_bytes(), where=str(path))
+            found, arrays = _parsed(place.path.read_bytes(), where=str(place.path))
         except ValueError:
-            log.warning("%s is damaged; what it held is computed again", path)
+            log.warning("%s is damaged; what it held is computed again", place.path)
             return None
-        return arrays if found == facts else None
+        return arrays if found == place.facts else None
 
-    def write(self, facts: dict[str, Any], arrays: Arrays) -> None:
+    def write(self, place: _Place, arrays: Arrays) -> None:
         if self._closed:
             return
-        self._waiting[self._path(facts)] = facts, arrays
+        self._waiting[place.path] = place, arrays
         if self._pace.due():
             self._save()
 
     def _save(self) -> None:
         with write_errors(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-        for path, (facts, arrays) in self._waiting.items():
-            write_atomically(path, *_parts(facts, arrays), within=self._staging)
+        for place, arrays in self._waiting.values():
+            write_atomically(place.path, *_parts(place.facts, arrays), within=self._staging)
         self._waiting.clear()
         self._pace.saved()
 

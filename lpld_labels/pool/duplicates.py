@@ -49,7 +49,8 @@ def without_duplicates(
             result.append(shard)
             continue
         log.info("%s: %d batches of shard %s were written twice", staging.pool, len(twice), shard.name)
-        rest = [batch for batch in sealed_batches(staging, shard, codec, classes) if batch.key not in twice]
+        sealed = sealed_batches(staging, shard, codec, classes)
+        rest = [batch for batch in sealed if batch.views.key not in twice]
         if rest:
             result.append(staging.seal(rest, codec, classes, replaces=[shard.name]))
         staging.discard(shard.name)

@@ -122,7 +122,7 @@ def write_shard(
     footer = footer_of(directory / LABELS)
     places = payload_places(footer, held, keys=len(LABEL_KEY_COLUMNS[codec.granularity]))
     owners = label_owners(codec.payload_columns(classes))
-    first = ordered[0].key
+    first = ordered[0].views.key
     content = bytes_digest(b"".join(batch.digest for batch in ordered))
     shard = SealedShard(
         name=f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}",

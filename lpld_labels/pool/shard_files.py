@@ -123,9 +123,10 @@ def _label_rows(batches: Sequence[Labelled], schema: pa.Schema) -> pa.Table:
     """Return the rows of some batches, in the order given."""
     payloads = [batch.payload for batch in batches]
     rows = [len(next(iter(payload.values()))) for payload in payloads]
+    epochs, numbers = zip(*(batch.key for batch in batches), strict=True)
     keys = {
-        "epoch": np.repeat([batch.key.epoch for batch in batches], rows),
-        "batch": np.repeat([batch.key.batch for batch in batches], rows),
+        "epoch": np.repeat(epochs, rows),
+        "batch": np.repeat(numbers, rows),
         "slot": np.concatenate([np.arange(count) for count in rows]),
     }
     columns = [

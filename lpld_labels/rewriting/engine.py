@@ -327,7 +327,7 @@ class _Filler:
         with self._writer as writer:
             for piece in task:
                 for batch in self._source(piece):
-                    if batch.key not in writer:
+                    if batch.views.key not in writer:
                         writer.append_encoded(batch)
                 yield len(piece.keys)
         return self._writer.receipts()
