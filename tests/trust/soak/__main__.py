@@ -3,7 +3,8 @@
 The writer adds batches to the pool one commit at a time, prunes it to the next one, goes on with that, and
 deletes the one before. Workers read whatever is the newest pool, labels always from its files: what a cache
 gives out cannot leak. Every so often each of them notes its memory, open files and threads; a line is fitted
-to each, and none may rise by more than its noise.
+to each, and none may rise by more than its noise. A pool's lineage names every pruning since the first pool,
+so after some of them the writer begins with a new one: otherwise the pools themselves would grow.
 """
 
 from __future__ import annotations
@@ -15,24 +16,28 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lpld_labels import LabelPoolError, PoolReader
+from lpld_labels import BatchKey, LabelBatch, LabelPoolError, PoolReader
+from lpld_labels.format.records import LabelArray
 from lpld_labels.pool import reader
 from tests.trust.figures import finish, parser, workplace
 from tests.trust.kills.commands import run_cli
 from tests.trust.races.__main__ import BATCHES, add, start
 
 WORKERS = 4
+FIRST_BATCHES = 12
 REOPEN_EVERY = 250
 """Reads after which a worker looks for a newer pool."""
 NOTE_EVERY = 2
 """Pools after which it notes what it uses."""
+PRUNINGS = 8
+"""Pools that follow from each other before the writer begins anew."""
 DECODE_EVERY = 10
 """Of so many pools that are opened, one is read with no cache of views either."""
 MOST_MEGABYTES = 2.0
@@ -57,19 +62,27 @@ def read_at_random(folder: Path, count: int, seed: int, results: Connection) -> 
         opened += 1
         views = 0 if opened % DECODE_EVERY == 0 else reader.VIEW_CACHE_BYTES
         try:
-            with PoolReader(newest(folder), view_cache_bytes=views) as pool:
-                keys = list(pool.keys)
-                for _ in range(REOPEN_EVERY):
-                    key = keys[int(draw.integers(len(keys)))]
-                    wrong += not np.array_equal(pool.read(key).labels, known[key])
-                    done += 1
+            for labels, key in some_labels(folder, draw, view_cache_bytes=views):
+                wrong += not np.array_equal(labels, known[key])
+                done += 1
         except (LabelPoolError, FileNotFoundError):
             # The pool was pruned away while it was read.
             stale += 1
-        # With no pool open: how many files one has is the writer's doing.
+        # With no pool at hand: how large one is, and how many files it has, is the writer's doing.
         if opened % NOTE_EVERY == 0:
             notes.append((done, *usage()))
     results.send({"wrong": wrong, "stale": stale, "notes": notes})
+
+
+def some_labels(
+    folder: Path, draw: np.random.Generator, *, view_cache_bytes: int
+) -> Iterator[tuple[LabelArray, BatchKey]]:
+    """Open the newest pool and yield labels of batches at random."""
+    with PoolReader(newest(folder), view_cache_bytes=view_cache_bytes) as pool:
+        keys = list(pool.keys)
+        for _ in range(REOPEN_EVERY):
+            key = keys[int(draw.integers(len(keys)))]
+            yield pool.read(key).labels, key
 
 
 def write_and_prune(folder: Path, stop: Any, results: Connection) -> None:
@@ -77,19 +90,27 @@ def write_and_prune(folder: Path, stop: Any, results: Connection) -> None:
     notes: list[tuple[int, float, int, int]] = []
     generation = 0
     while not stop.is_set():
-        pool = folder / str(generation)
-        with PoolReader(pool) as old:
-            missing = [batch for batch in BATCHES if batch.key not in set(old.keys)]
-        for batch in missing[:6]:
+        pool, unfinished = folder / str(generation), folder / f".{generation + 1}"
+        for batch in missing(pool)[:6]:
             add(pool, [batch])
             time.sleep(0.05)
-        run_cli("prune", pool, folder / f".{generation + 1}", "--ratio", 2)
-        (folder / f".{generation + 1}").rename(folder / str(generation + 1))
+        if (generation + 1) % PRUNINGS:
+            run_cli("prune", pool, unfinished, "--ratio", 2)
+        else:
+            start(unfinished, FIRST_BATCHES)
+        unfinished.rename(folder / str(generation + 1))
         if generation:
             shutil.rmtree(folder / str(generation - 1))
         generation += 1
         notes.append((generation, *usage()))
     results.send({"generations": generation, "notes": notes})
+
+
+def missing(pool: Path) -> list[LabelBatch]:
+    """Return the batches that a pool does not have."""
+    with PoolReader(pool) as opened:
+        there = set(opened.keys)
+    return [batch for batch in BATCHES if batch.key not in there]
 
 
 def usage() -> tuple[float, int, int]:
@@ -132,7 +153,7 @@ def main() -> int:
     context = multiprocessing.get_context("fork")
     began = time.monotonic()
     with workplace() as folder:
-        start(folder / "0", 12)
+        start(folder / "0", FIRST_BATCHES)
         stop = context.Event()
         share = options.cases // WORKERS
         starts: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
