@@ -40,7 +40,7 @@ PRUNINGS = 8
 """Pools that follow from each other before the writer begins anew."""
 DECODE_EVERY = 10
 """Of so many pools that are opened, one is read with no cache of views either."""
-MOST_MEGABYTES = 2.0
+MOST_MEGABYTES = 0.5
 """By which memory may rise over all reads, where the line's own error allows no less."""
 
 
