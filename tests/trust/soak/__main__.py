@@ -42,6 +42,8 @@ DECODE_EVERY = 10
 """Of so many pools that are opened, one is read with no cache of views either."""
 MOST_MEGABYTES = 0.5
 """By which memory may rise over all reads, where the line's own error allows no less."""
+FEW_NOTES, MOST_MEGABYTES_OF_FEW = 100, 2.0
+"""A run with few notes is short: what the allocator takes at the beginning is still in its line."""
 
 
 def newest(folder: Path) -> Path:
@@ -138,7 +140,8 @@ def problems(who: str, notes: list[tuple[int, float, int, int]]) -> list[str]:
     """Return what grows."""
     found = []
     grown, error = rise(notes, 1)
-    if grown > max(MOST_MEGABYTES, 3 * error):
+    allowed = MOST_MEGABYTES if len(notes) > FEW_NOTES else MOST_MEGABYTES_OF_FEW
+    if grown > max(allowed, 3 * error):
         found.append(f"memory of {who} rises by {grown:.2f} MB (error {error:.2f})")
     for column, name in ((2, "open files"), (3, "threads")):
         late = [note[column] for note in notes[len(notes) // 5 :]]
