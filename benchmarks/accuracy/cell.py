@@ -149,6 +149,7 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         policy=_policy(cell),
         loss="mse+gt" if cell.loss == "mse+gt" else "kl",
         learning_rate=scale.student_rate,
+        amp=scale.amp,
         evaluate_every=epochs,
         save_every=EPOCHS_BETWEEN_CHECKPOINTS,
     )

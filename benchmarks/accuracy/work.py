@@ -87,6 +87,7 @@ class Workshop:
             "size": self.scale.size,
             "seed": int(kind == "second"),
             "label_smoothing": 0.0 if kind == "plain" else TEACHER_RECIPE.label_smoothing,
+            "amp": self.scale.amp,
         }
         with self._made_once(about) as missing:
             if missing:
@@ -96,12 +97,13 @@ class Workshop:
                 write_whole(about, facts)
         found = json.loads(about.read_text())
         for field, value in settings.items():
-            if found[field] != value:
+            # One that does not say was trained before there was a choice.
+            if found.get(field, False) != value:
                 raise InvalidArgumentError(
                     f"the teacher here was trained with another '{field}'",
                     where=about,
                     expected=value,
-                    got=found[field],
+                    got=found.get(field),
                     hint="choose another --work directory",
                 )
         return load_teacher(network, weights=weights)
@@ -121,7 +123,9 @@ class Workshop:
             ),
             seed=settings["seed"],
         )
-        found = train_teacher(self.train, job, validation=ValidationSet(self.validation, size=side))
+        found = train_teacher(
+            self.train, job, validation=ValidationSet(self.validation, size=side), amp=settings["amp"]
+        )
         return 0.0 if found is None else found.top1
 
     def statistics(self, kind: str = "smoothed") -> ClassStatistics:

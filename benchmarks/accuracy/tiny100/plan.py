@@ -55,7 +55,9 @@ class Plan:
 
 FULL = Plan(scale=TINY100)
 QUICK = Plan(
-    scale=replace(DIGITS, mix="none", epochs=12, large_epochs=4, teacher_epochs=1, student_rate=0.002),
+    scale=replace(
+        DIGITS, mix="none", epochs=12, large_epochs=4, teacher_epochs=1, student_rate=0.002, amp=True
+    ),
     trial_ratio=2,
     trial_seeds=1,
     check_iterations=(1, 2, 4),

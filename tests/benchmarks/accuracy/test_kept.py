@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.accuracy.cell import train_settings
 from benchmarks.accuracy.cells import DIGITS, Cell
 from benchmarks.accuracy.kept import keep, take
 from benchmarks.accuracy.work import Workshop
+from lpld_labels.errors import InvalidArgumentError
 
 SCALE = replace(DIGITS, teacher_epochs=1, iterations=2, ipc=1)
 
@@ -54,6 +56,13 @@ def test_what_is_there_is_not_replaced_and_another_scale_takes_nothing(work: Pat
     (new / "teacher-plain.json").write_text("mine")
     take(new, SCALE, kept)
     assert (new / "teacher-plain.json").read_text() == "mine"
+
+
+def test_a_teacher_of_another_precision_is_refused(work: Path) -> None:
+    workshop = Workshop.open(work, replace(SCALE, amp=True))
+    assert train_settings(workshop, Cell(method="real", ratio=1)).amp
+    with pytest.raises(InvalidArgumentError, match="'amp'"):
+        workshop.teacher("plain")
 
 
 def test_unfinished_images_are_not_kept(work: Path, tmp_path: Path) -> None:
