@@ -64,12 +64,12 @@ soak: $(VENV)/.ready-dev
 fuzz: $(VENV)/.ready-fuzz
 	$(RUN)/python -m tests.trust.fuzz
 
-# Every file-system call of every command that writes pools, statistics, images or students: killed there,
-# interrupted there, failed there, run again. And the training process killed at 20 moments instead of 4: no
-# worker may outlive it.
 engines: $(VENV)/.ready-dev
 	OMP_NUM_THREADS=1 LPLD_WHOLE_ENGINES=1 $(RUN)/python -m pytest -n 0 tests/engines
 
+# Every file-system call of every command that writes pools, statistics, images or students: killed there,
+# interrupted there, failed there, run again. And the training process killed at 20 moments instead of 4: no
+# worker may outlive it.
 kills: $(VENV)/.ready-dev
 	$(MAKE) -j 2 kills-1 kills-2
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py \

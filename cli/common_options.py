@@ -20,7 +20,7 @@ pool_argument = click.argument("pool", type=click.Path(file_okay=False))
 out_argument = click.argument("out", type=click.Path())
 
 overwrite_option = click.option(
-    "--overwrite", is_flag=True, help="Replace what is at OUT, if a command of ours wrote it."
+    "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
 )
 from_lossy_option = click.option(
     "--from-lossy", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already."

@@ -92,7 +92,7 @@ class Demo:
 )
 @seed_option("Teacher, images, labels and students follow from it.")
 def command(out: Path, epochs: int, teacher_epochs: int, iterations: int, seed: int) -> None:
-    """Go the whole way on 5,000 handwritten digits of MNIST: some minutes on two cores.
+    """Go the whole way on 5,000 handwritten digits of MNIST: two to three minutes on two cores.
 
     Trains a small teacher, gathers class statistics, makes ten images of each digit class by class
     (lpld) and across classes (sre2l), labels them and ten real ones, prunes the labels 10x and 40x, fits

@@ -62,7 +62,7 @@ class Finding:
         """One line for people."""
         if self.points is None:
             return f"{self.claim}: not measured, the labels do not fit at this size"
-        if self.shows and self.points < 0:
+        if self.shows and abs(self.points) < self.spread:
             return (
                 f"{self.claim}: {self.points:+.1f} points; no difference, runs scatter by {self.spread:.1f}"
             )

@@ -11,7 +11,8 @@ _WAYS = (
     ("bare range requests of the same bytes", "bare"),
     ("an epoch in random order, empty cache", "cold"),
     ("the next epoch, from the cache", "cached"),
-    ("from the local disk", "local_again"),
+    ("an epoch from the local disk", "local"),
+    ("the next epoch, from the local disk", "local_again"),
     ("MosaicML Streaming, empty cache", "mosaicml_streaming"),
     ("MosaicML Streaming, its next epoch", "mosaicml_streaming_cached"),
 )
@@ -26,7 +27,7 @@ def remote(results: Results) -> Iterable[str]:
     yield "## Pools in object storage"
     yield ""
     yield (
-        "Label batches per second from an S3 server on the same two cores, "
+        "Label batches per second from a server that speaks S3's protocol, on the same two cores, "
         f"{1e3 * found['latency_seconds']:.0f} ms added to every request. A pool of "
         f"{plain['pool_bytes'] / 1e9:.1f} GB in f16; `klt` is at .97 and of a fourth of its batches. "
         f"Medians of {found['rounds']} rounds."

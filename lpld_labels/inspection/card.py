@@ -158,7 +158,7 @@ def _loading(manifest: Manifest, name: str) -> str:
 
 
 def _verifying(manifest: Manifest, name: str) -> str:
-    lines = ["pip install lpld-labels", f"lpld-labels verify {json.dumps(name)}"]
+    lines = ["pip install 'lpld-labels[torch]'", f"lpld-labels verify {json.dumps(name)}"]
     teachers = " ".join(f"--teacher {json.dumps(printable(t.name))}" for t in manifest.header.teachers)
     if teachers:
         images = "" if manifest.files_of("packed") else " --images IMAGES"

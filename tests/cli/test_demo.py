@@ -23,6 +23,8 @@ def test_a_claim_that_does_not_show_says_so(capsys: pytest.CaptureFixture[str]) 
     scattered = findings(top1, {"lpld_10x": 0.015, "sre2l_10x": 0.002})[2]
     assert scattered.shows
     assert scattered.text.endswith("-1.0 points; no difference, runs scatter by 1.5")
+    ahead = findings({**top1, "lpld_10x": 0.52}, {"lpld_10x": 0.015, "sre2l_10x": 0.002})[2]
+    assert ahead.text.endswith("+1.0 points; no difference, runs scatter by 1.5")
     assert not findings(top1, {"lpld_40x": 0.015})[2].shows, "the spread of other rows does not count"
     assert klt.text == "klt over f16 in the bytes of 40x: +4.0 points; does not show here"
     missing = findings({**top1, "lpld_klt": None})[-1]
