@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.cells import Cell, Scale
 from benchmarks.accuracy.temperatures import with_temperatures
 from benchmarks.accuracy.work import Workshop
 from lpld_core.training.evaluate import ValidationSet
@@ -47,7 +48,10 @@ class CellResult:
 
 
 def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
-    """Make what is missing, then prune, train and evaluate one student."""
+    """Make what is missing, then prune, train and evaluate one student.
+
+    Call `forget_student` when what came of it is safe; until then the same call finds the student as it is.
+    """
     scale = workshop.scale
     begun = time.perf_counter()
     images = workshop.images(cell)
@@ -56,14 +60,20 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     with pool_of(workshop, cell) as pool:
         preparing = time.perf_counter() - begun
         watch = Stopwatch(folder.with_suffix(".seconds"))
+        # A codec that is fitted again may come out otherwise by a bit. The folder is this cell's alone, so a
+        # student of the other pool may go.
         found = train_student(
-            pool, images, folder, train_settings(workshop, cell), validation=validation, progress=watch
+            pool,
+            images,
+            folder,
+            train_settings(workshop, cell),
+            validation=validation,
+            progress=watch,
+            overwrite=True,
         )
         seconds = watch.stop()
         size, rows = pool_bytes(pool.manifest), pool.manifest.counts.rows
         batches = pool.manifest.counts.batches
-    shutil.rmtree(folder)
-    watch.path.unlink()
     if found.accuracy is None:
         raise RuntimeError("a validation folder was given and no accuracy came back")
     return CellResult(
@@ -78,6 +88,13 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     )
 
 
+def forget_student(workshop: Workshop, cell: Cell) -> None:
+    """Delete a student and its checkpoints."""
+    folder = _folder(workshop, cell)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_suffix(".seconds").unlink(missing_ok=True)
+
+
 @contextmanager
 def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
     """Lend the cell's pool; it is deleted afterwards. All labels in f16 are lent as they are."""
@@ -90,7 +107,7 @@ def pool_of(workshop: Workshop, cell: Cell) -> Iterator[PoolReader]:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             made = folder / "f16"
-            prune_pool(labels, made, prune_settings(cell))
+            prune_pool(labels, made, prune_settings(workshop.scale, cell))
             if cell.codec != "f16":
                 with PoolReader(made) as plain:
                     fill_budget(labels, folder / "pool", cell, pool_bytes(plain.manifest))
@@ -125,10 +142,18 @@ def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
         raise problem from None
 
 
-def prune_settings(cell: Cell) -> PruneSettings:
-    """Return how all labels in f16 are pruned for a cell."""
+def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
+    """Return how all labels in f16 are pruned for a cell.
+
+    Epochs stay whole: students that replay them take as many steps as others only if none is cut short.
+    """
+    ratio = cell.ratio
+    if cell.pool == "epochs":
+        epochs = cell.epochs or scale.epochs
+        # A hair less, so that the count of batches is not rounded down below whole epochs.
+        ratio = max(1.0, math.nextafter(epochs / max(1, int(epochs / cell.ratio)), 1.0))
     return PruneSettings(
-        ratio=cell.ratio,
+        ratio=ratio,
         level="batch" if cell.pool == "batches" else "epoch",
         by=cell.by,
         prefer=cell.prefer,

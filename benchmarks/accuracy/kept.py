@@ -33,10 +33,12 @@ def keep(work: Path, scale: Scale, kept: Path) -> list[str]:
         if target.exists():
             continue
         if source.is_dir():
-            with tarfile.open(target, "w") as archive:
+            unfinished = target.with_name(f".{target.name}")
+            with tarfile.open(unfinished, "w") as archive:
                 archive.add(source, arcname=source.name, filter=_without_circumstances)
+            unfinished.rename(target)
         else:
-            shutil.copyfile(source, target)
+            _copy_whole(source, target)
         written.append(target.name)
     write_whole(kept / "scale.json", scale.as_json())
     return written

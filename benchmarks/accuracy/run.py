@@ -124,11 +124,13 @@ def _one_thread() -> None:
 
 def _train(scale: Scale, cell: Cell, work: Path, data: Path | None) -> Record:
     """Run in a process of its own."""
-    from benchmarks.accuracy.cell import train_cell
+    from benchmarks.accuracy.cell import forget_student, train_cell
     from benchmarks.accuracy.work import Workshop
     from benchmarks.common.harness import commit
 
-    result = train_cell(Workshop.open(work, scale, data), cell)
+    workshop = Workshop.open(work, scale, data)
+    result = train_cell(workshop, cell)
+    forget_student(workshop, cell)
     return Record(scale=scale.as_json(), cell=cell, commit=commit(), **asdict(result))
 
 

@@ -156,7 +156,9 @@ class Workshop:
         teacher = self.teacher(cell.teacher)
         with self._made_once(folder / "contact_sheet.png") as missing:
             if missing and cell.method == "rded":
-                settings = RdedSettings(ipc=ipc, size=(self.scale.size, self.scale.size))
+                settings = RdedSettings(
+                    ipc=ipc, size=(self.scale.size, self.scale.size), scoring="padded", files=FILES
+                )
                 stitch_images(teacher, folder, settings=settings, real=RealFolder.open(self.train))
             elif missing:
                 # Only the class names are taken where statistics are global.
@@ -177,6 +179,7 @@ class Workshop:
             learning_rate=self.scale.learning_rate,
             alpha=self.scale.alpha,
             roll=self.scale.roll,
+            roll_direction="forward" if method == "cda" else "both",
             size=(self.scale.size, self.scale.size),
             statistics_kind="class" if method == "lpld" else "global",
             files=FILES,

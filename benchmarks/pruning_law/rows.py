@@ -32,7 +32,10 @@ PAPER = (
     ),
     ("Tiny-ImageNet", 200, 100, {50: (48.8, 46.7, 44.3, 40.2, 38.4), 100: (53.6, 52.2, 50.6, 47.6, 46.1)}),
 )
-OTHER_SETTINGS = ("prefer", "drop_easy", "drop_hard", "student", "policy", "mix", "temperature_schedule")
+OTHER_SETTINGS = (
+    *("prefer", "drop_easy", "drop_hard", "student", "policy", "mix"),
+    *("temperature_schedule", "student_temperature"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,8 @@ def result_rows(path: Path) -> Iterator[Row]:
             continue
         all_views, all_top1 = cells.pop(1.0)
         for ratio, (views, top1) in sorted(cells.items()):
+            if ratio > max(PAPER_RATIOS):
+                continue
             yield Row(
                 data=scale["dataset"],
                 source=path.name,

@@ -155,7 +155,8 @@ class _Judge:
             for variant in temperatures.VARIANTS:
                 name = " and ".join(f"{key.replace('_', ' ')} {value}" for key, value in variant.items())
                 claim = f"{name} helps {plain.codec_name} in the bytes of f16 at {budget:g}x"
-                yield from self._compared(claim, self._cell("lpld", budget, **codec, **variant), plain)
+                warmed = self._cell("lpld", budget, **codec, **variant)
+                yield from self._compared(claim, warmed, plain, rows=self._judged)
 
     def _cell(self, method: str, ratio: float, **settings: object) -> Cell:
         cell = Cell(method=method, ratio=ratio, teacher=self._decided.teacher or "plain")

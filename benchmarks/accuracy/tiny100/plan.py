@@ -234,7 +234,8 @@ class _Cells:
             {"codec": "f16"},
             {"codec": "klt", "fidelity": self._decided.klt[budget]},
         )
-        for seed in self._plan.seeds:
+        # Not on seed 0, which klt's fidelity was chosen on.
+        for seed in self._plan.other_seeds:
             for codec in codecs:
                 yield self.cell("lpld", budget, seed=seed, **codec)
                 for variant in temperatures.VARIANTS:

@@ -13,7 +13,9 @@ from rich.table import Table
 
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.facts import teacher_facts
+from benchmarks.accuracy.kept import DATA
 from benchmarks.accuracy.report import claim_table, gathered, pooled_deviation, row_entries, variant_table
+from benchmarks.accuracy.run import Record
 from benchmarks.accuracy.tiny100.claims import claims
 from benchmarks.accuracy.tiny100.decide import decisions, explained
 from benchmarks.accuracy.tiny100.plan import GROUPS, TEACHERS, Plan, Task, tasks
@@ -38,17 +40,41 @@ HEADINGS = {
 def derived(plan: Plan, work: Path, results: Results) -> dict[str, Any]:
     """Return what the results file says beside its cells."""
     records = list(results.records.values())
-    rows = gathered(records)
-    noise = pooled_deviation(rows)
+    noise = pooled_deviation(gathered(records))
+    rows = gathered(reported(plan, records))
     groups = groups_of(plan, results)
     return {
-        "teachers": {kind: facts for kind in TEACHERS if (facts := teacher_facts(work, kind))},
+        "teachers": _teachers(plan, work),
         "decisions": explained(plan, results),
         "noise_of_one_student": round(noise, 4),
         "rows": row_entries(rows, lambda row: sorted(groups.get(row.cell.key, set()))),
         "claims": [asdict(claim) for claim in claims(plan, results, noise)],
         "machine_seconds": machine_seconds(plan, results, work),
         "left": {name: facts["left"] for name, facts in status(plan, results).items()},
+    }
+
+
+def reported(plan: Plan, records: Sequence[Record]) -> list[Record]:
+    """Return what rows are made of: of a codec that was chosen on seed 0, the other seeds alone."""
+    chosen = {
+        record.cell.row.key
+        for record in records
+        if record.cell.codec != "f16" and record.cell.seed in plan.other_seeds
+    }
+    return [
+        record
+        for record in records
+        if record.cell.row.key not in chosen or record.cell.seed in plan.other_seeds
+    ]
+
+
+def _teachers(plan: Plan, work: Path) -> dict[str, dict[str, Any]]:
+    """Return what is known of the teachers, also where only what is kept of them is at hand."""
+    places = (work, DATA / plan.scale.dataset)
+    return {
+        kind: facts
+        for kind in TEACHERS
+        if (facts := next(filter(None, (teacher_facts(place, kind) for place in places)), None))
     }
 
 
@@ -70,12 +96,12 @@ def machine_seconds(plan: Plan, results: Results, work: Path) -> dict[str, Any]:
     for key, record in results.records.items():
         group = first.get(key, "none")
         students[group] = round(students.get(group, 0.0) + record.seconds, 1)
-    teachers = [facts["seconds"] for kind in TEACHERS if (facts := teacher_facts(work, kind))]
+    teachers = [facts["seconds"] for facts in _teachers(plan, work).values()]
     return {
         "students": students,
         "teachers": round(sum(teachers), 1),
         "checks": round(sum(check.seconds for check in results.checks.values()), 1),
-        # Statistics, images and pools, and waiting for another process that made them.
+        # Teachers, statistics, images and pools, and waiting for another process that made them.
         "preparing_students": round(sum(record.preparing for record in results.records.values()), 1),
     }
 

@@ -1,8 +1,9 @@
 """Working through the plan: some processes of one thread each, that can be stopped at any moment.
 
 A process holds the lock of its task from before it looks whether the task is done until it has written what
-came of it, so two processes never do the same one, whoever started them. A student goes on from its last
-checkpoint, images from their last group, a pool from its last shard; a teacher begins again.
+came of it, so two processes never do the same one, whoever started them. Students and teachers go on from
+their last checkpoint, images from their last group, a pool from its last shard; a check of recovery begins
+again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from benchmarks.accuracy.tiny100.store import Store
 
 _WATCH_SECONDS = 2.0
 _BUSY_SECONDS = 20.0
+_MOST_DEATHS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +53,18 @@ def run_plan(
 ) -> int:
     """Do what is left of some groups; return how many tasks failed. They are tried again by the next run.
 
-    minutes: begin nothing after this time.
+    minutes: begin nothing after this time. A process that is killed is replaced, some times.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
+    for _ in range(_MOST_DEATHS):
+        try:
+            return _run(plan, place, groups, workers, end)
+        except BrokenProcessPool:
+            say("a process was killed; what it was at is taken up again")
+    return len(left(plan, place.store, groups))
+
+
+def _run(plan: Plan, place: Place, groups: Sequence[str], workers: int, end: float | None) -> int:
     failed: set[str] = set()
     busy: set[str] = set()
     context = multiprocessing.get_context("spawn")
@@ -72,10 +84,11 @@ def run_plan(
             if not running:
                 return len(failed)
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
-            busy.clear()
             for future in ended:
                 task = running.pop(future)
                 error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    raise error
                 came = f"failed: {error!r}" if error is not None else future.result()
                 failed |= {task.key} if error is not None else set()
                 busy |= {task.key} if came == BUSY else set()
@@ -113,7 +126,7 @@ def do_task(plan: Plan, place: Place, task: Task) -> str:
 
 
 def _work(plan: Plan, place: Place, task: Task) -> str:
-    from benchmarks.accuracy.cell import train_cell
+    from benchmarks.accuracy.cell import forget_student, train_cell
     from benchmarks.accuracy.work import Workshop
     from benchmarks.common.harness import commit
 
@@ -122,6 +135,7 @@ def _work(plan: Plan, place: Place, task: Task) -> str:
         found = train_cell(workshop, task)
         scale = plan.scale.as_json()
         place.store.add(task, Record(scale=scale, cell=task, commit=commit(), **asdict(found)))
+        forget_student(workshop, task)
         return f"{found.top1:.1%} in {found.seconds:.0f} s"
     checked = check_recovery(workshop, task)
     place.store.add(task, checked)
@@ -131,8 +145,10 @@ def _work(plan: Plan, place: Place, task: Task) -> str:
 def _prepare(parent: int) -> None:
     """Set up a process: one thread, and no life after its parent's."""
     import torch
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
+    threadpool_limits(1)
 
     def watch() -> None:
         while os.getppid() == parent:

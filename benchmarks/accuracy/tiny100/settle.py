@@ -98,6 +98,5 @@ def enough_iterations(
         reasons.append(f"{longer} instead of {iterations} iterations lower the loss by {text}")
         if max(gains.values()) < SETTLED:
             return iterations, "; ".join(reasons)
-    return candidates[-1], "; ".join(
-        [*reasons, f"not settled, but the most this plan takes: {candidates[-1]}"]
-    )
+    most = plan.check_iterations[-1]
+    return most, "; ".join([*reasons, f"{most} is the most this plan takes"])

@@ -53,6 +53,8 @@ def test_only_comparable_students_are_counted(tmp_path: Path) -> None:
         {**settings, "ratio": 10, "rows": 60_000, "top1": 0.9, "codec": "klt"},
         {**settings, "ratio": 10, "rows": 30_000, "top1": 0.9, "policy": "shuffled"},
         {**settings, "ratio": 10, "rows": 30_000, "top1": 0.9, "pool": "epochs"},
+        {**settings, "ratio": 10, "rows": 30_000, "top1": 0.9, "student_temperature": "calibrated"},
+        {**settings, "ratio": 160, "rows": 1_800, "top1": 0.1},
     ]
     path = tmp_path / "accuracy_tiny100.json"
     path.write_text(json.dumps({"results": {"scale": {"dataset": "tiny100", "ipc": 10}, "cells": cells}}))

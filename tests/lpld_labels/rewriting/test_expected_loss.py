@@ -44,6 +44,10 @@ def test_a_pruned_pool_loses_the_difference() -> None:
     assert (1 - first.expected) * (1 - then.expected) == pytest.approx(1 - at_once.expected)
 
 
+def test_the_last_epoch_may_be_pruned_away() -> None:
+    assert replace(IMAGENET_10, views=300, all_views=2_990).loss(75_000) is not None
+
+
 @pytest.mark.parametrize(
     ("law", "rows", "why"),
     [
