@@ -6,12 +6,13 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from lpld_labels.errors import PoolCorruptError, PoolWriteError
+from lpld_labels.errors import PoolConflictError, PoolCorruptError, PoolWriteError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -105,6 +106,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
 
     within: directory on the same file system for the bytes on their way, where a crash may leave them.
     """
+    refuse_devices(path)
     temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"
     with write_errors(path):
         try:
@@ -116,6 +118,28 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
                 temporary.unlink(missing_ok=True)
             raise
         fsync(path.parent)
+
+
+def refuse_devices(path: Path) -> None:
+    """Refuse to put a file in the place of a device, a pipe or a socket: a rename would do away with it."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        # What is wrong with the place is for the write itself to say.
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        raise PoolWriteError("this is no file", where=path, hint="choose a path for a file of its own")
+
+
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Refuse symbolic links before anything is put or deleted behind them: that belongs to somebody else."""
+    for path in paths:
+        if path.is_symlink():
+            raise PoolConflictError(
+                "a link stands where a pool has its own files",
+                where=path,
+                hint="delete the link, or choose another path",
+            )
 
 
 def move(source: Path, target: Path) -> None:

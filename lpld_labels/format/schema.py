@@ -22,6 +22,7 @@ LABELS_DIRECTORY = "labels"
 CODEC_DIRECTORY = "codec"
 PACKED_DIRECTORY = "packed"
 STAGING_DIRECTORY = "staging"
+POOL_DIRECTORIES = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY, STAGING_DIRECTORY)
 
 VIEW_ROWS_PER_GROUP = 8192
 """A views row group closes at the first whole batch at or above this many rows."""

@@ -23,7 +23,7 @@ import numpy as np
 from lpld_labels.codecs.base import raw_bytes
 from lpld_labels.codecs.fitting import Arrays
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.files.storage import TEMPORARY, write_atomically, write_errors
+from lpld_labels.files.storage import TEMPORARY, refuse_links, write_atomically, write_errors
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import STAGING_DIRECTORY
@@ -49,6 +49,7 @@ class Checkpoint:
     def at(out: Path, source: str) -> Checkpoint:
         """Return the checkpoint of a pool to be, made of labels of the pool with this content digest."""
         # Another NumPy may round otherwise: its sums are not to be mixed with ours.
+        refuse_links([out / STAGING_DIRECTORY, out / STAGING_DIRECTORY / CHECKPOINT_DIRECTORY])
         facts = {"source": source, "version": __version__, "numpy": np.__version__}
         return Checkpoint(_Files(out / STAGING_DIRECTORY), facts)
 

@@ -46,6 +46,7 @@ from lpld_labels.pool.pool_files import LocalFiles, read_table
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import VIEWS, SealedShard
 from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
+from lpld_labels.pool.staging_plan import describe, require_same_plan
 from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.stores.locks import locked
 from lpld_labels.version import __version__
@@ -72,6 +73,8 @@ def commit_pool(
     """
     with _committing(staging):
         old = _old_manifest(staging.pool)
+        if old is not None:
+            _require_same_pool(staging.pool, old, header, codec, images)
         shards = _sound_shards(staging, old, codec, header.classes)
         packs = packed is not None and not (old and old.files_of("packed"))
         if old is not None and not shards and not packs and header.lineage == old.header.lineage:
@@ -237,6 +240,31 @@ def _old_index(pool: Path, old: Manifest | None) -> pa.Table:
     if old is None:
         return BATCH_SCHEMA.empty_table()
     return read_table(LocalFiles(pool), old.files_of("batches")[0], BATCH_SCHEMA)
+
+
+def _require_same_pool(
+    pool: Path, old: Manifest, header: PoolHeader, codec: Codec, images: ImageTable
+) -> None:
+    """Refuse to add to a pool that has been replaced by another since this writer opened it.
+
+    Settings that no digest binds are compared one by one, everything else by the content digest.
+    """
+    where = str(pool / MANIFEST_FILE)
+    found, wanted = (describe(one, codec, images.digest(), old.views) for one in (old.header, header))
+    require_same_plan(found, wanted, where=where)
+    digest = pool_digest(
+        header,
+        codec=codec.name,
+        identity=codec.identity(),
+        images=images.digest(),
+        batches=arrow.binaries(_old_index(pool, old)["digest"]),
+    )
+    if digest != old.content_digest:
+        raise PoolConflictError(
+            "the pool here has other images or another codec than the one that was to grow",
+            where=where,
+            hint="choose another path, or replace it (--overwrite)",
+        )
 
 
 def _sound_shards(

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
-from lpld_labels.errors import PoolCorruptError
+from lpld_labels.errors import PoolConflictError, PoolCorruptError
 from lpld_labels.files.storage import (
     TEMPORARY,
     fsync,
     move,
+    refuse_links,
     write_atomically,
     write_errors,
 )
@@ -42,6 +43,7 @@ from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
     LABELS_DIRECTORY,
     MANIFEST_FILE,
+    POOL_DIRECTORIES,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
     Views,
@@ -56,6 +58,8 @@ LOCK = "lock"
 COMMIT_LOCK = "commit.lock"
 CHECKPOINT_DIRECTORY = "checkpoint"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
+_OWN = {*_LAST, CODEC_DIRECTORY, CHECKPOINT_DIRECTORY}
+"""What is in the area once its shards are gone."""
 Stamps = tuple[tuple[int, ...] | None, ...]
 Receipts = dict[str, Stamps]
 """Shards that a process has sealed, by name, with the stamps their files had then."""
@@ -63,15 +67,25 @@ _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
 class StagingArea:
-    """The staging directory of one pool."""
+    """The staging directory of one pool.
+
+    Raises PoolConflictError where links stand for directories of the pool: what is written, moved and deleted
+    here would be somewhere else.
+    """
 
     def __init__(self, pool: Path) -> None:
         self.pool = pool
         self.directory = pool / STAGING_DIRECTORY
+        self._refuse_links()
         self._plan: dict[str, Any] = {}
         self._tables: dict[str, bytes] = {}
         self._written: Receipts = {}
         self._told: set[str] = set()
+
+    def _refuse_links(self) -> None:
+        refuse_links(self.pool / name for name in POOL_DIRECTORIES)
+        if self.directory.is_dir():
+            refuse_links(sorted(self.directory.iterdir()))
 
     # What is staged
 
@@ -156,7 +170,11 @@ class StagingArea:
     def _kept_and_replaced(self) -> tuple[list[SealedShard], list[SealedShard]]:
         """Return the sealed shards that count and those that a merge has replaced, as one look finds them."""
         names = self._names() if self.directory.is_dir() else []
-        shards = [load_sealed(self.directory / name) for name in names]
+        shards = []
+        for name in names:
+            # Another writer's commit may be clearing away what it has published.
+            with contextlib.suppress(FileNotFoundError):
+                shards.append(load_sealed(self.directory / name))
         replaced = {name for shard in shards for name in shard.replaces}
         return [s for s in shards if s.name not in replaced], [s for s in shards if s.name in replaced]
 
@@ -178,10 +196,22 @@ class StagingArea:
         with write_errors(self.directory), self._workplace() as workplace:
             shard = write_shard(workplace, batches, codec, classes, drawn=drawn, replaces=replaces)
             fsync(workplace)
-            workplace.rename(self.directory / shard.name)
+            self._give_name(workplace, shard)
             fsync(self.directory)
             self._written[shard.name] = self._stamps(shard)
         return shard
+
+    def _give_name(self, workplace: Path, shard: SealedShard) -> None:
+        """Rename a finished shard; where another writer has sealed the same one, that one stays."""
+        try:
+            workplace.rename(self.directory / shard.name)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            there = load_sealed(self.directory / shard.name)
+            if (there.views, there.labels) != (shard.views, shard.labels):
+                raise
+            shutil.rmtree(workplace)
 
     @contextlib.contextmanager
     def _workplace(self) -> Iterator[Path]:
@@ -270,6 +300,7 @@ class StagingArea:
         """
         if not self.directory.is_dir():
             return True
+        self._refuse_links()
         with write_errors(self.directory), locked(self.directory / LOCK):
             for name in self._names():
                 if name in published:
@@ -287,7 +318,17 @@ class StagingArea:
             return self._delete(CHECKPOINT_DIRECTORY if keep_checkpoint else "")
 
     def _delete(self, kept: str) -> bool:
-        """Delete the area, but for what is kept; return False if somebody begins to use it at this moment."""
+        """Delete the area, but for what is kept; return False if somebody begins to use it at this moment.
+
+        Only what writers put there is deleted: anything else is refused, and stays.
+        """
+        for path in sorted(self.directory.iterdir()):
+            if path.name not in _OWN:
+                raise PoolConflictError(
+                    "something is in the staging area that no writer put there",
+                    where=path,
+                    hint="move it away and run again",
+                )
         # The plan goes last: without it, nobody would know what the rest is. Then the locks: whoever
         # waits for one starts over, perhaps before the directory is gone.
         for path in sorted(self.directory.iterdir(), key=lambda path: _LAST.get(path.name, 0)):

@@ -16,29 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
-from lpld_labels.files.storage import write_errors
-from lpld_labels.format.schema import (
-    CODEC_DIRECTORY,
-    IMAGES_FILE,
-    LABELS_DIRECTORY,
-    MANIFEST_FILE,
-    PACKED_DIRECTORY,
-    STAGING_DIRECTORY,
-    VIEWS_DIRECTORY,
-)
+from lpld_labels.files.storage import refuse_links, write_errors
+from lpld_labels.format.schema import IMAGES_FILE, MANIFEST_FILE, POOL_DIRECTORIES, STAGING_DIRECTORY
 from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.pool.staging import CHECKPOINT_DIRECTORY
-from lpld_labels.stores.addresses import is_address, shown
+from lpld_labels.stores.addresses import is_address, local_path, shown
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
-_PARTS = {
-    STAGING_DIRECTORY,
-    VIEWS_DIRECTORY,
-    LABELS_DIRECTORY,
-    CODEC_DIRECTORY,
-    PACKED_DIRECTORY,
-    IMAGES_FILE,
-}
+_PARTS = {*POOL_DIRECTORIES, IMAGES_FILE}
 # Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 
@@ -48,11 +33,11 @@ def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) 
     if is_address(out):
         # What is read there was written as a whole, and nothing is put among it: names are all that matters.
         inputs = tuple(given for given in inputs if is_address(given) and shown(given) == shown(out))
-    target = Path(out).resolve()
+    target = _place(out)
     for given in inputs:
         if is_address(given) != is_address(out):
             continue
-        source = Path(given).resolve()
+        source = _place(given)
         for inner, outer, how in ((target, source, "inside"), (source, target, "around")):
             if inner.is_relative_to(outer):
                 relation = "the same as" if inner == outer else how
@@ -61,6 +46,16 @@ def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) 
                     where=out,
                     hint="choose a path beside it: nothing is ever written among what is read",
                 )
+
+
+def _place(location: str | os.PathLike[str]) -> Path:
+    """Return where something is, links followed; of an address, its text as a path."""
+    try:
+        return (Path(location) if is_address(location) else local_path(location)).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"this path leads nowhere: {error}", where=shown(location), hint="choose another path"
+        ) from None
 
 
 def is_part_of_pool(entry: Path) -> bool:
@@ -73,6 +68,7 @@ def require_replaceable(path: Path) -> None:
     if not path.exists():
         return
     entries = sorted(path.iterdir()) if path.is_dir() else [path]
+    refuse_links(entries if path.is_dir() else ())
     for entry in entries:
         if entry.name != MANIFEST_FILE and not is_part_of_pool(entry) and not is_untouched(entry):
             raise PoolConflictError(

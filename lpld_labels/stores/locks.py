@@ -21,7 +21,8 @@ class Hold:
     """The lock of a file, from now until `release`; raises BlockingIOError if another process has it."""
 
     def __init__(self, file: Path, *, wait: bool = False) -> None:
-        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        # A link would have the lock taken elsewhere, or a file made there.
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
@@ -32,7 +33,7 @@ class Hold:
     def is_of(self, file: Path) -> bool:
         """Whether the file is still the one that was locked."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), file.stat())
+            return os.path.samestat(os.fstat(self._descriptor), file.lstat())
         except FileNotFoundError:
             return False
 

@@ -7,16 +7,17 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lpld_labels import PoolReader
-from lpld_labels.errors import PoolConflictError, PoolCorruptError
+from lpld_labels import PoolReader, Teacher
+from lpld_labels.errors import PoolConflictError, PoolCorruptError, StagingMismatchError
 from lpld_labels.inspection.check import check_pool
 from lpld_labels.pool.shard import SEAL, SealedShard, load_sealed
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.stores.locks import in_use, locked
-from tests.factories import make_batch, make_batches
+from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.pool.test_writer import digest_of, open_writer
 
 
@@ -201,3 +202,57 @@ def test_one_commit_at_a_time(tmp_path: Path, project: Path) -> None:
                 writer.commit()
             other.communicate()
         assert writer.commit().counts.batches == 4
+
+
+def test_a_pool_that_was_replaced_meanwhile_is_not_grown(tmp_path: Path) -> None:
+    """Its labels are of another teacher, another seed or other images: together they would be no pool."""
+    others: tuple[dict[str, Any], ...] = (
+        {"header": make_header(seed=1)},
+        {"header": make_header(teachers=(Teacher(name="another"),))},
+        {"images": make_images(80)},
+        {"codec": "f32"},
+    )
+    for number, other in enumerate(others):
+        path = tmp_path / str(number)
+        with write_pool(path, make_batches(1, 4)) as pool, open_writer(path, onto=pool) as writer:
+            writer.extend(make_batches(2, 4))
+            writer.flush()
+            for entry in [entry for entry in path.iterdir() if entry.name != "staging"]:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            new = tmp_path / f"new{number}"
+            settings: dict[str, Any] = {"header": make_header(), "images": make_images(), **other}
+            write_pool(new, make_batches(1, 4), **settings).close()
+            shutil.copytree(new, path, dirs_exist_ok=True)
+            before = (path / "pool.json").read_bytes()
+            with pytest.raises((StagingMismatchError, PoolConflictError)):
+                writer.commit()
+        assert (path / "pool.json").read_bytes() == before
+        shutil.rmtree(path / "staging")
+        assert check_pool(path).whole
+
+
+def test_two_writers_that_seal_the_same_batches_agree(tmp_path: Path) -> None:
+    path = tmp_path / "pool"
+    with open_writer(path) as first, open_writer(path) as second:
+        for writer in (first, second):
+            for batch in make_batches(1, 4):
+                writer.append(batch)
+            writer.flush()
+    assert len(StagingArea(path).sealed()) == 1
+    with open_writer(path) as writer:
+        assert writer.commit().content_digest == digest_of(make_batches(1, 4), tmp_path / "whole")
+
+
+def test_a_shard_that_goes_while_one_looks_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pool"
+    with open_writer(path) as writer:
+        writer.extend(make_batches(1, 4))
+        writer.flush()
+        writer.extend(make_batches(2, 4))
+    names = StagingArea(path)._names()
+    assert len(names) == 2
+    shutil.rmtree(path / "staging" / names[0])
+    monkeypatch.setattr(StagingArea, "_names", lambda self: names)
+    assert [shard.name for shard in StagingArea(path).sealed()] == names[1:]

@@ -1,0 +1,135 @@
+"""Links where a pool has its own directories: nothing behind them is written, moved or deleted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from lpld_labels.errors import LabelPoolError, PoolConflictError, PoolWriteError
+from lpld_labels.files.storage import write_atomically
+from lpld_labels.format.schema import POOL_DIRECTORIES
+from lpld_labels.pool.checkpoint import Checkpoint
+from lpld_labels.pool.staging import StagingArea
+from lpld_labels.rewriting.outputs import delete_pool
+from lpld_labels.stores.locks import locked
+from tests.factories import make_batches
+from tests.lpld_labels.pool.test_writer import open_writer
+
+Tree = dict[str, bytes | None]
+
+
+def _tree(folder: Path) -> Tree:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """Somebody else's directory, with names that writers know and names that they do not."""
+    folder = tmp_path / "elsewhere"
+    for name in ("checkpoint", "codec", ".tmp-1", "precious"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_text(name)
+    for name in ("plan.json", "lock", "commit.lock", "basis.npy", "precious.txt", "batches-1.parquet"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def _finished(pool: Path) -> None:
+    with open_writer(pool) as writer:
+        writer.extend(make_batches(1, 4))
+        writer.commit()
+
+
+@pytest.mark.parametrize("name", POOL_DIRECTORIES)
+@pytest.mark.parametrize(
+    "touch",
+    [
+        open_writer,
+        lambda pool: StagingArea(pool).abandon(),
+        delete_pool,
+        lambda pool: delete_pool(pool, keep_checkpoint=True),
+    ],
+    ids=["write", "abandon", "delete", "delete but the checkpoint"],
+)
+def test_nothing_behind_a_link_is_touched(
+    tmp_path: Path, elsewhere: Path, name: str, touch: Callable[[Path], object]
+) -> None:
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    (pool / name).symlink_to(elsewhere)
+    before = _tree(elsewhere)
+    with pytest.raises(PoolConflictError, match="link"):
+        touch(pool)
+    assert _tree(elsewhere) == before
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "codec", ".tmp-2", "00000-1"])
+def test_nor_behind_one_in_the_staging_area(tmp_path: Path, elsewhere: Path, name: str) -> None:
+    staging = tmp_path / "pool" / "staging"
+    staging.mkdir(parents=True)
+    (staging / name).symlink_to(elsewhere)
+    before = _tree(elsewhere)
+    with pytest.raises(PoolConflictError, match="link"):
+        StagingArea(tmp_path / "pool").abandon()
+    assert _tree(elsewhere) == before
+
+
+def test_nor_by_a_checkpoint(tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "staging").symlink_to(elsewhere)
+    before = _tree(elsewhere)
+    with pytest.raises(PoolConflictError, match="link"):
+        Checkpoint.at(tmp_path / "pool", "digest").discard()
+    assert _tree(elsewhere) == before
+
+
+@pytest.mark.parametrize("name", ["staging", "packed"])
+def test_commands_refuse_in_one_line(
+    tmp_path: Path, elsewhere: Path, cli: Callable[..., Result], name: str
+) -> None:
+    pool, out = tmp_path / "pool", tmp_path / "out"
+    _finished(pool)
+    shutil.copytree(pool, out)
+    (out / name).symlink_to(elsewhere)
+    before = _tree(elsewhere)
+    for words in (("prune", pool, out, "--ratio", "2"), ("copy", pool, out), ("copy", out, pool)):
+        for more in ((), ("--overwrite",)):
+            done = cli(*words, *more)
+            assert "Traceback" not in done.stderr
+            assert _tree(elsewhere) == before, words
+
+
+def test_what_no_writer_wrote_stays(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    with open_writer(pool) as writer:
+        writer.extend(make_batches(1, 4))
+        (pool / "staging" / "notes.txt").write_text("mine")
+        with pytest.raises(PoolConflictError, match="no writer put there"):
+            writer.commit()
+    assert (pool / "staging" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.timeout(20)
+def test_a_lock_that_is_a_dangling_link_is_no_endless_wait(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "nowhere" / "lock")
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "lock"):
+        pass
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_takes_no_devices_place(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PoolWriteError, match="no file"):
+        write_atomically(tmp_path / "pipe", b"page")
+    assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert issubclass(PoolWriteError, LabelPoolError)
