@@ -14,7 +14,7 @@ from lpld_core.training.presets import preset_named
 from .build_like import Model, chosen_teachers, like_option
 from .build_options import settings_options
 from .common_options import FOLDER, json_option, out_argument, overwrite_option, preset_option
-from .console import human_bytes, print_json, stdout_console
+from .console import human_bytes, print_json, print_line, stdout_console
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .outputs import says_if_finished
@@ -128,7 +128,7 @@ def command(
                 with sole_writer(path, shared=settings.part is not None):
                     result = _build(images, path, settings, engine, model, overwrite=overwrite)
     except KeyboardInterrupt:
-        click.echo(f"stopped: finished batches are safe in {out}; run the same command again", err=True)
+        print_line(f"stopped: finished batches are safe in {out}; run the same command again", err=True)
         raise
     _show(out, result, classes, model, as_json)
 
@@ -210,8 +210,7 @@ def _show(out: str, result: BuildResult, classes: int, model: Model | None, as_j
         return
     counts = manifest.counts
     size = human_bytes(pool_bytes(manifest))
-    stdout_console().print(
+    print_line(
         f"{out}: {counts.batches} batches, {counts.rows} labels, {size}; "
-        f"content {manifest.content_digest[:16]}",
-        highlight=False,
+        f"content {manifest.content_digest[:16]}"
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from .common_options import json_option
-from .console import human_bytes, print_json, stdout_console
+from .console import command_line, human_bytes, print_json, stdout_console
 from .page_options import GreedyCommand, runs_option, save_html
 from .progress import progress_bar
 
@@ -48,8 +47,7 @@ def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as
         progress = stack.enter_context(progress_bar("comparing pools"))
         comparison = compare_pools(readers, runs=read_runs(runs), progress=progress)
     if out is not None:
-        words = click.get_current_context().obj["words"]
-        save_html(out, comparison_page(comparison, shlex.join(["lpld-labels", "compare", *words])))
+        save_html(out, comparison_page(comparison, command_line("compare")))
     if as_json:
         print_json(comparison.as_json())
         return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.errors import without_secrets
 from lpld_labels.inspection.pages import numbers
 
 from .common_options import quiet_and_verbose
@@ -38,8 +40,27 @@ def stderr_console() -> Console:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON document to stdout."""
-    click.echo(json.dumps(document, indent=2, allow_nan=False))
+    """Print a JSON document to stdout; addresses in it without passwords and queries."""
+    click.echo(json.dumps(_public(document), indent=2, allow_nan=False))
+
+
+def _public(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _public(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public(inner) for inner in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print a line of data (or, with err, of anything else) without passwords and queries of addresses."""
+    click.echo(without_secrets(text), err=err)
+
+
+def command_line(name: str) -> str:
+    """Return the command line that is being run, as it may be shown."""
+    words = click.get_current_context().obj["words"]
+    return shlex.join(["lpld-labels", name, *map(without_secrets, words)])
 
 
 def times_smaller(ratio: float) -> str:
@@ -88,12 +109,19 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])
 
 
+def _local(word: str) -> str:
+    """Return the path of a ``file://`` address; every other word as it is."""
+    from lpld_labels.stores.addresses import local_path
+
+    return str(local_path(word)) if word.startswith("file://") else word
+
+
 def run(group: click.Group) -> None:
     """Run the command line: library errors become one line and exit code 1, Ctrl-C exit code 130."""
     from lpld_labels.errors import LabelPoolError
 
     try:
-        code = group.main(standalone_mode=False)
+        code = group.main(args=[_local(word) for word in sys.argv[1:]], standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -113,4 +141,8 @@ def run(group: click.Group) -> None:
         # The reader of a pipe (head, less) has gone; there is nobody left to tell.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # What a path or a disk refuses before the library looks at it: a name too long, links in a circle.
+        print_line(f"error: {error.filename or 'this machine'}: {error.strerror or error}", err=True)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -17,7 +17,7 @@ from .common_options import (
     quiet,
     seed_option,
 )
-from .console import human_bytes, print_json, stdout_console, times_smaller
+from .console import human_bytes, print_json, print_line, stdout_console, times_smaller
 from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
 from .parameters import Amount, Budget
@@ -174,7 +174,7 @@ def _change_views(
         digest = manifest.content_digest
         print_json({"pool": pool, "out": out, "views": views, "bytes": sizes, "content_digest": digest})
     else:
-        click.echo(f"views {views}: {human_bytes(before)} -> {human_bytes(after)}, written to {out}")
+        print_line(f"views {views}: {human_bytes(before)} -> {human_bytes(after)}, written to {out}")
 
 
 def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:

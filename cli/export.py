@@ -99,4 +99,5 @@ def _show(report: ExportReport) -> None:
         f"written to {report.folder} as {report.format}",
         highlight=False,
         soft_wrap=True,
+        markup=False,
     )

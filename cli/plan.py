@@ -17,7 +17,7 @@ from .common_options import (
     quiet,
     seed_option,
 )
-from .console import human_bytes, print_json, stdout_console
+from .console import human_bytes, print_json, print_line, stdout_console
 from .outputs import says_if_finished
 from .parameters import Amount, Budget
 from .progress import progress_bar
@@ -237,7 +237,7 @@ def _apply(
 
 def _say_applied(facts: dict[str, Any]) -> None:
     kept = ", ".join(f"{value:.4f} at T = {t}" for t, value in facts["fidelity"]["kept"].items())
-    click.echo(
+    print_line(
         f"written {facts['out']}: {facts['batches']} batches, {human_bytes(facts['bytes'])}, kept {kept}",
         err=True,
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from .common_options import FILE, FOLDER, json_option, pool_argument, quiet
-from .console import human_bytes, print_json
+from .console import command_line, human_bytes, print_json
 from .page_options import GreedyCommand, read_class_names, runs_option
 from .progress import progress_bar
 
@@ -68,7 +67,7 @@ def command(
             against=other,
             runs=read_runs(runs),
             names=None if class_names is None else read_class_names(class_names),
-            command=shlex.join(["lpld-labels", "report", *click.get_current_context().obj["words"]]),
+            command=command_line("report"),
             progress=progress,
         )
     data = report_page(report)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lpld_labels.errors import without_secrets
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -16,11 +18,11 @@ def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title), show_header=False, title_justify="left")
+    table = Table(title=escape(without_secrets(title)), show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in facts:
-        table.add_row(name, escape(str(text)))
+        table.add_row(name, escape(without_secrets(str(text))))
     return table
 
 

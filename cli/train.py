@@ -20,7 +20,7 @@ from .common_options import (
     preset_option,
     quiet,
 )
-from .console import print_json, stdout_console
+from .console import print_json, print_line
 from .image_notes import look_over
 from .method_options import val_by_order_option
 from .progress import no_progress, progress_bar
@@ -95,10 +95,12 @@ def command(
         raise click.UsageError("--val-by-order goes with --val")
     from lpld_core.training.ranks import joined_ranks, launched
     from lpld_labels.rewriting.outputs import require_apart
+    from lpld_labels.stores.addresses import shown
 
     check_device(given["device"])
     settings = _settings(preset, given)
-    out = out or Path(f"{Path(pool.rstrip('/')).name}-student")
+    # Neither a query nor a password becomes the name of a directory.
+    out = out or Path(f"{Path(shown(pool).partition('?')[0].rstrip('/')).name}-student")
     require_apart(out, pool, *(given for given in (images, val) if given is not None))
     if nproc > 1 and not launched():
         start_ranks(nproc, out)
@@ -195,4 +197,4 @@ def _show(result: TrainResult, as_json: bool) -> None:
         )
         return
     score = "" if accuracy is None else f"top-1 {accuracy.top1:.2%}, top-5 {accuracy.top5:.2%}; "
-    stdout_console().print(f"{score}{result.steps} steps, student in {result.weights}", highlight=False)
+    print_line(f"{score}{result.steps} steps, student in {result.weights}")

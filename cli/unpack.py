@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .common_options import json_option, overwrite_option, pool_argument, quiet
-from .console import print_json, stdout_console
+from .console import print_json, print_line
 from .progress import progress_bar
 
 
@@ -51,4 +51,4 @@ def command(pool: str, folder: Path, overwrite: bool, as_json: bool) -> None:
     if as_json:
         print_json({"pool": pool, "folder": str(folder), "images": total, "written": written})
         return
-    stdout_console().print(f"{folder}: {total} images, {written} written now", highlight=False)
+    print_line(f"{folder}: {total} images, {written} written now")

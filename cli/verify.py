@@ -148,9 +148,12 @@ def _require_size(reader: PoolReader, side: int | None) -> None:
 
 
 def _show_report(report: CheckReport) -> None:
+    from rich.markup import escape
+
     console = stdout_console()
     for problem in report.problems:
-        console.print(f"[red]damaged[/] {problem.file}: {problem.message}", highlight=False, soft_wrap=True)
+        text = escape(f"{problem.file}: {problem.message}")
+        console.print(f"[red]damaged[/] {text}", highlight=False, soft_wrap=True)
     verdict = "[green]whole[/]" if report.whole else f"[red]{len(report.problems)} problems[/]"
     console.print(
         f"{verdict}: {report.files} files, {human_bytes(report.bytes)}, "
@@ -160,14 +163,16 @@ def _show_report(report: CheckReport) -> None:
 
 
 def _show_teacher(check: TeacherCheck) -> None:
+    from rich.markup import escape
+
     console = stdout_console()
     for problem in check.wrong_teachers:
-        console.print(f"[red]wrong teacher[/] {problem}", highlight=False, soft_wrap=True)
+        console.print(f"[red]wrong teacher[/] {escape(problem)}", highlight=False, soft_wrap=True)
     first = check.first_difference
     if first is not None:
         console.print(
             f"[red]differs[/] {check.rows_above_tolerance} of {check.rows} rows, first {first.key} "
-            f"slot {first.slot} ({first.image}) by {first.difference:.4g}",
+            f"slot {first.slot} ({escape(first.image)}) by {first.difference:.4g}",
             highlight=False,
             soft_wrap=True,
         )

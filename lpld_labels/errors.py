@@ -28,6 +28,18 @@ A message is one line: where (path, field), what was expected, what was found, w
 
 from __future__ import annotations
 
+import re
+
+_HIDDEN = "..."
+_SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\?)[^\s'\"]+")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with passwords and queries of the addresses in it left out: servers alone need them."""
+    if "://" not in text:
+        return text
+    return _SECRETS.sub(lambda found: f"{_HIDDEN}@" if found[0].endswith("@") else _HIDDEN, text)
+
 
 def _one_line(where: str, problem: str, expected: str, got: str, hint: str) -> str:
     """Join the parts of a message, leaving out the empty ones."""
@@ -47,12 +59,13 @@ class LabelPoolError(Exception):
     def __init__(
         self, problem: str, *, where: object = "", expected: object = "", got: object = "", hint: str = ""
     ) -> None:
-        self.problem = problem
-        self.where = str(where)
-        self.expected = str(expected)
-        self.got = str(got)
-        self.hint = hint
-        super().__init__(_one_line(self.where, problem, self.expected, self.got, hint))
+        # Whoever raises it need not know that an address may say a password.
+        self.problem = without_secrets(problem)
+        self.where = without_secrets(str(where))
+        self.expected = without_secrets(str(expected))
+        self.got = without_secrets(str(got))
+        self.hint = without_secrets(hint)
+        super().__init__(_one_line(self.where, self.problem, self.expected, self.got, self.hint))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the facts when the error travels out of a worker process."""

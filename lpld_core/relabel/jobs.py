@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey
 from lpld_labels.jobs.job import Engine, Job, Progress
 from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter, missing_keys
 from lpld_labels.rewriting.engine import batches_named, batches_per_shard
 from lpld_labels.rewriting.outputs import delete_pool
@@ -56,18 +58,16 @@ def run_build(
     If a task fails, the other workers finish the batch in hand and seal their work before its error is
     raised; the same holds for Ctrl-C.
     """
-    try:
-        return _run(build, engine, progress)
-    except (PoolConflictError, ImageMismatchError):
-        # Told before anything is labelled.
-        if not overwrite:
-            raise
-    delete_pool(build.pool)
-    return _run(build, engine, progress)
-
-
-def _run(build: Build, engine: Engine, progress: Progress | None) -> BuildResult:
-    with build.published() as published, build.writer(published) as writer:
+    with contextlib.ExitStack() as stack:
+        try:
+            published, writer = _opened(build, stack)
+        except (PoolConflictError, ImageMismatchError):
+            # What is told later, when batches are labelled and published, is no reason to delete them.
+            if not overwrite:
+                raise
+            stack.pop_all().close()
+            delete_pool(build.pool)
+            published, writer = _opened(build, stack)
         share = build.share_of(writer)
         missing = missing_keys(writer, share)
         receipts = engine.run(_job(build, share, missing, writer, engine), progress)
@@ -76,6 +76,12 @@ def _run(build: Build, engine: Engine, progress: Progress | None) -> BuildResult
         last.believe(receipts)
         manifest = None if build.settings.part else build.commit(last, published)
     return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
+
+
+def _opened(build: Build, stack: contextlib.ExitStack) -> tuple[PoolReader | None, PoolWriter]:
+    """Open what is at the pool's place, and a writer onto it, until the stack is closed."""
+    published = stack.enter_context(build.published())
+    return published, stack.enter_context(build.writer(published))
 
 
 def _job(

@@ -31,6 +31,10 @@ class CodecRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.kind.demands and self.name != self.kind.name:
+            raise InvalidArgumentError(
+                f"codec '{self.kind.name}' has nothing after its name", expected=self.kind.name, got=self.name
+            )
         demands = [field for field in DEMANDS if getattr(self, field) is not None]
         if len(demands) > 1:
             raise InvalidArgumentError("ask for one thing at a time", got=" and ".join(demands))

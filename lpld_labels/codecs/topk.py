@@ -74,8 +74,10 @@ class TopKCodec(Codec):
     spelled_by = ("k", "value_bits")
 
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
-        if k < 1:
-            raise InvalidArgumentError("codec 'topk' needs k >= 1", got=k)
+        if not 1 <= k <= MAX_CLASSES:
+            raise InvalidArgumentError(
+                "codec 'topk' keeps another number of classes", expected=f"k from 1 to {MAX_CLASSES}", got=k
+            )
         if value_bits not in VALUE_BITS:
             raise InvalidArgumentError(
                 "unknown width of top-k values", expected=f"one of {VALUE_BITS} bits", got=value_bits

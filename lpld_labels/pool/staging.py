@@ -26,6 +26,7 @@ from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolConflictError, PoolCorruptError
+from lpld_labels.files.regular_file import read_regular
 from lpld_labels.files.storage import (
     TEMPORARY,
     fsync,
@@ -38,6 +39,7 @@ from lpld_labels.format.digests import bytes_digest, file_digest
 from lpld_labels.format.files import CodecEntry
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
@@ -111,8 +113,8 @@ class StagingArea:
     def _join(self) -> None:
         """Write the plan, or compare it with the one that is there."""
         path = self.directory / PLAN
-        if path.exists():
-            require_same_plan(from_json(path.read_bytes(), where=str(path)), self._plan, where=str(path))
+        if found := self._document():
+            require_same_plan(found, self._plan, where=str(path))
             return
         (self.directory / CODEC_DIRECTORY).mkdir(exist_ok=True)
         for name, data in self._tables.items():
@@ -121,7 +123,14 @@ class StagingArea:
 
     def _document(self) -> dict[str, Any]:
         path = self.directory / PLAN
-        found: dict[str, Any] = from_json(path.read_bytes(), where=str(path)) if path.exists() else {}
+        if not path.exists():
+            return {}
+        with write_errors(path):
+            found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
+        if not isinstance(found, dict):
+            raise PoolCorruptError(
+                "the plan of unfinished work is damaged", where=path, hint=f"delete {self.directory}"
+            )
         return found
 
     def purpose(self) -> Any:

@@ -58,6 +58,15 @@ def _place(location: str | os.PathLike[str]) -> Path:
         ) from None
 
 
+def local_directory(out: str | os.PathLike[str]) -> Path:
+    """Return an output that can only be a directory of this machine as an absolute path."""
+    if is_address(out):
+        raise InvalidArgumentError(
+            "these files are written to a directory of this machine", where=out, hint="choose a local path"
+        )
+    return local_path(out)
+
+
 def is_part_of_pool(entry: Path) -> bool:
     """Whether a file or directory has a name that writers of pools give."""
     return entry.name in _PARTS or entry.match("batches-*.parquet")

@@ -21,7 +21,7 @@ from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.packed_images import PackedImages
 from lpld_labels.replay.image_folder import EXTENSIONS, map_in_threads
-from lpld_labels.rewriting.outputs import OVERWRITE_HINT, sole_writer
+from lpld_labels.rewriting.outputs import OVERWRITE_HINT, local_directory, sole_writer
 
 RECORD_FILE = "unpack.json"
 
@@ -37,7 +37,7 @@ def unpack_images(
 
     overwrite: replace the images of another pool that were unpacked there.
     """
-    folder = Path(out).absolute()
+    folder = local_directory(out)
     record = {"images": len(images.table), "image_table": images.table.digest().hex()}
     _require_free(folder, record, overwrite=overwrite)
     with sole_writer(folder):

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, without_secrets
 
 Location = str | os.PathLike[str]
-HIDDEN = "..."
-_SECRETS = re.compile(r"(?<=://)[^/@\s]*@|(?<=\?)[^\s'\"]+")
 
 
 def is_address(location: Location) -> bool:
@@ -28,22 +26,26 @@ def local_path(location: Location) -> Path:
     """Return a location on this machine as an absolute path."""
     text = os.fspath(location)
     if text.startswith("file://"):
-        place = urlsplit(text)
+        place = _split(text)
         if place.netloc not in ("", "localhost"):
             raise InvalidArgumentError("a file address names another machine", where=text)
         text = unquote(place.path)
+    if "\0" in text:
+        raise InvalidArgumentError("a path with a NUL in it", where=repr(text))
     return Path(text).absolute()
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise InvalidArgumentError(f"this is no address: {error}", where=address) from None
 
 
 def shown(location: Location) -> str:
     """Return a location as people may see it: without password and query."""
     text = os.fspath(location)
     return without_secrets(text) if is_address(text) else text
-
-
-def without_secrets(text: str) -> str:
-    """Return a text with passwords and queries of the addresses in it left out."""
-    return _SECRETS.sub(lambda found: f"{HIDDEN}@" if found[0].endswith("@") else HIDDEN, text)
 
 
 def child(address: str, path: str) -> str:
@@ -54,7 +56,7 @@ def child(address: str, path: str) -> str:
 
 def normal(address: str) -> str:
     """Return an address without slashes at its end, nor the name of the manifest."""
-    parts = urlsplit(address)
+    parts = _split(address)
     path = re.sub(r"/+(pool\.json)?$", "", parts.path)
     if not parts.netloc and not path:
         raise InvalidArgumentError("an address without a place", where=shown(address))

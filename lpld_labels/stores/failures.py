@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from lpld_labels.errors import StoreError
-from lpld_labels.stores.addresses import without_secrets
+from lpld_labels.errors import StoreError, without_secrets
 
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
 _PASSING_ERRNO = {errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT}

@@ -43,6 +43,7 @@ def make_place(root: Path) -> None:
     (root / "full").mkdir()
     (root / "full" / "thesis.txt").write_text("years of work")
     (root / "file").write_text("not what you think")
+    (root / "loop").symlink_to(root / "loop")
     (root / "broken").mkdir()
     (root / "broken" / "pool.json").write_text("{")
     (root / "damaged" / "class0").mkdir(parents=True)

@@ -24,7 +24,7 @@ from lpld_labels.foreign.label_folder import BATCH_IDS, EPOCH_IDS
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.outputs import OVERWRITE_HINT, require_apart, sole_writer
+from lpld_labels.rewriting.outputs import OVERWRITE_HINT, local_directory, require_apart, sole_writer
 
 EXPORT_FORMATS: Mapping[str, type[ExportFormat]] = {
     kind.name: kind for kind in (Sre2lExport, LpldExport, LpqldExport, GvbsmExport, FkdExport)
@@ -69,7 +69,7 @@ def export_pool(
         raise InvalidArgumentError(
             "unknown export format", expected=", ".join(EXPORT_FORMATS), got=label_format
         )
-    out = Path(folder).absolute()
+    out = local_directory(folder)
     require_apart(out, pool.location)
     if overwrite:
         _require_label_folder(out)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lpld_labels.stores.addresses import child, normal, shown, without_secrets
+from lpld_labels.errors import without_secrets
+from lpld_labels.stores.addresses import child, normal, shown
 from tests.servers.processes import free_port
 from tests.servers.s3 import SECRET_KEY, S3Server, s3_server
 
