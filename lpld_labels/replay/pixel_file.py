@@ -13,6 +13,7 @@ images is never opened.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import mmap
@@ -84,7 +85,9 @@ class PixelFile:
         start, end = self._starts[index], self._starts[index + 1]
         pixels: Pixels = self._bytes[start:end]
         if not self._trusted[index]:
-            if int(self._seals[index]) != _FILLED | isal_zlib.crc32(pixels.data):
+            seal = int(self._seals[index])
+            # Pixels that are not there yet are not looked at: in memory, looking would make room for them.
+            if not seal or seal != _FILLED | isal_zlib.crc32(pixels.data):
                 image = decode(index)
                 if self._writable:
                     self._write(index, image)
@@ -136,6 +139,7 @@ class PixelFile:
             with temporary.open("xb") as stream:
                 stream.write(self._header)
                 stream.truncate(total)
+                _reserve(stream.fileno(), total)
             self._publish(temporary)
         finally:
             temporary.unlink(missing_ok=True)
@@ -146,9 +150,9 @@ class PixelFile:
         if not self.path.exists():
             with contextlib.suppress(FileExistsError):
                 self.path.hardlink_to(temporary)
-            if self.path.exists():
-                return
-        temporary.replace(self.path)
+        # Another process may have made it since this one looked, and others have it open.
+        if not self._is_whole():
+            temporary.replace(self.path)
 
     def _map(self) -> None:
         """Map the file. The map is writable only because torch insists; nothing writes to it."""
@@ -158,6 +162,15 @@ class PixelFile:
             mapped = mmap.mmap(stream.fileno(), 0, access=access)
         self._bytes = np.frombuffer(mapped, np.uint8)
         self._seals = np.frombuffer(mapped, "<u8", count=len(self._trusted), offset=self._seals_start)
+
+
+def _reserve(handle: int, total: int) -> None:
+    """Take the room at once: where others take it meanwhile, a page of the map would end the process."""
+    try:
+        os.posix_fallocate(handle, 0, total)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
 
 
 def _round_up(value: int, step: int) -> int:

@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpld_core.part import Part
+from lpld_core.relabel import build as building
 from lpld_core.relabel.build import BuildResult, wanted_batches
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.jobs import build_pool, run_build
 from lpld_core.relabel.rehearsal import require_room
 from lpld_core.teachers.choice import TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.errors import (
+    ImageMismatchError,
     InvalidArgumentError,
     InvalidBatchError,
     PoolConflictError,
@@ -26,6 +28,7 @@ from lpld_labels.errors import (
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
+from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.replay.image_folder import scan_image_folder
 from lpld_labels.rewriting.prune import prune_pool
@@ -260,3 +263,34 @@ def test_a_pool_that_cannot_fit_is_not_begun(tmp_path: Path) -> None:
         require_room(tmp_path / "new" / "pool", rows=10**18, bytes_per_row=2000)
     require_room(tmp_path / "new" / "pool", rows=10, bytes_per_row=2000)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ImageMismatchError, PoolConflictError])
+def test_what_fails_while_labelling_is_no_reason_to_overwrite(
+    images: Path,
+    table: ImageTable,
+    ensemble: Ensemble,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    """An image that was changed meanwhile, or another writer, must not cost what is labelled."""
+    pool = tmp_path / "pool"
+    build_pool(images, pool, replace(SMALL_BUILD, ratio=2), ensemble=ensemble, table=table)
+    before = digest(pool)
+    more = building.Build(images=images, pool=pool, settings=SMALL_BUILD, ensemble=ensemble, table=table)
+
+    def fails(self: object, *job: object) -> None:
+        raise error("later")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(ONE_PROCESS), "run", fails)
+        with pytest.raises(error, match="later"):
+            run_build(more, overwrite=True)
+    assert digest(pool) == before
+    # Told at once, before anything is labelled: then it is replaced.
+    other = replace(more, settings=replace(SMALL_BUILD, seed=5))
+    with pytest.raises(PoolConflictError):
+        run_build(other)
+    assert run_build(other, overwrite=True).found == 0
+    assert digest(pool) != before

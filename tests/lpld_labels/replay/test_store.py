@@ -20,6 +20,7 @@ from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgume
 from lpld_labels.replay import ImageStore
 from lpld_labels.replay.image_folder import scan_image_folder
 from lpld_labels.replay.image_source import FolderImages
+from lpld_labels.replay.pixel_file import PixelFile
 from tests.lpld_labels.replay.pictures import make_folder
 
 OpenStore = Callable[..., ImageStore]
@@ -274,3 +275,31 @@ def test_cache_directory_that_is_a_file(root: Path, table: ImageTable, tmp_path:
     (tmp_path / "file").touch()
     with pytest.raises(PoolWriteError, match="file"):
         ImageStore(FolderImages(root, table), cache_directory=tmp_path / "file")
+
+
+def test_a_file_that_another_process_has_made_meanwhile_stays(
+    root: Path, table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = FolderImages(root, table)
+    first = PixelFile(tmp_path / "cache", images)
+    before = first.path.stat().st_ino
+    looks = iter([False])
+    whole = PixelFile._is_whole
+    # As seen by a process that looked before the first one was done.
+    monkeypatch.setattr(PixelFile, "_is_whole", lambda self: next(looks, None) is not False and whole(self))
+    second = PixelFile(tmp_path / "cache", images)
+    assert second.path.stat().st_ino == before
+    decoded: list[int] = []
+
+    def decode(index: int) -> np.ndarray:
+        decoded.append(index)
+        return np.asarray(Image.open(images.place(index)))
+
+    for file in (second, first, second):
+        assert np.array_equal(file.get(0, decode), picture_of(ImageStore(images), 0))
+    assert decoded == [0]
+
+
+def test_room_for_decoded_images_is_taken_at_once(root: Path, table: ImageTable, tmp_path: Path) -> None:
+    file = PixelFile(tmp_path / "cache", FolderImages(root, table)).path.stat()
+    assert file.st_blocks * 512 >= file.st_size
