@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
 import click
 
@@ -13,10 +12,10 @@ from .progress import progress_bar
 
 @click.command("unpack")
 @pool_argument
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder")
 @overwrite_option
 @json_option("text")
-def command(pool: str, folder: Path, overwrite: bool, as_json: bool) -> None:
+def command(pool: str, folder: str, overwrite: bool, as_json: bool) -> None:
     """Write the images that POOL carries to FOLDER, byte for byte as they were packed.
 
     FOLDER gets one directory per class, as it was labelled, and unpack.json, which says whose images they
@@ -49,6 +48,6 @@ def command(pool: str, folder: Path, overwrite: bool, as_json: bool) -> None:
     if not written and not quiet():
         click.echo(f"{folder}: finished before, nothing was left to do", err=True)
     if as_json:
-        print_json({"pool": pool, "folder": str(folder), "images": total, "written": written})
+        print_json({"pool": pool, "folder": folder, "images": total, "written": written})
         return
     print_line(f"{folder}: {total} images, {written} written now")

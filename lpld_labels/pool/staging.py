@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
-from lpld_labels.errors import PoolConflictError, PoolCorruptError
+from lpld_labels.errors import PoolCorruptError
 from lpld_labels.files.regular_file import read_regular
 from lpld_labels.files.storage import (
     TEMPORARY,
@@ -60,8 +60,6 @@ LOCK = "lock"
 COMMIT_LOCK = "commit.lock"
 CHECKPOINT_DIRECTORY = "checkpoint"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
-_OWN = {*_LAST, CODEC_DIRECTORY, CHECKPOINT_DIRECTORY}
-"""What is in the area once its shards are gone."""
 Stamps = tuple[tuple[int, ...] | None, ...]
 Receipts = dict[str, Stamps]
 """Shards that a process has sealed, by name, with the stamps their files had then."""
@@ -69,11 +67,7 @@ _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
 class StagingArea:
-    """The staging directory of one pool.
-
-    Raises PoolConflictError where links stand for directories of the pool: what is written, moved and deleted
-    here would be somewhere else.
-    """
+    """The staging directory of one pool; a pool with links for directories is refused: it is elsewhere."""
 
     def __init__(self, pool: Path) -> None:
         self.pool = pool
@@ -327,17 +321,7 @@ class StagingArea:
             return self._delete(CHECKPOINT_DIRECTORY if keep_checkpoint else "")
 
     def _delete(self, kept: str) -> bool:
-        """Delete the area, but for what is kept; return False if somebody begins to use it at this moment.
-
-        Only what writers put there is deleted: anything else is refused, and stays.
-        """
-        for path in sorted(self.directory.iterdir()):
-            if path.name not in _OWN:
-                raise PoolConflictError(
-                    "something is in the staging area that no writer put there",
-                    where=path,
-                    hint="move it away and run again",
-                )
+        """Delete the area, but for what is kept; return False if somebody begins to use it at this moment."""
         # The plan goes last: without it, nobody would know what the rest is. Then the locks: whoever
         # waits for one starts over, perhaps before the directory is gone.
         for path in sorted(self.directory.iterdir(), key=lambda path: _LAST.get(path.name, 0)):

@@ -188,6 +188,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("unpack packed pictures", 1, "something is already here"),
     ("unpack packed file", 1, "something is already here"),
     ("unpack packed s3://bucket/images", 1, "choose a local path"),
+    ("export pool s3://bucket/labels --format lpld", 1, "choose a local path"),
     ("unpack packed file/out", 1, "file"),
     # merge
     ("merge", 2, "Missing argument"),

@@ -108,16 +108,6 @@ def test_commands_refuse_in_one_line(
             assert _tree(elsewhere) == before, words
 
 
-def test_what_no_writer_wrote_stays(tmp_path: Path) -> None:
-    pool = tmp_path / "pool"
-    with open_writer(pool) as writer:
-        writer.extend(make_batches(1, 4))
-        (pool / "staging" / "notes.txt").write_text("mine")
-        with pytest.raises(PoolConflictError, match="no writer put there"):
-            writer.commit()
-    assert (pool / "staging" / "notes.txt").read_text() == "mine"
-
-
 @pytest.mark.timeout(20)
 def test_a_lock_that_is_a_dangling_link_is_no_endless_wait(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "nowhere" / "lock")
