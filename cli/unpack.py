@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import click
 
 from .common_options import json_option, overwrite_option, pool_argument, quiet

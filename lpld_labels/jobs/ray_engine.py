@@ -59,16 +59,16 @@ class RayEngine(Engine):
         left = job.total - job.done
         if left <= 0:
             return []
-        crew = _Crew(self._connected, self._settings, job, Standing(job, progress))
+        group = _WorkerGroup(self._connected, self._settings, job, Standing(job, progress))
         try:
-            crew.start(min(self.workers, left))
-            crew.work()
+            group.start(min(self.workers, left))
+            group.work()
         except BaseException:
-            crew.stop()
+            group.stop()
             raise
         finally:
-            crew.dismiss()
-        return crew.facts
+            group.dismiss()
+        return group.facts
 
     def __enter__(self) -> RayEngine:
         return self
@@ -99,7 +99,7 @@ class _Seat:
     failed_starts: int = 0
 
 
-class _Crew:
+class _WorkerGroup:
     """The workers of one job. facts: what tasks gave back."""
 
     def __init__(self, session: RaySession, settings: RaySettings, job: Job[Any], standing: Standing) -> None:
