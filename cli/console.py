@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -118,31 +118,45 @@ def _local(word: str) -> str:
 
 def run(group: click.Group) -> None:
     """Run the command line: library errors become one line and exit code 1, Ctrl-C exit code 130."""
+    _leave(_exit_code(group))
+
+
+def _leave(code: int) -> NoReturn:
+    # Only who trains may be one of several processes, and has imported torch.
+    if "RANK" in os.environ and "torch" in sys.modules:
+        from lpld_core.training.ranks import leave
+
+        leave(code)
+    sys.exit(code)
+
+
+def _exit_code(group: click.Group) -> int:
     from lpld_labels.errors import LabelPoolError
 
     try:
-        code = group.main(args=[_local(word) for word in sys.argv[1:]], standalone_mode=False)
+        found = group.main(args=[_local(word) for word in sys.argv[1:]], standalone_mode=False)
+        code = found if isinstance(found, int) else 0
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except LabelPoolError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        code = 1
     except ModuleNotFoundError as error:
         message = missing_extra(error)
         if message is None:
             raise
         click.echo(f"error: {message}", err=True)
-        sys.exit(1)
+        code = 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        sys.exit(130)
+        code = 130
     except BrokenPipeError:
         # The reader of a pipe (head, less) has gone; there is nobody left to tell.
         sys.stderr.close()
-        sys.exit(0)
+        code = 0
     except OSError as error:
         # What a path or a disk refuses before the library looks at it: a name too long, links in a circle.
         print_line(f"error: {error.filename or 'this machine'}: {error.strerror or error}", err=True)
-        sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+        code = 1
+    return code

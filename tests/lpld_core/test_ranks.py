@@ -246,3 +246,24 @@ def test_with_its_launcher_all_processes_end(
     while Path(f"/proc/{victim}").exists():
         assert time.monotonic() < end, "a process has outlived its launcher"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_one_of_several_ends_without_tidying_up(alone: bool) -> None:
+    """Torch keeps gloo's threads of a parallel model, and Python's ending may abort on them."""
+    code = (
+        "import atexit, sys\n"
+        "from lpld_core.training.ranks import leave\n"
+        "atexit.register(print, 'tidied')\n"
+        "print('said', end='')\n"
+        "leave(3)\n"
+    )
+    ranks = {} if alone else {"RANK": "0", "WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment(), **ranks},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "saidtidied\n" if alone else "said"), done.stderr

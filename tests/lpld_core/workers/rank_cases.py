@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.training.ranks import joined_ranks
+from lpld_core.training.ranks import joined_ranks, leave
 from tests.lpld_core.rank_cases import CASES, recorded_rows, train
 
 
@@ -21,6 +21,7 @@ def main() -> None:
             with recorded_rows() as rows[name]:
                 train(place, name, place / "ranks" / name, ranks)
         (place / f"rank{ranks.rank}.json").write_text(json.dumps(rows))
+    leave(0)
 
 
 if __name__ == "__main__":
