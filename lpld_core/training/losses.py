@@ -141,7 +141,10 @@ class StudentLoss:
 
 def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
     """KL(target || softmax(output / temperature)), summed over classes, mean over rows; 0 log 0 is 0."""
-    return F.kl_div(F.log_softmax(output / temperature, dim=1), target, reduction="batchmean")
+    # Older releases of torch do not promote: a network of float64 wants labels of float64.
+    return F.kl_div(
+        F.log_softmax(output / temperature, dim=1), target.to(output.dtype), reduction="batchmean"
+    )
 
 
 def mse_and_truth(
@@ -149,7 +152,7 @@ def mse_and_truth(
 ) -> torch.Tensor:
     """Squared error to the logits, mean over classes and rows, plus the true class (G-VBSM)."""
     share = settings.label_smoothing
-    squares = F.mse_loss(output, labels)
+    squares = F.mse_loss(output, labels.to(output.dtype))
     if settings.ground_truth == "own":
         hard = F.cross_entropy(output, truth.own, label_smoothing=share)
     else:
