@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,9 @@ def _forget() -> None:
     global _lock  # noqa: PLW0603  # the parent may hold it at the moment of the fork
     _lock = threading.Lock()
     _clients.clear()
+    # Releases of fsspec before 2025.5 would wait for a loop whose thread is the parent's.
+    if (loops := sys.modules.get("fsspec.asyn")) is not None:
+        loops.reset_lock()
 
 
 os.register_at_fork(after_in_child=_forget)
