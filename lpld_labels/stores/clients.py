@@ -78,7 +78,7 @@ def _forget() -> None:
     global _lock  # noqa: PLW0603  # the parent may hold it at the moment of the fork
     _lock = threading.Lock()
     _clients.clear()
-    # Releases of fsspec before 2025.5 would wait for a loop whose thread is the parent's.
+    # Older releases of fsspec (2025.3 is one) would wait for a loop whose thread is the parent's.
     if (loops := sys.modules.get("fsspec.asyn")) is not None:
         loops.reset_lock()
 
