@@ -76,7 +76,7 @@ class TopKCodec(Codec):
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
         if not 1 <= k <= MAX_CLASSES:
             raise InvalidArgumentError(
-                "codec 'topk' keeps another number of classes", expected=f"k from 1 to {MAX_CLASSES}", got=k
+                "k of codec 'topk' is out of range", expected=f"k from 1 to {MAX_CLASSES}", got=k
             )
         if value_bits not in VALUE_BITS:
             raise InvalidArgumentError(

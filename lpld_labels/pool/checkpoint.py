@@ -48,8 +48,8 @@ class Checkpoint:
     @staticmethod
     def at(out: Path, source: str) -> Checkpoint:
         """Return the checkpoint of a pool to be, made of labels of the pool with this content digest."""
-        # Another NumPy may round otherwise: its sums are not to be mixed with ours.
         refuse_links([out / STAGING_DIRECTORY, out / STAGING_DIRECTORY / CHECKPOINT_DIRECTORY])
+        # Another NumPy may round otherwise: its sums are not to be mixed with ours.
         facts = {"source": source, "version": __version__, "numpy": np.__version__}
         return Checkpoint(_Files(out / STAGING_DIRECTORY), facts)
 
