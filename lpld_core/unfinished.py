@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.files.storage import TEMPORARY, write_errors
+from lpld_labels.files.storage import TEMPORARY, refuse_links, write_errors
 from lpld_labels.stores.locks import locked
 
 SUFFIX = ".unfinished"
@@ -32,6 +32,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
 
     wait: until others are done; otherwise PoolConflictError is raised if another process is at work there.
     """
+    refuse_links([directory])
     with contextlib.ExitStack() as stack:
         try:
             with write_errors(directory):

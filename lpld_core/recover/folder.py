@@ -23,7 +23,7 @@ from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import ImageFiles
 from lpld_core.unfinished import LOCK, SUFFIX, brief, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.files.storage import write_atomically, write_errors
+from lpld_labels.files.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.stores.locks import in_use
 
@@ -46,6 +46,7 @@ class RecoveredFolder:
         self.class_names = tuple(class_names)
         self.files = files
         self._unfinished = self.root / SUFFIX
+        refuse_links([self._unfinished])
         if list(class_names) != sorted(set(class_names)):
             raise InvalidArgumentError("class names are not sorted and distinct", where=self.root)
 

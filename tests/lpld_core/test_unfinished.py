@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lpld_core.unfinished import workplace
-from lpld_labels.errors import PoolWriteError
+from lpld_core.recover.folder import RecoveredFolder
+from lpld_core.recover.settings import ImageFiles
+from lpld_core.unfinished import SUFFIX, workplace
+from lpld_labels.errors import PoolConflictError, PoolWriteError
 from lpld_labels.files.storage import write_atomically
+from lpld_labels.foreign.exporters.run import export_pool
+from tests.factories import make_batches, write_pool
 
 
 def test_a_disk_that_becomes_read_only_is_one_clear_error(
@@ -44,3 +48,34 @@ def test_a_full_disk_is_said_to_be_full(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "unlink", refuse)
     with pytest.raises(PoolWriteError, match="disk is full"):
         write_atomically(tmp_path / "file", b"bytes")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """Somebody else's directory."""
+    (tmp_path / "elsewhere" / "thesis").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "thesis" / "text").write_text("years of work")
+    (tmp_path / "elsewhere" / "notes").write_text("mine")
+    return tmp_path / "elsewhere"
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_nothing_behind_a_link_is_swept_away(tmp_path: Path, elsewhere: Path) -> None:
+    before = _names(elsewhere)
+    (tmp_path / "file.unfinished").symlink_to(elsewhere)
+    with pytest.raises(PoolConflictError, match="link"), workplace(tmp_path / "file.unfinished"):
+        pass
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / SUFFIX).symlink_to(elsewhere)
+    with pytest.raises(PoolConflictError, match="link"):
+        RecoveredFolder(tmp_path / "images", class_names=["a"], files=ImageFiles()).finish(b"sheet")
+    (tmp_path / ".labels.unfinished").symlink_to(elsewhere)
+    with (
+        write_pool(tmp_path / "pool", make_batches(1, 2)) as pool,
+        pytest.raises(PoolConflictError, match="link"),
+    ):
+        export_pool(pool, tmp_path / "labels", label_format="lpld")
+    assert _names(elsewhere) == before

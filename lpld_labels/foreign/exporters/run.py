@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, PoolConflictError, PoolWriteError
-from lpld_labels.files.storage import write_atomically, write_errors
+from lpld_labels.files.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.foreign.exporters.base import ExportFormat, ExportOptions
 from lpld_labels.foreign.exporters.claims import Claim
 from lpld_labels.foreign.exporters.fkd import FkdExport
@@ -151,7 +151,9 @@ def _write(kind: ExportFormat, files: int, out: Path, job: dict[str, Any], progr
 
 def _workplace(out: Path) -> Path:
     """Return where a folder is filled."""
-    return out.with_name(f".{out.name}.unfinished")
+    workplace = out.with_name(f".{out.name}.unfinished")
+    refuse_links([workplace])
+    return workplace
 
 
 def _clear_workplace(out: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from benchmarks.accuracy.cell import prune_settings
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.run import Record
 from benchmarks.accuracy.tiny100.claims import claims
@@ -38,8 +37,6 @@ from benchmarks.accuracy.tiny100.settle import CheckResult
 from benchmarks.accuracy.tiny100.store import Results, Store
 from benchmarks.readme import parts
 from benchmarks.readme.accuracy100 import accuracy100
-from lpld_core.training.trainer import Trainer
-from lpld_labels.rewriting.selection import kept_count
 
 # Students are trained for real, in seconds of their own, but on a busy machine these can be minutes.
 pytestmark = pytest.mark.timeout(900)
@@ -167,36 +164,6 @@ def test_rows_of_a_chosen_codec_are_without_the_seed_it_was_chosen_on() -> None:
         if record.cell.ratio == 40:
             seeds.setdefault((record.cell.codec, record.cell.fidelity), []).append(record.cell.seed)
     assert seeds == {("klt", 0.97): [1, 2, 3], ("klt", 0.99): [0], ("f16", None): [0, 1, 2, 3]}
-
-
-@pytest.mark.parametrize(("ratio", "epochs"), [(1, 300), (10, 30), (20, 15), (30, 10), (40, 7), (7, 42)])
-def test_epochs_are_kept_whole(ratio: float, epochs: int) -> None:
-    settings = prune_settings(FULL.scale, Cell(method="lpld", ratio=ratio, pool="epochs"))
-    assert settings.ratio is not None
-    assert kept_count(3000, settings.ratio) == 10 * epochs
-    assert prune_settings(FULL.scale, Cell(method="lpld", ratio=ratio)).ratio == ratio
-
-
-def test_a_student_is_there_until_its_result_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(store=_store(tmp_path / "results.json"), work=tmp_path / "work")
-    task = replace(trial_cells(QUICK)[0], epochs=1)
-
-    def full_disk(self: Store, task: object, outcome: object) -> None:
-        raise OSError("no space")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "add", full_disk)
-        with pytest.raises(OSError, match="no space"):
-            do_task(QUICK, place, task)
-    (student,) = (tmp_path / "work" / "cells").glob("*/student.safetensors")
-
-    def trained_again(self: Trainer, *arguments: object, **settings: object) -> None:
-        raise AssertionError("it was trained already")
-
-    monkeypatch.setattr(Trainer, "run_epoch", trained_again)
-    do_task(QUICK, place, task)
-    assert task.key in place.store.read().done
-    assert not student.exists()
 
 
 def test_claims_are_judged() -> None:
