@@ -3,7 +3,7 @@
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
 # make trust         every campaign of docs/trust.md but the kills (within an hour on 2 cores)
 # make docs          the documentation site, in site/
-# make fuzz          fuzzing of every parser, ten minutes of one core each
+# make fuzz          fuzzing of every parser, ten minutes of processor time each
 # make engines       every engine gives the same, also with workers and nodes killed (ten minutes)
 # make ranks         a process of several that train together killed at every moment (ten minutes)
 # make kills         every way to interrupt a command, then run it again (more than an hour on 2 cores)
