@@ -20,6 +20,36 @@ _COMMANDS = {
     "races": "python -m tests.trust.races",
 }
 _OUTCOMES = ("right", "refused", "wrong labels", "died", "hung")
+_CAMPAIGNS = {
+    "damaged files": "damage",
+    "pools from strangers": "hostile pools",
+    "pickles and zips from strangers": "hostile label-files",
+    "images from strangers": "hostile images",
+    "kills, Ctrl-C, torn writes": "kills",
+    "disks that fail, fill up or slow down": "faults",
+    "several writers and readers": "races",
+    "reading without end (batches)": "soak",
+    "fuzzing (inputs)": "fuzz",
+}
+"""What befalls pools, and how the names of its figures begin."""
+
+
+def overview_table(figures: dict[str, list[dict[str, Any]]]) -> str:
+    """Return all campaigns, and beside them what other stores do where the same can befall them."""
+    peers = [row for row in _peers() if "lpld-labels" not in row["store"]]
+    names = " | ".join(row["store"] for row in peers)
+    lines = [f"| what befalls | cases | findings | {names} |", "|---" * (len(peers) + 3) + "|"]
+    for what, beginning in _CAMPAIGNS.items():
+        parts = [part for name, of in figures.items() if name.startswith(beginning) for part in of]
+        elsewhere = [_wrong(row) if beginning == "damage" else "" for row in peers]
+        counts = f"{_total(parts, 'cases'):,} | {_total(parts, 'findings')}"
+        lines.append(f"| {what} | {counts} | {' | '.join(elsewhere)} |")
+    return "\n".join(lines)
+
+
+def _wrong(row: dict[str, Any]) -> str:
+    found = row["outcomes"]["wrong labels"]
+    return f"{found:,} of {row['cases']:,} gave wrong labels"
 
 
 def watched_table(figures: dict[str, list[dict[str, Any]]]) -> str:
@@ -91,13 +121,17 @@ def soak_line(figures: dict[str, list[dict[str, Any]]]) -> str:
 
 def peers_table() -> str:
     """Return what other stores do with damage."""
-    document = json.loads(PEERS.read_text())
     lines = ["| store | cases | " + " | ".join(_OUTCOMES) + " |", "|---" * (len(_OUTCOMES) + 2) + "|"]
-    for row in document["results"]:
+    for row in _peers():
         versions = ", ".join(row["versions"].values())
-        cells = " | ".join(str(row["outcomes"][kind]) for kind in _OUTCOMES)
-        lines.append(f"| {row['store']} ({versions}) | {row['cases']} | {cells} |")
+        cells = " | ".join(f"{row['outcomes'][kind]:,}" for kind in _OUTCOMES)
+        lines.append(f"| {row['store']} ({versions}) | {row['cases']:,} | {cells} |")
     return "\n".join(lines)
+
+
+def _peers() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(PEERS.read_text())["results"]
+    return found
 
 
 def _total(parts: list[dict[str, Any]], field: str) -> int:
@@ -108,6 +142,7 @@ def written(text: str) -> str:
     """Return the page with all tables as the figures say."""
     figures = json.loads(FILE.read_text())
     tables = {
+        "overview": overview_table(figures),
         "watched": watched_table(figures),
         "disturbed": disturbed_table(figures),
         "soak": soak_line(figures),
