@@ -107,7 +107,7 @@ def open_file(path: str) -> ByteSource:
 def as_distant(file: ByteSource) -> DistantSource | None:
     """Return a file that is elsewhere; None for one of this machine."""
     # Asking a protocol takes longer than opening the file.
-    if isinstance(file, LocalFile):
+    if isinstance(file, LocalFile | StoredFile):
         return None
     return file if isinstance(file, DistantSource) else None
 

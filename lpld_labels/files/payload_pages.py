@@ -101,22 +101,23 @@ def _binary(
     """Return binary values, each stored as its length and its bytes, from `start` on."""
     data = memoryview(body).cast("B")
     places: list[slice] = []
-    offsets = np.zeros(len(present) + 1, np.int32)
-    for number, there in enumerate(present.tolist(), 1):
-        offsets[number] = offsets[number - 1]
+    size, ends = 0, [0]
+    for there in present.tolist():
         if there:
             length = int.from_bytes(data[start : start + _LENGTH], "little")
             begin, start = start + _LENGTH, start + _LENGTH + length
             if start > len(data):
                 raise PoolCorruptError("binary value reaches beyond its page", where=where)
             places.append(slice(begin, start))
-            offsets[number] += length
+            size += length
+        ends.append(size)
     if start != len(data):
         raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
     # Put together by hand: made of memoryviews, an array of Arrow's leaves each of them, and the page it is
     # of, in memory for good (pyarrow takes a reference and never gives it back).
     nulls = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").data)
-    values = _joined(body, places, int(offsets[-1]))
+    values = _joined(body, places, size)
+    offsets = np.array(ends, np.int32)
     return pa.Array.from_buffers(pa.binary(), len(present), [nulls, pa.py_buffer(offsets.data), values])
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,12 +41,39 @@ _RECORD_BYTES = 2048
 """What a record of a batch takes beside the values of its arrays, about."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Block:
-    """The batches of a row group by their numbers, proven. nbytes: the memory they take."""
+class _Place(NamedTuple):
+    """A batch in a row group: its key, its rows there, and the digest of the views that were labelled."""
 
-    batches: dict[int, ViewBatch]
-    nbytes: int
+    key: BatchKey
+    rows: slice
+    digest: bytes
+
+
+class _Block:
+    """The batches of a row group by their numbers, each proven when it is asked for the first time.
+
+    nbytes: the memory they take.
+    """
+
+    def __init__(self, decoded: DecodedViews, places: Mapping[int, _Place], where: str) -> None:
+        self._decoded, self._places, self._where = decoded, places, where
+        self._proven: dict[int, ViewBatch] = {}
+        self.nbytes = decoded.nbytes + _RECORD_BYTES * len(places)
+
+    def batch(self, number: int) -> ViewBatch:
+        """Return the views of a batch; PoolCorruptError unless they are those that were labelled."""
+        views = self._proven.get(number)
+        if views is None:
+            place = self._places[number]
+            views = self._decoded.batch(place.key, place.rows)
+            if views_digest(views)[:VIEWS_SHORT] != place.digest:
+                raise PoolCorruptError(
+                    f"views are not those that were labelled ({place.key})",
+                    where=self._where,
+                    hint="restore this file",
+                )
+            self._proven[number] = views
+        return views
 
 
 class StoredViews:
@@ -82,7 +108,7 @@ class StoredViews:
         group = int(self._groups[number])
         # A row group that is held is given out without its file, which may be closed by now.
         block = self._blocks.get((shard, group), lambda: self._read(self._file(shard), shard, group))
-        return block.batches[number]
+        return block.batch(number)
 
     def images(self, number: int) -> IntArray:
         """Return which images a batch shows."""
@@ -102,20 +128,10 @@ class StoredViews:
         keys = self._index.keys_at(inside)
         rows = self._index.rows[inside].astype(np.int64)
         self._checker().check(table, keys, rows, where=file.where)
-        decoded = DecodedViews(table)
-        batches = {}
         stops = np.cumsum(rows)
-        parts = zip((stops - rows).tolist(), stops.tolist(), strict=True)
-        labelled = self._index.views_digests(inside)
-        for number, key, part, digest in zip(inside.tolist(), keys, parts, labelled, strict=True):
-            views = batches[number] = decoded.batch(key, slice(*part))
-            if views_digest(views)[:VIEWS_SHORT] != digest:
-                raise PoolCorruptError(
-                    f"views are not those that were labelled ({key})",
-                    where=file.where,
-                    hint="restore this file",
-                )
-        return _Block(batches=batches, nbytes=decoded.nbytes + _RECORD_BYTES * len(batches))
+        parts = map(slice, (stops - rows).tolist(), stops.tolist())
+        places = map(_Place, keys, parts, self._index.views_digests(inside))
+        return _Block(DecodedViews(table), dict(zip(inside.tolist(), places, strict=True)), file.where)
 
 
 class DrawnViews:

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
+from lpld_labels import PoolReader
+from lpld_labels.errors import PoolCorruptError
 from tests.factories import make_batches, write_pool
 from tests.golden.crafting.crafted import Crafted
 from tests.golden.crafting.payload_cases import place_groups
@@ -123,6 +125,12 @@ def test_flips_that_changed_are_found(cli: Cli, path: Path) -> None:
     flip = not bool(np.asarray(pq.read_table(only(path, "views"))["flip"])[5])
     forge(path, "views", changed("flip", 5, flip))
     assert any("not those that were labelled" in p["message"] for p in problems(cli, path))
+    # Row 5 is of the first batch: whoever reads it is told, every time, and other batches are as they were.
+    with PoolReader(path) as pool:
+        assert len(list(pool.iterate(pool.keys[1:]))) == len(pool) - 1
+        for _ in range(2):
+            with pytest.raises(PoolCorruptError, match="not those that were labelled"):
+                pool.read_views(pool.keys[0])
 
 
 def test_files_left_over_from_a_crash_are_reported(cli: Cli, path: Path) -> None:

@@ -85,7 +85,8 @@ def test_read(pool: Path, counts: Counter[str]) -> None:
 def test_prune(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
     with PoolReader(pool) as reader:
         prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=2))
-    assert counts == {"digests": BATCHES, "groups": 1}
+    # Row groups are read whole; only what stays of them, of the batches that are complete, is digested.
+    assert counts == {"digests": 10 // 2, "groups": 1}
 
 
 def test_encode(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
