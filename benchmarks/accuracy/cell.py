@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell, Scale
+from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.accuracy.temperatures import with_temperatures
 from benchmarks.accuracy.work import Workshop
 from lpld_core.training.evaluate import ValidationSet
@@ -27,14 +28,14 @@ from lpld_labels.rewriting.plan_apply import apply_row
 from lpld_labels.rewriting.prune import PruneSettings, prune_pool
 
 EPOCHS_BETWEEN_CHECKPOINTS = 25
-SECONDS_BETWEEN_NOTES = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came of a student: shares of correct answers, its pool's size, its steps and their seconds.
+    """What came of a student: shares of correct answers, its pool's size, its steps.
 
-    preparing: seconds until its pool was there, with all that was missing or waited for.
+    seconds: of processor time for its training. preparing: the same until its pool was there, with what was
+    missing of teachers, images and labels.
     """
 
     top1: float
@@ -53,12 +54,12 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     Call `forget_student` when what came of it is safe; until then the same call finds the student as it is.
     """
     scale = workshop.scale
-    begun = time.perf_counter()
+    begun = time.process_time()
     images = workshop.images(cell)
     folder = _folder(workshop, cell)
     validation = ValidationSet(workshop.validation, size=(scale.size, scale.size), workers=1)
     with pool_of(workshop, cell) as pool:
-        preparing = time.perf_counter() - begun
+        preparing = time.process_time() - begun
         watch = Stopwatch(folder.with_suffix(".seconds"))
         # A codec that is fitted again may come out otherwise by a bit. The folder is this cell's alone, so a
         # student of the other pool may go.
@@ -125,33 +126,33 @@ class TooFewBytesError(RuntimeError):
 def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
     """Write as many batches in the cell's codec as fit into the budget, like `lpld-labels plan --apply`."""
     fidelity = cell.fidelity or DEFAULT_FIDELITY
-    problem = TooFewBytesError(
-        f"{cell.codec_name} does not fit into the {budget} bytes of f16 at {cell.ratio:g}x"
-    )
+    problem = f"{cell.codec_name} does not fit into the {budget} bytes of f16 at {cell.ratio:g}x"
     try:
         plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
-    except InvalidArgumentError:
-        raise problem from None
+    except InvalidArgumentError as error:
+        raise TooFewBytesError(f"{problem}: {error.problem}") from None
     wanted = fidelity if cell.codec == "klt" else None
     rows = [row for row in plan.rows if row.request.fidelity == wanted]
     if not rows:
-        raise problem
+        raise TooFewBytesError(problem)
     try:
         apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
-    except InvalidArgumentError:
-        raise problem from None
+    except InvalidArgumentError as error:
+        raise TooFewBytesError(f"{problem}: {error.problem}") from None
 
 
 def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
     """Return how all labels in f16 are pruned for a cell.
 
     Epochs stay whole: students that replay them take as many steps as others only if none is cut short.
+    Where the ratio gives no whole number of them, they are rounded up, so that drawing from all batches is
+    never compared with fewer labels than it has itself.
     """
     ratio = cell.ratio
     if cell.pool == "epochs":
         epochs = cell.epochs or scale.epochs
         # A hair less, so that the count of batches is not rounded down below whole epochs.
-        ratio = max(1.0, math.nextafter(epochs / max(1, int(epochs / cell.ratio)), 1.0))
+        ratio = max(1.0, math.nextafter(epochs / math.ceil(epochs / cell.ratio), 1.0))
     return PruneSettings(
         ratio=ratio,
         level="batch" if cell.pool == "batches" else "epoch",
@@ -179,29 +180,6 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         save_every=EPOCHS_BETWEEN_CHECKPOINTS,
     )
     return with_temperatures(settings, cell)
-
-
-class Stopwatch:
-    """Counts the seconds of a job, also of one that is stopped and taken up again: a progress callback."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._before = float(path.read_text() or 0) if path.exists() else 0.0
-        self._start = self._saved = time.perf_counter()
-
-    def __call__(self, done: int, total: int) -> None:
-        """Write down, every now and then, how long it took so far."""
-        now = time.perf_counter()
-        if now - self._saved > SECONDS_BETWEEN_NOTES:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(f"{self._before + now - self._start:.1f}")
-            self._saved = now
-
-    def stop(self) -> float:
-        """Return the seconds in all."""
-        self._saved = -float("inf")
-        self(0, 0)
-        return self._before + time.perf_counter() - self._start
 
 
 def _policy(cell: Cell) -> SamplingPolicy:

@@ -21,6 +21,8 @@ from benchmarks.common.harness import PROJECT, write_whole
 
 DATA = PROJECT / "benchmarks" / "data"
 RECOVERED = ("lpld-", "sre2l-", "cda-")
+SECONDS = ".seconds"
+"""Beside a folder of images: the seconds of processor time that they took."""
 _FINISHED_IMAGES = "contact_sheet.png"
 
 
@@ -57,6 +59,8 @@ def take(work: Path, scale: Scale, kept: Path | None = None) -> None:
     # A teacher is there when its JSON is, so weights come before it.
     for source in sorted(kept.glob("*.safetensors")) + sorted(kept.glob("*teacher*.json")):
         _copy_whole(source, work / source.name)
+    for source in sorted(kept.glob(f"*{SECONDS}")):
+        _copy_whole(source, work / "images" / source.name)
     for source in sorted(kept.glob("*.tar")):
         folder = work / "images" / source.stem
         if not folder.exists():
@@ -75,6 +79,8 @@ def _finished(work: Path) -> Iterator[Path]:
     for folder in sorted((work / "images").glob("*")):
         if folder.name.startswith(RECOVERED) and (folder / _FINISHED_IMAGES).exists():
             yield folder
+            if folder.with_suffix(SECONDS).exists():
+                yield folder.with_suffix(SECONDS)
 
 
 def _without_circumstances(entry: tarfile.TarInfo) -> tarfile.TarInfo:

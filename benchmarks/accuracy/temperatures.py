@@ -10,11 +10,11 @@ from lpld_core.training.settings import TrainSettings
 
 FIELDS = ("temperature_schedule", "student_temperature")
 VARIANTS: tuple[dict[str, str], ...] = (
+    {"temperature_schedule": "step", "student_temperature": "calibrated"},
     {"temperature_schedule": "step"},
     {"student_temperature": "calibrated"},
-    {"temperature_schedule": "step", "student_temperature": "calibrated"},
 )
-"""What the cells of these temperatures set, spelled as `TrainSettings` spells it."""
+"""What cells set, spelled as `TrainSettings` spells it: LPQLD's way, then each of its two parts alone."""
 
 
 def with_temperatures(settings: TrainSettings, cell: Cell) -> TrainSettings:

@@ -2,7 +2,8 @@
 
     teacher-smoothed.safetensors, .json    and teacher-plain.*, second_teacher.*
     statistics-TEACHER.safetensors         class-wise
-    images/METHOD-ipcN-ITERATIONS-TEACHER/ images: recovered, stitched or, of method real, copied
+    images/METHOD-ipcN-ITERATIONS-TEACHER/ images: recovered, stitched or, of method real, copied;
+                                           beside recovered ones, in .seconds, what they took
     pools/IMAGES-LABELS-EPOCHS-MIX/        all labels in f16
     cells/                                 students of single cells, while in training
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +26,8 @@ from filelock import FileLock
 
 from benchmarks.accuracy.cells import Cell, Scale
 from benchmarks.accuracy.facts import teacher_facts
-from benchmarks.accuracy.kept import take
+from benchmarks.accuracy.kept import SECONDS, take
+from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
 from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
@@ -91,10 +92,9 @@ class Workshop:
         }
         with self._made_once(about) as missing:
             if missing:
-                start = time.perf_counter()
-                top1 = self._train_teacher(weights, settings)
-                facts = {**settings, "top1": top1, "seconds": round(time.perf_counter() - start, 1)}
-                write_whole(about, facts)
+                watch = Stopwatch(about.with_suffix(".seconds"))
+                top1 = self._train_teacher(weights, settings, watch)
+                write_whole(about, {**settings, "top1": top1, "seconds": round(watch.stop(), 1)})
         found = json.loads(about.read_text())
         for field, value in settings.items():
             # One that does not say was trained before there was a choice.
@@ -112,7 +112,7 @@ class Workshop:
         """Return how a teacher was trained and how good it is; None if there is none yet."""
         return teacher_facts(self.root, kind)
 
-    def _train_teacher(self, weights: Path, settings: dict[str, Any]) -> float:
+    def _train_teacher(self, weights: Path, settings: dict[str, Any], watch: Stopwatch) -> float:
         side = (self.scale.size, self.scale.size)
         job = TeacherJob(
             out=weights,
@@ -124,7 +124,11 @@ class Workshop:
             seed=settings["seed"],
         )
         found = train_teacher(
-            self.train, job, validation=ValidationSet(self.validation, size=side), amp=settings["amp"]
+            self.train,
+            job,
+            validation=ValidationSet(self.validation, size=side),
+            amp=settings["amp"],
+            progress=watch,
         )
         return 0.0 if found is None else found.top1
 
@@ -161,13 +165,17 @@ class Workshop:
                 )
                 stitch_images(teacher, folder, settings=settings, real=RealFolder.open(self.train))
             elif missing:
+                statistics = self.statistics(cell.teacher)
+                watch = Stopwatch(folder.with_suffix(SECONDS))
                 # Only the class names are taken where statistics are global.
                 recover_images(
                     teacher,
                     folder,
                     settings=self.recovery(cell.method, ipc=ipc, iterations=iterations),
-                    statistics=self.statistics(cell.teacher),
+                    statistics=statistics,
+                    progress=watch,
                 )
+                watch.stop()
         return folder
 
     def recovery(self, method: str, *, ipc: int, iterations: int) -> RecoverSettings:

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.tiny100.plan import TEACHERS, Decisions, Plan, tasks, trial_cells
-from benchmarks.accuracy.tiny100.settle import enough_iterations
+from benchmarks.accuracy.tiny100.settle import checks_wanted, enough_iterations
 from benchmarks.accuracy.tiny100.store import Results
 
 
@@ -20,7 +20,8 @@ def decisions(plan: Plan, results: Results) -> Decisions:
     if teacher is None:
         return Decisions()
     iterations, _ = enough_iterations(plan, results.checks, teacher)
-    decided = Decisions(teacher=teacher, iterations=iterations)
+    checks = checks_wanted(plan, results.checks, teacher)
+    decided = Decisions(teacher=teacher, iterations=iterations, checks=checks)
     if iterations is None:
         return decided
     candidates = [

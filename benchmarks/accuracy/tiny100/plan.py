@@ -6,9 +6,10 @@
     c        codecs in the bytes of f16 at 40x; the best of each kind, chosen on seed 0, on seeds 1 to 3
     d        policies: shuffled, whole epochs; d2: temperatures that change, and the student's own
     metrics  pruning by the best metrics of tiny20
-    b2, c2   20x and 30x and whole epochs of sre2l; codecs in the bytes of f16 at 160x and 10x
-    e        real, cda and rded images; CutMix; many images per class
+    b2       20x and 30x, whole epochs of sre2l, metrics on other seeds
+    c2       codecs in the bytes of f16 at 160x and 10x
     f        another student
+    e        real, cda and rded images; CutMix; many images per class
 
 A plan is a pure function of what was decided, and decisions are a pure function of finished cells.
 """
@@ -23,7 +24,7 @@ from itertools import chain
 from benchmarks.accuracy import temperatures
 from benchmarks.accuracy.cells import DIGITS, TINY100, Cell, Scale
 
-GROUPS = ("a", "b", "c", "d", "d2", "metrics", "b2", "c2", "e", "f")
+GROUPS = ("a", "b", "c", "d", "d2", "metrics", "b2", "c2", "f", "e")
 TEACHERS = ("plain", "smoothed")
 RECOVERED = ("lpld", "sre2l", "cda")
 BEST_METRICS = (("diff_signed", "easy"), ("correct", "easy"), ("confidence", "easy"))
@@ -96,11 +97,13 @@ Task = Cell | RecoveryCheck
 class Decisions:
     """What finished cells have settled; None and missing budgets are still open.
 
-    klt: the fidelity, topk: the codec whose student was best in the bytes of f16 at a ratio.
+    checks: how many numbers of iterations are to be tried. klt: the fidelity, topk: the codec whose
+    student was best in the bytes of f16 at a ratio.
     """
 
     teacher: str | None = None
     iterations: int | None = None
+    checks: int = 2
     klt: dict[float, float] = field(default_factory=dict)
     topk: dict[float, str] = field(default_factory=dict)
 
@@ -109,6 +112,7 @@ class Decisions:
         return Decisions(
             teacher=self.teacher or TEACHERS[0],
             iterations=self.iterations or plan.check_iterations[1],
+            checks=self.checks,
             klt={budget: self.klt.get(budget, plan.fidelities[0]) for budget in plan.budgets},
             topk={budget: self.topk.get(budget, plan.topk[0]) for budget in plan.budgets},
         )
@@ -148,8 +152,7 @@ def _group(group: str, plan: Plan, decided: Decisions) -> Iterator[Task]:
     if group == "a":
         yield from trial_cells(plan)
         if decided.teacher is not None:
-            known = decided.iterations in plan.check_iterations[:1]
-            yield from recovery_checks(plan, decided.teacher, 2 if known else len(plan.check_iterations))
+            yield from recovery_checks(plan, decided.teacher, decided.checks)
     elif decided.teacher is not None and decided.iterations is not None:
         yield from _Cells(plan, decided).of(group)
 
@@ -168,7 +171,7 @@ class _Cells:
             "c": lambda: self._codecs(self._plan.budgets[0]),
             "d": self._policies,
             "d2": self._temperatures,
-            "metrics": self._metrics,
+            "metrics": lambda: self._metrics(self._plan.seeds[:1]),
             "b2": self._more,
             "c2": lambda: chain.from_iterable(map(self._codecs, self._plan.budgets[1:])),
             "e": self._images,
@@ -188,9 +191,10 @@ class _Cells:
     def _more(self) -> Iterator[Cell]:
         yield from self._table(("lpld", "sre2l"), self._plan.more_ratios)
         yield from self._table(("sre2l",), [r for r in self._plan.ratios if r > 1], pool="epochs")
+        yield from self._metrics(self._plan.seeds[1:])
 
-    def _metrics(self) -> Iterator[Cell]:
-        for seed in self._plan.seeds:
+    def _metrics(self, seeds: Sequence[int]) -> Iterator[Cell]:
+        for seed in seeds:
             for by, prefer in BEST_METRICS:
                 yield self.cell("lpld", self._plan.metric_ratio, seed=seed, by=by, prefer=prefer)
 
@@ -243,10 +247,13 @@ class _Cells:
 
     def _images(self) -> Iterator[Cell]:
         plan, scale = self._plan, self._plan.scale
+        many = [
+            self.cell("lpld", ratio, ipc=scale.large_ipc, epochs=scale.large_epochs) for ratio in plan.ratios
+        ]
+        # So many images take long: one process begins with them, the others meanwhile do what needs none.
+        yield many[0]
+        yield from (self.cell("lpld", ratio, mix="cutmix") for ratio in plan.ratios)
         for seed in plan.seeds:
             for ratio in plan.ratios:
                 yield from (self.cell(method, ratio, seed=seed) for method in ("real", "cda", "rded"))
-            if seed == plan.seeds[0]:
-                yield from (self.cell("lpld", ratio, mix="cutmix") for ratio in plan.ratios)
-                for ratio in plan.ratios:
-                    yield self.cell("lpld", ratio, ipc=scale.large_ipc, epochs=scale.large_epochs)
+        yield from many[1:]

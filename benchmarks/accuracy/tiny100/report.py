@@ -13,16 +13,17 @@ from rich.table import Table
 
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.facts import teacher_facts
-from benchmarks.accuracy.kept import DATA
+from benchmarks.accuracy.kept import DATA, SECONDS
 from benchmarks.accuracy.report import claim_table, gathered, pooled_deviation, row_entries, variant_table
 from benchmarks.accuracy.run import Record
+from benchmarks.accuracy.stopwatch import read_seconds
 from benchmarks.accuracy.tiny100.claims import claims
 from benchmarks.accuracy.tiny100.decide import decisions, explained
 from benchmarks.accuracy.tiny100.plan import GROUPS, TEACHERS, Plan, Task, tasks
 from benchmarks.accuracy.tiny100.store import Results
 
 SECONDS_PER_STEP = 0.19
-"""Of a student on one thread, before any was measured: 3,000 steps took 8 to 11 minutes."""
+"""Of a student's processor time, before any was measured: 3,000 steps took 8 to 11 minutes."""
 HEADINGS = {
     "a": "Teachers, judged by students of real images",
     "b": "Class-wise and cross-class images, label batches drawn from all (ILP)",
@@ -90,7 +91,7 @@ def groups_of(plan: Plan, results: Results) -> dict[str, set[str]]:
 
 
 def machine_seconds(plan: Plan, results: Results, work: Path) -> dict[str, Any]:
-    """Return the seconds of one thread: of students by the group that asked first, and of all else."""
+    """Return seconds of processor time: of students by the group that asked first, and of all else."""
     first = {task.key: group for group, task in tasks(plan, decisions(plan, results))}
     students: dict[str, float] = {}
     for key, record in results.records.items():
@@ -101,9 +102,16 @@ def machine_seconds(plan: Plan, results: Results, work: Path) -> dict[str, Any]:
         "students": students,
         "teachers": round(sum(teachers), 1),
         "checks": round(sum(check.seconds for check in results.checks.values()), 1),
-        # Teachers, statistics, images and pools, and waiting for another process that made them.
+        "images": round(sum(_image_seconds(plan, work).values()), 1),
+        # With the teachers and images that were missing.
         "preparing_students": round(sum(record.preparing for record in results.records.values()), 1),
     }
+
+
+def _image_seconds(plan: Plan, work: Path) -> dict[str, float]:
+    """Return what folders of images took, also where only what is kept of them is at hand."""
+    places = (DATA / plan.scale.dataset, work / "images")
+    return {path.stem: read_seconds(path) for place in places for path in place.glob(f"*{SECONDS}")}
 
 
 def status(plan: Plan, results: Results) -> dict[str, dict[str, Any]]:

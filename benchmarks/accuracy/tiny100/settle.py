@@ -51,7 +51,7 @@ def check_recovery(workshop: Workshop, check: RecoveryCheck) -> CheckResult:
     settings = workshop.recovery(check.method, ipc=scale.ipc, iterations=check.iterations)
     teacher = workshop.teacher(check.teacher)
     targets = layer_targets(teacher, workshop.statistics(check.teacher), settings.statistics_kind)
-    start = time.perf_counter()
+    start = time.process_time()
     optimiser = GroupOptimiser(teacher, settings.groups(teacher.classes)[0], targets, settings)
     losses = []
     for iteration in range(check.iterations):
@@ -67,7 +67,7 @@ def check_recovery(workshop: Workshop, check: RecoveryCheck) -> CheckResult:
         curve=tuple(
             round(float(part.mean()), 5) for part in np.array_split(losses, min(_POINTS, len(losses)))
         ),
-        seconds=round(time.perf_counter() - start, 1),
+        seconds=round(time.process_time() - start, 1),
     )
 
 
@@ -81,22 +81,40 @@ def enough_iterations(
     plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str
 ) -> tuple[int | None, str]:
     """Return how many iterations to take, None while checks are missing, and why."""
-    *candidates, _ = plan.check_iterations
     reasons = []
-    for number, iterations in enumerate(candidates):
-        longer = plan.check_iterations[number + 1]
-        gains = {}
-        for method in ("lpld", "sre2l"):
-            ours, theirs = (
-                found.get(RecoveryCheck(method=method, iterations=count, teacher=teacher))
-                for count in (iterations, longer)
-            )
-            if ours is None or theirs is None:
-                return None, "checks of recovery are missing"
-            gains[method] = 1 - theirs.loss / ours.loss
+    for number, iterations in enumerate(plan.check_iterations[:-1]):
+        gains = _gains(plan, found, teacher, number)
+        if gains is None:
+            return None, "checks of recovery are missing"
         text = ", ".join(f"{method} {gain:.1%}" for method, gain in gains.items())
+        longer = plan.check_iterations[number + 1]
         reasons.append(f"{longer} instead of {iterations} iterations lower the loss by {text}")
         if max(gains.values()) < SETTLED:
             return iterations, "; ".join(reasons)
     most = plan.check_iterations[-1]
     return most, "; ".join([*reasons, f"{most} is the most this plan takes"])
+
+
+def checks_wanted(plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str) -> int:
+    """Return how many numbers of iterations to check: a longer one only where the last two differ."""
+    for number in range(len(plan.check_iterations) - 1):
+        gains = _gains(plan, found, teacher, number)
+        if gains is None or max(gains.values()) < SETTLED:
+            return number + 2
+    return len(plan.check_iterations)
+
+
+def _gains(
+    plan: Plan, found: Mapping[RecoveryCheck, CheckResult], teacher: str, number: int
+) -> dict[str, float] | None:
+    """Return by how much of itself the next number of iterations lowers each method's loss, if checked."""
+    gains = {}
+    for method in ("lpld", "sre2l"):
+        ours, theirs = (
+            found.get(RecoveryCheck(method=method, iterations=count, teacher=teacher))
+            for count in plan.check_iterations[number : number + 2]
+        )
+        if ours is None or theirs is None:
+            return None
+        gains[method] = 1 - theirs.loss / ours.loss
+    return gains

@@ -30,10 +30,13 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_work_directory_begins_with_what_is_kept(work: Path, tmp_path: Path) -> None:
     kept, new = tmp_path / "kept", tmp_path / "new"
     names = ["teacher-plain.safetensors", "teacher-plain.json", "statistics-plain.safetensors"]
-    assert keep(work, SCALE, kept) == [*names, "lpld-ipc1-2-plain.tar"]
+    images = ["lpld-ipc1-2-plain.tar", "lpld-ipc1-2-plain.seconds"]
+    assert keep(work, SCALE, kept) == [*names, *images]
     assert keep(work, SCALE, kept) == []
     take(new, SCALE, kept)
-    assert [path.name for path in (new / "images").iterdir()] == ["lpld-ipc1-2-plain"]
+    there = sorted(path.name for path in (new / "images").iterdir())
+    assert there == ["lpld-ipc1-2-plain", "lpld-ipc1-2-plain.seconds"]
+    assert float((new / "images" / there[1]).read_text()) > 0
     found = [path.relative_to(new) for path in new.rglob("*") if path.is_file()]
     assert len(found) > len(names) + SCALE.ipc * 10
     assert filecmp.cmpfiles(work, new, [str(path) for path in found], shallow=False) == (

@@ -135,6 +135,8 @@ def test_the_longest_check_is_made_only_if_it_is_needed() -> None:
         return [task for task in found if isinstance(task, RecoveryCheck) and task.iterations == 3000]
 
     assert longest(_decided(losses=(1.0, 0.99))) == []
+    # Nor while the checks that decide it are under way.
+    assert longest(_decided(losses=(1.0,))) == []
     assert len(longest(_decided(losses=(1.0, 0.9)))) == 2
 
 
