@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,17 +14,15 @@ from rich.table import Table
 from benchmarks.accuracy.cells import Scale
 from benchmarks.accuracy.claims import Row, Rows, claims
 from benchmarks.accuracy.facts import teacher_facts
+from benchmarks.accuracy.noise import pooled_noise
 from benchmarks.accuracy.plan import GROUPS
 from benchmarks.accuracy.run import Record
-
-USUAL_NOISE = 0.013
-"""Standard deviation of one student's top-1 on 1,000 images, where no row was repeated to measure it."""
 
 
 def report(scale: Scale, records: Sequence[Record], *, work: Path) -> dict[str, Any]:
     """Return rows (mean and spread over seeds), how long they took, and the claims."""
     rows = gathered(records)
-    noise = pooled_deviation(rows)
+    noise = pooled_noise(rows).deviation
     return {
         "scale": scale.as_json(),
         "teacher": teacher_facts(work),
@@ -72,15 +69,6 @@ def gathered(records: Sequence[Record]) -> Rows:
             steps=record.steps,
         )
     return found
-
-
-def pooled_deviation(rows: Rows) -> float:
-    """Return the standard deviation of one student's accuracy, over all rows with several seeds."""
-    squares = [(len(row.top1) - 1, row.std**2) for row in rows.values() if len(row.top1) > 1]
-    freedom = sum(weight for weight, _ in squares)
-    if not freedom:
-        return USUAL_NOISE
-    return math.sqrt(sum(weight * value for weight, value in squares) / freedom)
 
 
 def _groups_of(row: Row, scale: Scale) -> list[str]:

@@ -86,7 +86,7 @@ def claim_lines(claims: Iterable[dict[str, Any]]) -> Iterable[str]:
     for claim in claims:
         yield (
             f"- {claim['claim']}: **{claim['verdict']}**, {100 * claim['difference']:+.1f} "
-            f"(two standard errors: {100 * claim['two_errors']:.1f})"
+            f"(two standard errors: {100 * claim['two_errors']:.1f}); {claim['detail']}"
         )
 
 

@@ -14,7 +14,8 @@ from rich.table import Table
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.facts import teacher_facts
 from benchmarks.accuracy.kept import DATA, SECONDS
-from benchmarks.accuracy.report import claim_table, gathered, pooled_deviation, row_entries, variant_table
+from benchmarks.accuracy.noise import pooled_noise
+from benchmarks.accuracy.report import claim_table, gathered, row_entries, variant_table
 from benchmarks.accuracy.run import Record
 from benchmarks.accuracy.stopwatch import read_seconds
 from benchmarks.accuracy.tiny100.claims import claims
@@ -41,17 +42,19 @@ HEADINGS = {
 def derived(plan: Plan, work: Path, results: Results) -> dict[str, Any]:
     """Return what the results file says beside its cells."""
     records = list(results.records.values())
-    noise = pooled_deviation(gathered(records))
+    noise = pooled_noise(gathered(records))
     rows = gathered(reported(plan, records))
     groups = groups_of(plan, results)
     return {
         "teachers": _teachers(plan, work),
         "decisions": explained(plan, results),
-        "noise_of_one_student": round(noise, 4),
+        "noise_of_one_student": round(noise.deviation, 4),
+        "noise_freedom": noise.freedom,
         "rows": row_entries(rows, lambda row: sorted(groups.get(row.cell.key, set()))),
+        "choice": choice(plan, results),
         "claims": [asdict(claim) for claim in claims(plan, results, noise)],
         "machine_seconds": machine_seconds(plan, results, work),
-        "left": {name: facts["left"] for name, facts in status(plan, results).items()},
+        "status": status(plan, results),
     }
 
 
@@ -67,6 +70,29 @@ def reported(plan: Plan, records: Sequence[Record]) -> list[Record]:
         for record in records
         if record.cell.row.key not in chosen or record.cell.seed in plan.other_seeds
     ]
+
+
+def choice(plan: Plan, results: Results) -> list[dict[str, Any]]:
+    """Return f16 at a ratio and the codecs that were tried in its bytes, all on seed 0, best first."""
+    found = []
+    for budget in plan.budgets:
+        candidates = [
+            task
+            for _, task in tasks(plan, decisions(plan, results), ("b", "c", "c2"))
+            if isinstance(task, Cell) and task.seed == 0 and task.ratio == budget and task.method == "lpld"
+        ]
+        tried = [results.records[cell.key] for cell in candidates if cell.key in results.records]
+        found += [
+            {
+                "ratio": budget,
+                "codec": record.cell.codec_name,
+                "batches": record.batches,
+                "bytes": record.bytes,
+                "top1": round(record.top1, 4),
+            }
+            for record in sorted(tried, key=lambda record: -record.top1)
+        ]
+    return found
 
 
 def _teachers(plan: Plan, work: Path) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks.accuracy.cells import DIGITS, TINY20, Cell
 from benchmarks.accuracy.claims import Row, claims
+from benchmarks.accuracy.noise import pooled_noise
 from benchmarks.accuracy.plan import GROUPS, planned, quick_cells
-from benchmarks.accuracy.report import gathered, pooled_deviation
+from benchmarks.accuracy.report import gathered
 from benchmarks.accuracy.run import Record, read_records, run_cells
 
 
@@ -112,4 +113,6 @@ def test_seeds_are_gathered_into_rows() -> None:
     assert [Record.parse(record.line()) for record in records] == records
     (row,) = gathered(records).values()
     assert row.mean == pytest.approx(0.3)
-    assert pooled_deviation({"row": row}) == pytest.approx(0.1)
+    noise = pooled_noise({"row": row})
+    assert noise.deviation == pytest.approx(0.1)
+    assert noise.freedom == len(row.top1) - 1
