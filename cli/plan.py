@@ -16,6 +16,7 @@ from .common_options import (
     pool_argument,
     quiet,
     seed_option,
+    top1_option,
 )
 from .console import human_bytes, print_json, print_line, stdout_console
 from .outputs import says_if_finished
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     type=click.Choice(["stored", "drawn"]),
     help="Keep views in files or leave them to be drawn.  [default: as POOL does]",
 )
+@top1_option
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
 @jobs_option("Processes of --apply.")
 @seed_option("Which rows are sampled.")
@@ -87,6 +89,7 @@ def command(
       lpld-labels plan pool --budget 300MB
       lpld-labels plan pool --budget 1x-images --images syn/       fewer labels than images?
       lpld-labels plan pool --budget 30MB --codec klt --codec topk:50
+      lpld-labels plan pool --budget 300MB --top1 34.6%            losses in points of this student
       lpld-labels plan pool --budget 300MB --apply small --jobs 4
     """
     if budget.of == "images" and images is None:
@@ -120,6 +123,7 @@ def command(
                 temperature=options["temperature"],
                 seed=options["seed"],
                 views=options["views"],
+                top1=options["top1"],
                 from_lossy=options["from_lossy"],
                 keeper=keeper,
                 progress=progress,
@@ -195,7 +199,7 @@ def _columns(plan: BudgetPlan) -> list[Column]:
 def _loss_column(plan: BudgetPlan) -> list[Column]:
     """Return what pruning alone is expected to cost, where it was measured for pools like this one."""
     losses = [row.expected_loss for row in plan.rows]
-    cells = ["" if loss is None else f"{loss.expected:.1%}" for loss in losses]
+    cells = ["" if loss is None else str(loss) for loss in losses]
     return [Column(heading="top-1 lost\nby pruning", cells=cells, may_go=1)] if any(cells) else []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common_options import json_option, out_argument, overwrite_option, pool_argument
+from .common_options import json_option, out_argument, overwrite_option, pool_argument, top1_option
 from .console import human_bytes, print_json, stdout_console
 from .outputs import says_if_finished
 from .parameters import Amount, Budget, Share
@@ -17,6 +17,7 @@ from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.rewriting.expected_loss import ExpectedLoss
     from lpld_labels.rewriting.prune import PrunePlan
 
 METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
@@ -66,6 +67,7 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
     "--keep-partial", is_flag=True, help="Let incomplete batches (the last of an epoch) compete too."
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the random order.  [default: the pool's]")
+@top1_option
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option
 @json_option()
@@ -73,6 +75,7 @@ def command(
     pool: str,
     out: str,
     budget: Amount | None,
+    top1: float | None,
     dry_run: bool,
     overwrite: bool,
     as_json: bool,
@@ -94,7 +97,7 @@ def command(
     \b
     Examples:
       lpld-labels prune pool pool_40x --ratio 40
-      lpld-labels prune pool small --budget 300MB --dry-run
+      lpld-labels prune pool small --budget 300MB --dry-run --top1 34.6%
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
       lpld-labels prune pool calibrated --ratio 20 --drop-easy 10% --drop-hard 30%
     """
@@ -124,44 +127,51 @@ def command(
             plan = plan_prune(reader, settings, keeper=keeper, progress=progress)
         if dry_run:
             facts = _facts(reader, plan, before, plan.estimated_bytes)
-            _show(facts | {"coverage": asdict(Coverage.of(reader, plan))}, as_json)
-            return
-        with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
-            manifest = write_pruned(reader, out, plan, overwrite=overwrite, progress=progress)
-        facts = _facts(reader, plan.resized(manifest.counts.batches), before, pool_bytes(manifest))
-        with PoolReader(out) as child:
-            facts["coverage"] = asdict(Coverage.of_pool(child))
-        _show(facts | {"out": out, "content_digest": manifest.content_digest}, as_json)
+            facts["coverage"] = asdict(Coverage.of(reader, plan))
+        else:
+            with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
+                manifest = write_pruned(reader, out, plan, overwrite=overwrite, progress=progress)
+            plan = plan.resized(manifest.counts.batches)
+            facts = _facts(reader, plan, before, pool_bytes(manifest))
+            with PoolReader(out) as child:
+                facts["coverage"] = asdict(Coverage.of_pool(child))
+            facts |= {"out": out, "content_digest": manifest.content_digest}
+        expected = _expected(reader, plan, top1)
+    if as_json:
+        loss = {"unknown": expected} if isinstance(expected, str) else expected.as_json()
+        print_json({**facts, "expected_loss": loss})
+    else:
+        _show(facts, expected)
+
+
+def _expected(reader: PoolReader, plan: PrunePlan, top1: float | None) -> ExpectedLoss | str:
+    """Return what a student is expected to lose, or why that is not known."""
+    from lpld_labels.rewriting.expected_loss import PruningLaw
+
+    if plan.settings.by != "random" or plan.settings.drops:
+        return "measured for random choice"
+    law = PruningLaw.of(reader, top1=top1)
+    return law.loss(plan.rows) or law.unknown(plan.rows)
 
 
 def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
     """Return the plan as JSON values."""
-    from lpld_labels.rewriting.expected_loss import PruningLaw
-
-    law = PruningLaw.of(reader)
-    random = plan.settings.by == "random" and not plan.settings.drops
-    unknown = law.unknown(plan.rows) if random else "measured for random choice"
-    loss = None if unknown else law.loss(plan.rows)
     return {
         "pool": reader.location,
         "parameters": plan.parameters(),
-        "expected_loss": {"unknown": unknown} if loss is None else loss.as_json(),
         "batches": {"pool": len(reader), "candidates": plan.considered, "kept": plan.count},
         "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
     }
 
 
-def _show(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-        return
+def _show(facts: dict[str, Any], expected: ExpectedLoss | str) -> None:
     batches, sizes = facts["batches"], facts["bytes"]
     rows = {
         "keep": f"{batches['kept']} of {batches['candidates']} batches (the pool has {batches['pool']})",
         "bytes": f"{human_bytes(sizes['pool'])} -> {human_bytes(sizes['kept'])}, {sizes['smaller']:.3g}x",
         "chosen": _choice(facts["parameters"]),
         "coverage": _coverage(facts["coverage"]),
-        "accuracy": _accuracy(facts["expected_loss"]),
+        "accuracy": _accuracy(expected),
     }
     if "out" in facts:
         rows |= {"written": facts["out"], "content": facts["content_digest"]}
@@ -183,12 +193,10 @@ def _choice(parameters: dict[str, Any]) -> str:
     return text
 
 
-def _accuracy(loss: dict[str, Any]) -> str:
-    if "unknown" in loss:
-        return f"what this costs a student is not known: {loss['unknown']}"
-    low, expected, high = (f"{loss[name]:.1%}" for name in ("low", "expected", "high"))
-    where = loss["measured_on"]
-    return f"a student is expected to lose {expected} of its top-1 ({low} to {high}), by {where}"
+def _accuracy(expected: ExpectedLoss | str) -> str:
+    if isinstance(expected, str):
+        return f"what this costs a student is not known: {expected}"
+    return f"a student is expected to lose {expected} of its top-1, by {expected.measured_on}"
 
 
 def _coverage(coverage: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ def measure(results: Path) -> dict[str, Any]:
     for name in OWN_RESULTS:
         rows += result_rows(results / name)
     known = usable(rows)
-    used = [row for row in known if row.classes >= FEWEST_CLASSES]
+    used = [row for row in known if row.classes >= FEWEST_CLASSES and row.settled]
     law = fit(used)
     unseen = unseen_errors(used)
     return {
@@ -50,7 +50,7 @@ def measure(results: Path) -> dict[str, Any]:
         "fewest_classes": FEWEST_CLASSES,
         "least_loss": LEAST_LOSS,
         "rows": _judged(law, used),
-        "outside": _judged(law, [row for row in known if row.classes < FEWEST_CLASSES]),
+        "outside": _judged(law, [row for row in known if row not in used]),
     }
 
 

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 CLASSES = {"tiny20": 20, "tiny100": 100}
+FEWEST_STUDENTS = 3
 PAPER_RATIOS = (1, 10, 20, 30, 40)
 PAPER = (
     # data, classes, epochs, top-1 of "Ours" with a ResNet-18 by images per class, at PAPER_RATIOS
@@ -43,7 +44,7 @@ class Row:
     """One pruning.
 
     views, views_before: distinct views per class. top1, top1_before: in percent, mean of seeds.
-    source: "paper", or the results file.
+    source: "paper", or the results file. students: how many of ours stand behind either accuracy, the fewer.
     """
 
     data: str
@@ -55,6 +56,12 @@ class Row:
     views_before: float
     top1: float
     top1_before: float
+    students: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether one student more would hardly change it."""
+        return self.source == "paper" or self.students >= FEWEST_STUDENTS
 
     @property
     def loss(self) -> float:
@@ -90,8 +97,8 @@ def result_rows(path: Path) -> Iterator[Row]:
     for ipc, cells in _by_images(_students(results), scale["ipc"]).items():
         if 1.0 not in cells:
             continue
-        all_views, all_top1 = cells.pop(1.0)
-        for ratio, (views, top1) in sorted(cells.items()):
+        all_views, all_top1, all_students = cells.pop(1.0)
+        for ratio, (views, top1, students) in sorted(cells.items()):
             if ratio > max(PAPER_RATIOS):
                 continue
             yield Row(
@@ -104,6 +111,7 @@ def result_rows(path: Path) -> Iterator[Row]:
                 views_before=all_views / classes,
                 top1=top1,
                 top1_before=all_top1,
+                students=min(students, all_students),
             )
 
 
@@ -118,8 +126,8 @@ def _students(results: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int, li
 
 def _by_images(
     students: Iterator[tuple[dict[str, Any], int, list[float]]], default: int
-) -> dict[int, dict[float, tuple[float, float]]]:
-    """Return {images per class: {ratio: (views, top-1 in percent)}} of the students that count here."""
+) -> dict[int, dict[float, tuple[float, float, int]]]:
+    """Return {images per class: {ratio: (views, top-1 in percent, how many)}} of students that count here."""
     found: dict[int, dict[float, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
     for settings, views, accuracies in students:
         plain = settings["codec"] == "f16" and settings["loss"] == "kl" and settings["by"] == "random"
@@ -131,6 +139,6 @@ def _by_images(
     return {ipc: {ratio: _mean(values) for ratio, values in by.items()} for ipc, by in found.items()}
 
 
-def _mean(values: Sequence[tuple[int, float]]) -> tuple[float, float]:
+def _mean(values: Sequence[tuple[int, float]]) -> tuple[float, float, int]:
     views, top1 = zip(*values, strict=True)
-    return fmean(views), fmean(top1)
+    return fmean(views), fmean(top1), len(values)

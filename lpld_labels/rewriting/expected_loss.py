@@ -26,23 +26,37 @@ VIEWS_MEASURED = (3000, 60000)
 """Distinct views of a class before pruning, between which the law was measured."""
 LARGEST_RATIO = 40
 WHERE_MEASURED = "ImageNet-1K and Tiny-ImageNet (paper)"
+_BOUNDS = ("low", "expected", "high")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedLoss:
-    """Share of the top-1 accuracy (0 to 1) that a student loses: expected, and within two standard errors."""
+    """Share of the top-1 accuracy (0 to 1) that a student loses: expected, and within two standard errors.
+
+    top1: accuracy (0 to 1) of a student of all labels; None where it is not known.
+    """
 
     low: float
     expected: float
     high: float
+    top1: float | None = None
+    measured_on: str = WHERE_MEASURED
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shares and where they were measured."""
-        shares = {name: round(getattr(self, name), 4) for name in ("low", "expected", "high")}
-        return {**shares, "measured_on": WHERE_MEASURED}
+        """Return the shares, the points where they can be told, and where they were measured."""
+        shares = {name: round(getattr(self, name), 4) for name in _BOUNDS}
+        points = None if self.top1 is None else {name: round(self._points(name), 2) for name in _BOUNDS}
+        return {**shares, "points": points, "measured_on": self.measured_on}
 
     def __str__(self) -> str:
-        return f"{self.expected:.1%} ({self.low:.1%} to {self.high:.1%})"
+        if self.top1 is None:
+            return f"{self.expected:.1%} ({self.low:.1%} to {self.high:.1%})"
+        low, expected, high = map(self._points, _BOUNDS)
+        return f"{expected:.1f} points ({low:.1f} to {high:.1f})"
+
+    def _points(self, bound: str) -> float:
+        share: float = getattr(self, bound)
+        return 100 * (self.top1 or 0.0) * share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +64,26 @@ class PruningLaw:
     """The law for one pool: what is lost if only so many of its views stay.
 
     classes: that have images. views: distinct views per class that the pool has, on average; all_views: that
-    it would have if no batch had been left out of its epochs.
+    it would have if no batch had been left out of its epochs. top1: see `ExpectedLoss`.
     """
 
     classes: int
     views: float
     all_views: float
+    top1: float | None = None
 
     @staticmethod
-    def of(pool: PoolReader) -> PruningLaw:
+    def of(pool: PoolReader, *, top1: float | None = None) -> PruningLaw:
         """Return the law for a pool."""
         counts = pool.manifest.counts
         classes = max(len(np.unique(pool.images.classes)), 1)
         epochs = int(pool.index.epochs.max(initial=-1)) + 1
         views = counts.rows / classes
         return PruningLaw(
-            classes=classes, views=views, all_views=max(views, epochs * counts.images / classes)
+            classes=classes,
+            views=views,
+            all_views=max(views, epochs * counts.images / classes),
+            top1=top1,
         )
 
     def loss(self, rows: int) -> ExpectedLoss | None:
@@ -79,7 +97,10 @@ class PruningLaw:
         rate = self._rate(views) - self._rate(self.views)
         factor = math.exp(2 * LOG_ERROR)
         return ExpectedLoss(
-            low=-math.expm1(-rate / factor), expected=-math.expm1(-rate), high=-math.expm1(-rate * factor)
+            low=-math.expm1(-rate / factor),
+            expected=-math.expm1(-rate),
+            high=-math.expm1(-rate * factor),
+            top1=self.top1,
         )
 
     def unknown(self, rows: int) -> str:

@@ -115,6 +115,7 @@ def plan_budget(
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
     views: Views | None = None,
+    top1: float | None = None,
     from_lossy: bool = False,
     keeper: Keeper = NO_KEEPER,
     progress: Progress | None = None,
@@ -125,6 +126,7 @@ def plan_budget(
         one row per fidelity of FIDELITIES and `minimum`.
     minimum: share of the information at `temperature` that the recommended row must keep.
     views: whether pools keep their views or leave them to be drawn; None to do as this one does.
+    top1: accuracy (0 to 1) of a student of all labels, for what pruning is expected to cost in points.
     keeper: of what is fitted and measured. progress: called with (done, total) settings.
     """
     refuse_lossy(pool, accept=from_lossy)
@@ -133,7 +135,8 @@ def plan_budget(
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
     names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     requests = list(_requests(names, minimum, temperature, seed))
-    planner = _Planner(pool, budget, temperature, LabelSample(pool, seed=seed, keeper=keeper), views)
+    law = PruningLaw.of(pool, top1=top1)
+    planner = _Planner(pool, budget, temperature, LabelSample(pool, seed=seed, keeper=keeper), views, law)
     rows = []
     for done, request in enumerate(requests, 1):
         row = planner.row(request)
@@ -181,7 +184,13 @@ class _Planner:
     """Works out one row after the other on one sample of the pool."""
 
     def __init__(
-        self, pool: PoolReader, budget: int, temperature: float, sample: LabelSample, views: Views | None
+        self,
+        pool: PoolReader,
+        budget: int,
+        temperature: float,
+        sample: LabelSample,
+        views: Views | None,
+        law: PruningLaw,
     ) -> None:
         self._views = views
         self._pool = pool
@@ -193,7 +202,7 @@ class _Planner:
         self._keep_partial = complete == 0
         self._candidates = complete or len(pool)
         self._codecs = FittedCodecs(self._sample)
-        self._law = PruningLaw.of(pool)
+        self._law = law
         self.smallest = 0
 
     def row(self, request: CodecRequest) -> PlanRow | None:

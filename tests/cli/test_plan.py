@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
+from lpld_labels.rewriting import expected_loss
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.rewriting.test_plan import labelled_pool
 
@@ -32,6 +33,19 @@ def test_json(cli: Cli, pool: Path) -> None:
     assert all(row["bytes"] <= 40_000 and row["ratio"] >= 1 for row in facts["rows"])
     assert [row for row in facts["rows"] if row["recommended"]] == [facts["recommended"]]
     assert facts["recommended"]["reason"]
+
+
+def test_what_pruning_costs_stands_in_the_table(
+    cli: Cli, pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the law had been measured for a pool as small as this.
+    monkeypatch.setattr(expected_loss, "FEWEST_CLASSES", 1)
+    monkeypatch.setattr(expected_loss, "VIEWS_MEASURED", (1, 60000))
+    options = ("plan", pool, "--budget", "40kB", "--codec", "int8", "--top1", "0.5")
+    (row,) = json.loads(cli(*options, "--json").stdout)["rows"]
+    loss = row["expected_loss"]
+    assert loss["points"]["expected"] == pytest.approx(50 * loss["expected"], abs=0.01)
+    assert f"{loss['points']['expected']:.1f} points" in " ".join(cli(*options).stdout.split())
 
 
 def test_table_marks_the_recommended_row(cli: Cli, pool: Path) -> None:

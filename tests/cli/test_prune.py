@@ -11,6 +11,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting import expected_loss
 from tests.factories import make_batches, write_pool
 
 Cli = Callable[..., Result]
@@ -56,6 +57,23 @@ def test_tables_are_for_people(cli: Cli, pool: Path, tmp_path: Path) -> None:
     done = cli("prune", pool, tmp_path / "out", "--ratio", 2, *options)
     assert done.exit_code == 0, done.stderr
     assert PoolReader(tmp_path / "out").manifest.content_digest in done.stdout
+
+
+def test_what_a_pruning_costs_is_told_in_points(
+    cli: Cli, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the law had been measured for a pool as small as this.
+    monkeypatch.setattr(expected_loss, "FEWEST_CLASSES", 1)
+    monkeypatch.setattr(expected_loss, "VIEWS_MEASURED", (1, 60000))
+    options = ("prune", pool, tmp_path / "out", "--ratio", 4, "--dry-run")
+    share = json.loads(cli(*options, "--json").stdout)["expected_loss"]
+    assert share["points"] is None
+    points = json.loads(cli(*options, "--json", "--top1", "50%").stdout)["expected_loss"]["points"]
+    for bound in ("low", "expected", "high"):
+        assert points[bound] == pytest.approx(50 * share[bound], abs=0.01)
+    said = " ".join(cli(*options, "--top1", "50%").stdout.split())
+    assert f"lose {points['expected']:.1f} points ({points['low']:.1f} to {points['high']:.1f})" in said
+    assert "not a share" in cli(*options, "--top1", "half").stderr
 
 
 def test_budget_takes_units(cli: Cli, pool: Path, tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ def test_only_comparable_students_are_counted(tmp_path: Path) -> None:
     assert (row.views, row.views_before) == (300, 3000)
     assert (row.top1, row.top1_before) == pytest.approx((27, 30))
     assert row.loss == pytest.approx(0.1)
+    # One student at 1x decides nothing; three and more do.
+    assert row.students == 1
+    assert not row.settled
+    assert replace(row, students=3).settled
+    assert all(other.settled for other in paper_rows())
 
 
 def test_results_are_those_of_the_code() -> None:

@@ -61,6 +61,19 @@ def test_nothing_is_said_beyond_what_was_measured(law: PruningLaw, rows: int, wh
     assert why in law.unknown(rows)
 
 
+def test_points_are_those_of_the_student_that_was_named() -> None:
+    share = IMAGENET_10.loss(3_000_000 // 10)
+    points = replace(IMAGENET_10, top1=0.346).loss(3_000_000 // 10)
+    assert share is not None
+    assert points is not None
+    assert share.as_json()["points"] is None
+    found = points.as_json()
+    assert found["points"]["expected"] == pytest.approx(34.6 * share.expected, abs=0.01)
+    assert found["points"]["low"] < found["points"]["expected"] < found["points"]["high"]
+    assert str(points).startswith(f"{34.6 * share.expected:.1f} points (")
+    assert str(share).startswith(f"{share.expected:.1%} (")
+
+
 def test_constants_are_those_of_the_benchmark(project: Path) -> None:
     results = json.loads((project / "benchmarks/results/pruning_law.json").read_text())["results"]
     assert results["scale"] == expected_loss.SCALE
