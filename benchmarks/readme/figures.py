@@ -15,7 +15,7 @@ def figures(results: Results) -> Iterable[str]:
     body = [
         (_storage(results), command("storage_tables")),
         (_kept(results), command("rate_distortion")),
-        (_accuracy(results), command("accuracy_main")),
+        _accuracy(results),
         (_reading(results), command("read_write")),
         (_replay(results), command("loader_throughput")),
         (_pruning(results), command("prune_speed")),
@@ -58,14 +58,22 @@ def _kept(results: Results) -> str:
     return f"`klt` keeps {kept:.0%} of a real ImageNet-1K label in {size:.0f} of its 2,000 bytes"
 
 
-def _accuracy(results: Results) -> str:
-    claims = {claim["claim"]: claim for claim in results["accuracy_main"]["claims"]}
-    found = claims["klt beats f16 at equal bytes (ours)"]
-    return (
-        "in the bytes of labels pruned 10x to 40x, students of `klt` are "
+def _accuracy(results: Results) -> tuple[str, str]:
+    """Return what klt gains, where it was measured on the most classes, and the command."""
+    claim, where = "klt beats f16 at equal bytes (ours)", "10x to 40x"
+    name, classes = "accuracy_main", 20
+    if "accuracy_tiny100" in results:
+        fidelity = results["accuracy_tiny100"]["decisions"]["klt_fidelity"].get("f16 at 40x")
+        other = f"klt {fidelity} beats f16 in the bytes of f16 at 40x (ours)"
+        if any(found["claim"] == other for found in results["accuracy_tiny100"]["claims"]):
+            claim, where, name, classes = other, "40x", "accuracy_tiny100", 100
+    (found,) = (found for found in results[name]["claims"] if found["claim"] == claim)
+    says = (
+        f"in the bytes of labels pruned {where}, students of `klt` are "
         f"{100 * found['difference']:.1f} points better (two errors: {100 * found['two_errors']:.1f}; "
-        "20 classes of Tiny-ImageNet)"
+        f"{classes} classes of Tiny-ImageNet)"
     )
+    return says, command(name)
 
 
 def _demo(results: Results) -> str:
