@@ -74,7 +74,10 @@ def command(**given: Any) -> None:
     options.prepare_machine()
     from lpld_core.analysis import analyse
     from lpld_core.images.real_images import RealFolder
+    from lpld_labels.inspection.pages.page import require_page_place
 
+    if options.html is not None:
+        require_page_place(options.html, options.real, *options.folders)
     real = RealFolder.open(options.real)
     folders = [(_name(path), RealFolder.open(path)) for path in options.folders]
     model = options.load(classes=real.classes)

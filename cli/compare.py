@@ -37,11 +37,14 @@ def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as
     """
     from lpld_labels.inspection.comparison.compare import compare_pools
     from lpld_labels.inspection.comparison.document import comparison_page
+    from lpld_labels.inspection.pages.page import require_page_place
     from lpld_labels.inspection.report.runs import read_runs
     from lpld_labels.pool.reader import PoolReader
 
     if len(pools) < 2:
         raise click.UsageError("give two pools or more")
+    if out is not None:
+        require_page_place(out, *pools, *runs)
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
         progress = stack.enter_context(progress_bar("comparing pools"))

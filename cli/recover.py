@@ -195,6 +195,10 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     options = _options(given, files)
     _check(options)
     machine = options.prepare_machine(options.workers)
+    if options.html is not None:
+        from lpld_labels.inspection.pages.page import require_page_place
+
+        require_page_place(options.html, *([] if options.real is None else [options.real]))
     if options.real is not None:
         look_over(options.real)
     try:

@@ -52,11 +52,13 @@ def command(
       lpld-labels report pools/klt --against pools/f16 --images syn --out klt.html
       lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 runs/seed1
     """
-    from lpld_labels.inspection.pages.page import save_page
+    from lpld_labels.inspection.pages.page import require_page_place, save_page
     from lpld_labels.inspection.report.document import make_report, report_page
     from lpld_labels.inspection.report.runs import read_runs
     from lpld_labels.pool.reader import PoolReader
 
+    inputs = [str(given) for given in (pool, images, against, *runs) if given is not None]
+    require_page_place(out, *inputs)
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(PoolReader(pool))
         other = None if against is None else stack.enter_context(PoolReader(against))

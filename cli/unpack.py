@@ -17,9 +17,10 @@ from .progress import progress_bar
 def command(pool: str, folder: str, overwrite: bool, as_json: bool) -> None:
     """Write the images that POOL carries to FOLDER, byte for byte as they were packed.
 
-    FOLDER gets one directory per class, as it was labelled, and unpack.json, which says whose images they
-    are. Running the same command again goes on with an interrupted one and writes only what is missing or
-    was changed.
+    FOLDER gets one directory per class, as it was labelled, unpack.json, which says whose images they are,
+    and unpack.sha256, which lists them. Running the same command again goes on with an interrupted one and
+    writes only what is missing or was changed. --overwrite replaces images that were unpacked there and are
+    as they were, and refuses where there is anything else.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What lies in a label folder, by name: nothing is opened.
+"""What lies in a label folder: listed by name, without opening anything.
 
 epoch_{e}/batch_{b}.tar     one file per batch, by epoch
 batch_{n}.tar               one file per batch, numbered through
@@ -22,6 +22,10 @@ BATCH_IDS = "sampler_indices_batch.json"
 _EPOCH = re.compile(r"epoch_(0|[1-9]\d{0,8})")
 _BATCH = re.compile(r"batch_(0|[1-9]\d{0,8})\.tar")
 _IMAGE_SUFFIX = ".tar"
+_ZIP = b"PK\x03\x04"
+_FIRST_MEMBER = b"/data.pkl"
+_FIRST_BYTES = 512
+"""Enough for the zip's first header with the name of its first member."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,15 @@ class LabelFolder:
         """Return the file of image ids by batch, if there is one."""
         path = self.root / BATCH_IDS
         return path if path.is_file() else None
+
+
+def is_label_file(path: Path) -> bool:
+    """Whether a file is what torch.save writes, by its name and its first bytes."""
+    if path.suffix != _IMAGE_SUFFIX or path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        start = stream.read(_FIRST_BYTES)
+    return start.startswith(_ZIP) and _FIRST_MEMBER in start
 
 
 def list_label_folder(root: Path) -> LabelFolder:

@@ -28,8 +28,8 @@ from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import STAGING_DIRECTORY
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY
 from lpld_labels.pool.pace import Pace
-from lpld_labels.pool.staging import CHECKPOINT_DIRECTORY
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)

@@ -34,18 +34,18 @@ from lpld_labels.format.schema import (
     COMPONENTS,
     IMAGES_FILE,
     MANIFEST_FILE,
-    PACKED_DIRECTORY,
     VIEW_SCHEMA,
     Component,
 )
 from lpld_labels.pool.duplicates import without_duplicates
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.merge import merge_small_shards
+from lpld_labels.pool.own_files import COMMIT_LOCK, delete_unnamed
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.pool_files import LocalFiles, read_table
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import VIEWS, SealedShard
-from lpld_labels.pool.staging import COMMIT_LOCK, StagingArea
+from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.staging_plan import describe, require_same_plan
 from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.stores.locks import locked
@@ -123,14 +123,7 @@ def _committing(staging: StagingArea) -> Iterator[None]:
 def _clean_up(staging: StagingArea, manifest: Manifest) -> None:
     """Delete what the published pool does not need; the staging area last, for it says there is work."""
     with write_errors(staging.pool):
-        named = {entry.path for entry in manifest.files_of("batches")}
-        for path in sorted(staging.pool.glob("batches-*.parquet")):
-            if path.name not in named:
-                path.unlink()
-        carried = {entry.path for entry in manifest.files_of("packed")}
-        for path in sorted((staging.pool / PACKED_DIRECTORY).glob("*")):
-            if f"{PACKED_DIRECTORY}/{path.name}" not in carried:
-                path.unlink()
+        delete_unnamed(staging.pool, {entry.path for entry in manifest.files})
     if not staging.sweep(_shard_names(manifest)):
         log.warning("%s: other writers have sealed work since; commit again to publish it", staging.pool)
 

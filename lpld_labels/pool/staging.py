@@ -31,7 +31,6 @@ from lpld_labels.files.storage import (
     TEMPORARY,
     fsync,
     move,
-    refuse_links,
     write_atomically,
     write_errors,
 )
@@ -45,20 +44,22 @@ from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
     LABELS_DIRECTORY,
     MANIFEST_FILE,
-    POOL_DIRECTORIES,
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.pool.own_files import (
+    CHECKPOINT_DIRECTORY,
+    COMMIT_LOCK,
+    LOCK,
+    PLAN,
+    require_own_staging,
+)
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.staging_plan import PURPOSE, describe, require_same_plan
 from lpld_labels.stores.locks import Hold, in_use, locked
 
-PLAN = "plan.json"
-LOCK = "lock"
-COMMIT_LOCK = "commit.lock"
-CHECKPOINT_DIRECTORY = "checkpoint"
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 Stamps = tuple[tuple[int, ...] | None, ...]
 Receipts = dict[str, Stamps]
@@ -67,21 +68,19 @@ _PLACES = ((VIEWS, VIEWS_DIRECTORY), (LABELS, LABELS_DIRECTORY))
 
 
 class StagingArea:
-    """The staging directory of one pool; a pool with links for directories is refused: it is elsewhere."""
+    """The staging directory of one pool.
+
+    One that somebody else has made is refused, and so is a pool with links for directories: it is elsewhere.
+    """
 
     def __init__(self, pool: Path) -> None:
         self.pool = pool
         self.directory = pool / STAGING_DIRECTORY
-        self._refuse_links()
+        require_own_staging(pool)
         self._plan: dict[str, Any] = {}
         self._tables: dict[str, bytes] = {}
         self._written: Receipts = {}
         self._told: set[str] = set()
-
-    def _refuse_links(self) -> None:
-        refuse_links(self.pool / name for name in POOL_DIRECTORIES)
-        if self.directory.is_dir():
-            refuse_links(sorted(self.directory.iterdir()))
 
     # What is staged
 
@@ -303,7 +302,7 @@ class StagingArea:
         """
         if not self.directory.is_dir():
             return True
-        self._refuse_links()
+        require_own_staging(self.pool)
         with write_errors(self.directory), locked(self.directory / LOCK):
             for name in self._names():
                 if name in published:

@@ -31,6 +31,7 @@ from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.jobs.job import Engine, Job, Progress, Steps
 from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.commit import finish_commit
+from lpld_labels.pool.own_files import require_own_files
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
@@ -39,9 +40,7 @@ from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.rewriting.outputs import (
     OVERWRITE_HINT,
     delete_pool,
-    is_part_of_pool,
     require_apart,
-    require_replaceable,
 )
 from lpld_labels.stores.addresses import is_address
 
@@ -203,7 +202,7 @@ def _ours_if_any(path: Path, is_ours: Callable[[Manifest], bool]) -> Manifest | 
         if is_ours(manifest):
             return manifest
         raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
-    if path.exists() and not (path.is_dir() and all(_may_be_ours(entry) for entry in path.iterdir())):
+    if path.exists() and not _may_be_ours(path):
         raise PoolConflictError("something is already here", where=path, hint=OVERWRITE_HINT)
     return None
 
@@ -231,7 +230,7 @@ def require_free(
     if is_address(out):
         return
     if overwrite:
-        require_replaceable(Path(out).absolute())
+        require_own_files(Path(out).absolute())
     else:
         _ours_if_any(Path(out).absolute(), may_be_ours)
 
@@ -246,9 +245,12 @@ def as_json(document: Any) -> Any:
     return from_json(to_json(document), where="document")
 
 
-def _may_be_ours(entry: Path) -> bool:
-    """Whether unfinished work may have put this beside it; without a staging area there is none."""
-    return (entry.parent / STAGING_DIRECTORY).is_dir() and is_part_of_pool(entry)
+def _may_be_ours(path: Path) -> bool:
+    """Whether this is an empty directory or one of unfinished work, without anything else."""
+    if not (path / STAGING_DIRECTORY).is_dir():
+        return path.is_dir() and not any(path.iterdir())
+    require_own_files(path)
+    return True
 
 
 def _joined(draft: Draft) -> PoolWriter:

@@ -12,18 +12,16 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
-from lpld_labels.files.storage import refuse_links, write_errors
-from lpld_labels.format.schema import IMAGES_FILE, MANIFEST_FILE, POOL_DIRECTORIES, STAGING_DIRECTORY
-from lpld_labels.pool.card_file import is_untouched
-from lpld_labels.pool.staging import CHECKPOINT_DIRECTORY
+from lpld_labels.files.storage import write_errors
+from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
+from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY, PLAN, REPLACED, require_own_files
 from lpld_labels.stores.addresses import is_address, local_path, shown
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
-_PARTS = {*POOL_DIRECTORIES, IMAGES_FILE}
 # Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 
@@ -67,41 +65,30 @@ def local_directory(out: str | os.PathLike[str]) -> Path:
     return local_path(out)
 
 
-def is_part_of_pool(entry: Path) -> bool:
-    """Whether a file or directory has a name that writers of pools give."""
-    return entry.name in _PARTS or entry.match("batches-*.parquet")
-
-
-def require_replaceable(path: Path) -> None:
-    """Refuse to replace what is no pool, finished or not."""
-    if not path.exists():
-        return
-    entries = sorted(path.iterdir()) if path.is_dir() else [path]
-    refuse_links(entries if path.is_dir() else ())
-    for entry in entries:
-        if entry.name != MANIFEST_FILE and not is_part_of_pool(entry) and not is_untouched(entry):
-            raise PoolConflictError(
-                "something is here that is no label pool",
-                where=entry,
-                hint="choose another path, or move it away: --overwrite replaces only what we wrote",
-            )
-
-
 def delete_pool(path: Path, *, keep_checkpoint: bool = False) -> None:
     """Delete a pool, finished or not, and nothing else; interrupted, it can be done again.
 
     keep_checkpoint: but what has been computed already for the pool that replaces it.
     """
-    require_replaceable(path)
-    kept = path / STAGING_DIRECTORY / CHECKPOINT_DIRECTORY
+    require_own_files(path)
+    staging = path / STAGING_DIRECTORY
     with write_errors(path):
-        # First what makes it a pool: nobody shall open what is being deleted.
-        (path / MANIFEST_FILE).unlink(missing_ok=True)
-        for folder in (path, *([kept.parent] if keep_checkpoint and kept.is_dir() else [])):
-            for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-                if keep_checkpoint and kept.is_dir() and kept.is_relative_to(entry):
-                    continue
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        # First what makes it a pool: nobody shall open what is being deleted. It stays under another name,
+        # and the plan of unfinished work does, until all else is gone: they prove that the rest is ours.
+        if (path / MANIFEST_FILE).exists():
+            (path / MANIFEST_FILE).replace(path / REPLACED)
+        _delete_all(path, but=(STAGING_DIRECTORY, REPLACED))
+        _delete_all(staging, but=(PLAN, *((CHECKPOINT_DIRECTORY,) if keep_checkpoint else ())))
+        (staging / PLAN).unlink(missing_ok=True)
+        if staging.is_dir() and not any(staging.iterdir()):
+            staging.rmdir()
+        (path / REPLACED).unlink(missing_ok=True)
+
+
+def _delete_all(folder: Path, *, but: Sequence[str]) -> None:
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if entry.name not in but:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.pool.card_file import is_ours, send_card, write_card
 from lpld_labels.pool.copying import copy_file
+from lpld_labels.pool.own_files import own_paths
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
-from lpld_labels.rewriting.outputs import OVERWRITE_HINT, is_part_of_pool
+from lpld_labels.rewriting.outputs import OVERWRITE_HINT
 from lpld_labels.stores.remote import PreconditionError, RemoteStore
 from lpld_labels.stores.uploads import abort_uploads, send
 
@@ -167,9 +168,9 @@ class RemoteTarget:
 def clear(store: RemoteStore) -> None:
     """Delete a pool at an address, finished or not; refuse where there is anything else."""
     paths = sorted(store.sizes())
+    ours = own_paths(paths)
     for path in paths:
-        known = path == MANIFEST_FILE or is_part_of_pool(Path(path.split("/", 1)[0]))
-        if not known and not (path == README_FILE and is_ours(store.read(path))):
+        if path not in ours and not (path == README_FILE and is_ours(store.read(path))):
             raise PoolConflictError(
                 "something is here that is no label pool",
                 where=store.at(path),

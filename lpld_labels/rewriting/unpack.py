@@ -1,29 +1,31 @@
 """Writing the image folder of a pool that carries its images, byte for byte.
 
-The folder holds the images and `unpack.json`, which says whose they are. It is written first, so a folder
-with it is ours, whole or not: interrupted work goes on, and only such a folder is ever replaced. Paths come
-from the image table, whose rules keep them below the folder on every system.
+The folder holds the images, `unpack.json`, which says whose they are, and `unpack.sha256`, which lists them.
+Both are written first, so a folder with the former is ours, whole or not: interrupted work goes on, and only
+what stands on the list, unchanged, is ever replaced. Paths come from the image table, whose rules keep them
+below the folder on every system.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.files.storage import TEMPORARY, write_atomically, write_errors
-from lpld_labels.format.digests import image_digest
+from lpld_labels.format.digests import bytes_digest, image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.packed_images import PackedImages
-from lpld_labels.replay.image_folder import EXTENSIONS, map_in_threads
+from lpld_labels.replay.image_folder import map_in_threads
 from lpld_labels.rewriting.outputs import OVERWRITE_HINT, local_directory, sole_writer
 
 RECORD_FILE = "unpack.json"
+LIST_FILE = "unpack.sha256"
 
 
 def unpack_images(
@@ -38,10 +40,15 @@ def unpack_images(
     overwrite: replace the images of another pool that were unpacked there.
     """
     folder = local_directory(out)
-    record = {"images": len(images.table), "image_table": images.table.digest().hex()}
+    listing = _listing(images.table)
+    record = {
+        "images": len(images.table),
+        "image_table": images.table.digest().hex(),
+        "list": bytes_digest(listing),
+    }
     _require_free(folder, record, overwrite=overwrite)
     with sole_writer(folder):
-        _prepare(folder, images.table, record, overwrite=overwrite)
+        _prepare(folder, listing, record, overwrite=overwrite)
         written = 0
         rows = range(len(images.table))
         for done, new in enumerate(map_in_threads(lambda row: _write(images, row, folder), rows), 1):
@@ -75,30 +82,69 @@ def _require_free(folder: Path, record: dict[str, Any], *, overwrite: bool) -> N
         raise PoolConflictError("images of another pool are already here", where=folder, hint=OVERWRITE_HINT)
 
 
-def _prepare(folder: Path, table: ImageTable, record: dict[str, Any], *, overwrite: bool) -> None:
-    """Leave the record; clear away what a killed process was writing, and images that are to be replaced."""
+def _prepare(folder: Path, listing: bytes, record: dict[str, Any], *, overwrite: bool) -> None:
+    """Leave list and record; clear away what a killed process was writing, and images to be replaced."""
     path = folder / RECORD_FILE
     with write_errors(folder):
         for left in sorted(folder.glob(f"{TEMPORARY}*")):
             left.unlink()
         if path.is_file() and from_json(path.read_bytes(), where=str(path)) == record:
-            known = {*table.paths, RECORD_FILE}
-            _refuse_others(folder, known.__contains__)
-            return
-        if overwrite and path.is_file():
-            _refuse_others(folder, lambda name: name == RECORD_FILE or name.lower().endswith(EXTENSIONS))
-            for entry in sorted(folder.iterdir()):
-                if entry != path:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            _refuse_others(folder, _listed(listing))
+        elif overwrite and path.is_file():
+            _delete_unpacked(folder)
     write_atomically(path, to_json(record), within=folder)
+    write_atomically(folder / LIST_FILE, listing, within=folder)
 
 
-def _refuse_others(folder: Path, ours: Callable[[str], bool]) -> None:
-    """Refuse files that are none of ours, and links: what they lead to is not ours to write or delete."""
+def _delete_unpacked(folder: Path) -> None:
+    """Delete the images that were unpacked here; refuse where there is anything else, or one was changed."""
+    path = folder / LIST_FILE
+    old = from_json((folder / RECORD_FILE).read_bytes(), where=str(folder / RECORD_FILE))
+    listing = path.read_bytes() if path.is_file() else b""
+    if not isinstance(old, dict) or old.get("list") != bytes_digest(listing):
+        raise PoolConflictError(
+            "nobody knows which images were unpacked here",
+            where=path,
+            hint="delete the folder yourself if nothing in it is needed, or choose another path",
+        )
+    images = _listed(listing)
+    _refuse_others(folder, images)
+    for name, digest in images.items():
+        image = folder / name
+        if image.is_file() and image_digest(image.read_bytes()).hex() != digest:
+            raise PoolConflictError(
+                "this image was changed after it was unpacked",
+                where=image,
+                hint="move it away, or choose another path",
+            )
+    for name in images:
+        (folder / name).unlink(missing_ok=True)
+    for directory, _, _ in sorted(os.walk(folder), reverse=True):
+        with contextlib.suppress(OSError):
+            Path(directory).rmdir()
+
+
+def _listing(table: ImageTable) -> bytes:
+    """Return a line per image: its digest and its path, neither of which has a space before the first one."""
+    return b"".join(
+        f"{(digest or b'').hex()} {path}\n".encode()
+        for path, digest in zip(table.paths, table.digests, strict=True)
+    )
+
+
+def _listed(listing: bytes) -> dict[str, str]:
+    """Return the digests of a list by path."""
+    lines = (line.partition(" ") for line in listing.decode().splitlines())
+    return {path: digest for digest, _, path in lines}
+
+
+def _refuse_others(folder: Path, images: Container[str]) -> None:
+    """Refuse files that are none of these, and links: what they lead to is not ours to write or delete."""
     for directory, folders, names in sorted(os.walk(folder)):
         for path in (Path(directory, name) for name in sorted((*folders, *names))):
-            is_file = path.name in names
-            if path.is_symlink() or (is_file and not ours(path.relative_to(folder).as_posix())):
+            name = path.relative_to(folder).as_posix()
+            known = path.name in folders or name in images or name in (RECORD_FILE, LIST_FILE)
+            if path.is_symlink() or not known:
                 raise PoolConflictError(
                     "this is none of the images that were unpacked here",
                     where=path,

@@ -54,6 +54,24 @@ def test_a_page_is_written_and_its_size_told(cli: Cli, pool: Path, tmp_path: Pat
     assert len([1 for name, _ in page.tags if name == "image"]) == 3 * 96
 
 
+def test_a_page_replaces_nothing_but_a_page(cli: Cli, pool: Path, tmp_path: Path) -> None:
+    manifest = (pool / "pool.json").read_bytes()
+    (tmp_path / "mine.html").write_text("<p>mine</p>")
+    places = {pool / "pool.json": "inside an input", pool / "new.html": "inside an input"}
+    places |= {tmp_path / "mine.html": "no page of ours", tmp_path: "directory"}
+    for place, said in places.items():
+        for words in (("report", pool), ("compare", pool, pool)):
+            done = cli(*words, "--out", place)
+            assert done.exit_code != 0
+            assert said in " ".join(done.stderr.split()), (words, place)
+            assert "Traceback" not in done.stderr
+    assert (pool / "pool.json").read_bytes() == manifest
+    assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
+    assert not (pool / "new.html").exists()
+    for _ in range(2):
+        assert cli("report", pool, "--out", tmp_path / "page.html").exit_code == 0
+
+
 @pytest.mark.parametrize("codec", [("int4",), ("klt", "--fidelity", "0.9"), ("topk:1",)])
 def test_json_says_what_was_found(cli: Cli, pool: Path, tmp_path: Path, codec: tuple[str, ...]) -> None:
     coded = tmp_path / "coded"

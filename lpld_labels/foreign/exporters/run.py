@@ -20,7 +20,7 @@ from lpld_labels.foreign.exporters.lpld import LpldExport
 from lpld_labels.foreign.exporters.lpqld import LpqldExport
 from lpld_labels.foreign.exporters.sre2l import Sre2lExport
 from lpld_labels.foreign.exporters.torch_zip import torch_zip_bytes
-from lpld_labels.foreign.label_folder import BATCH_IDS, EPOCH_IDS
+from lpld_labels.foreign.label_folder import BATCH_IDS, EPOCH_IDS, is_label_file
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
@@ -96,16 +96,21 @@ def export_pool(
 
 
 def _require_label_folder(path: Path) -> None:
-    """Refuse to replace anything but a folder of label files: programs allow no mark of ours in it."""
+    """Refuse to replace anything but a folder of label files: programs allow no mark of ours in it.
+
+    Their names are common (`.tar`), so each is looked into.
+    """
     if not path.exists():
         return
-    found = [path] if path.is_file() else [entry for entry in sorted(path.rglob("*")) if entry.is_file()]
-    for file in found:
-        if not (file.suffix == _LABEL_SUFFIX or file.name in (EPOCH_IDS, BATCH_IDS)):
+    hint = "choose another path, or move it away"
+    if not path.is_dir():
+        raise PoolConflictError("this is no folder, so it is not replaced", where=path, hint=hint)
+    for file in sorted(path.rglob("*")):
+        is_ids = file.parent == path and file.name in (EPOCH_IDS, BATCH_IDS) and file.is_file()
+        is_folder = file.is_dir() and not file.is_symlink()
+        if not (is_folder or is_ids or is_label_file(file)):
             raise PoolConflictError(
-                "this is no label file, so the folder is not replaced",
-                where=file,
-                hint="choose another path, or move it away",
+                "this is no label file, so the folder is not replaced", where=file, hint=hint
             )
 
 

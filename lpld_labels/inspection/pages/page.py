@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.files.storage import write_atomically
 from lpld_labels.inspection.pages.charts import Chart
 from lpld_labels.inspection.pages.markup import Markup, joined, tag
+from lpld_labels.rewriting.outputs import require_apart
 from lpld_labels.version import __version__
 
 MOST_BYTES = 5_000_000
+_GENERATOR = 'name="generator" content="lpld-labels '
+_HEAD_BYTES = 4096
+"""Of a page: they hold what says that it is ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +74,25 @@ def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> bytes:
     return html.encode("utf-8")
 
 
+def require_page_place(path: Path, *inputs: str | os.PathLike[str]) -> None:
+    """Refuse a place for a page among what it is made from, or where anything but another page of ours is."""
+    require_apart(path, *inputs)
+    if path.is_dir() or (path.is_file() and not _is_page(path)):
+        raise PoolConflictError(
+            "something is here that is no page of ours",
+            where=path,
+            hint="choose another path, or move it away: only pages are ever replaced",
+        )
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return _GENERATOR.encode() in stream.read(_HEAD_BYTES)
+
+
 def save_page(path: Path, data: bytes) -> None:
-    """Write a page, unless it grew beyond what opens quickly."""
+    """Write a page, in the place of nothing but another, unless it grew beyond what opens quickly."""
+    require_page_place(path)
     if len(data) > MOST_BYTES:
         raise InvalidArgumentError(
             "the page is too large", where=path, expected=f"at most {MOST_BYTES} bytes", got=len(data)

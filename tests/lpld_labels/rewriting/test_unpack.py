@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from lpld_labels.errors import (
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.replay.image_source import find_images
 from lpld_labels.rewriting.pack import pack_pool
-from lpld_labels.rewriting.unpack import unpack_images
+from lpld_labels.rewriting.unpack import LIST_FILE, unpack_images
 from tests.lpld_labels.loader.loader_pools import build, write_images
 from tests.lpld_labels.rewriting.unpacked_files import files_below
 
@@ -51,6 +52,37 @@ def test_unpacking_replaces_only_what_was_unpacked(packed: PoolReader, folder: P
         (out / "class0" / "notes.txt").unlink()
         unpack_images(theirs, out, overwrite=True)
     assert files_below(out) == files_below(others)
+
+
+def test_unpacking_keeps_images_that_were_put_beside_or_changed(
+    packed: PoolReader, folder: Path, tmp_path: Path
+) -> None:
+    images = packed_images(packed)
+    assert images is not None
+    others = write_images(tmp_path / "others", 12)
+    with build(tmp_path / "small", others) as small:
+        pack_pool(small, tmp_path / "small_packed", find_images(small, others))
+    out = tmp_path / "again"
+    unpack_images(images, out)
+    first = out / packed.images.paths[0]
+    with PoolReader(tmp_path / "small_packed") as small:
+        theirs = packed_images(small)
+        assert theirs is not None
+        (out / "mine").mkdir()
+        shutil.copyfile(first, out / "mine" / "holiday.png")
+        with pytest.raises(PoolConflictError, match=r"mine/holiday\.png"):
+            unpack_images(theirs, out, overwrite=True)
+        shutil.rmtree(out / "mine")
+        before = first.read_bytes()
+        first.write_bytes(b"retouched")
+        with pytest.raises(PoolConflictError, match="was changed after it was unpacked"):
+            unpack_images(theirs, out, overwrite=True)
+        first.write_bytes(before)
+        assert files_below(out) == files_below(folder)
+        (out / LIST_FILE).write_text("")
+        with pytest.raises(PoolConflictError, match="nobody knows which images"):
+            unpack_images(theirs, out, overwrite=True)
+        assert files_below(out) == files_below(folder)
 
 
 def test_unpacking_never_follows_links_out(packed: PoolReader, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,6 +317,24 @@ def test_an_export_is_left_or_replaced_but_never_mixed(
         (tmp_path / "out" / "notes.txt").write_text("mine")
         with pytest.raises(PoolConflictError, match="no label file"):
             export_pool(pool, tmp_path / "out", label_format="lpld", overwrite=True)
+
+
+def test_archives_that_are_no_labels_are_not_replaced(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
+    """The name says little: data sets are published as .tar files, too."""
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    for name in ("n01440764.tar", "batch_0.tar"):
+        with tarfile.open(archives / name, "w") as archive:
+            archive.addfile(tarfile.TarInfo("photo.jpg"))
+    shutil.copyfile(archives / "batch_0.tar", tmp_path / "backup.tar")
+    before = read_tree(tmp_path)
+    with PoolReader(make_pool("f16", WHOLE)) as pool:
+        with pytest.raises(PoolConflictError, match="no label file"):
+            export_pool(pool, archives, label_format="lpld", overwrite=True)
+        with pytest.raises(PoolConflictError, match="no folder"):
+            export_pool(pool, tmp_path / "backup.tar", label_format="lpld", overwrite=True)
+    after = read_tree(tmp_path)
+    assert {name: after[name] for name in before} == before
 
 
 def read_tree(root: Path) -> dict[str, bytes]:

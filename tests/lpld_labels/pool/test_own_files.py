@@ -1,0 +1,197 @@
+"""What is not ours stays: names that happen to be those of a pool's directories are no leave to delete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import PoolConflictError
+from lpld_labels.pool.own_files import own_paths, require_own_files
+from lpld_labels.pool.staging import StagingArea
+from lpld_labels.rewriting.codec_request import CodecRequest
+from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.rewriting.outputs import delete_pool
+from tests.factories import make_batches, write_pool
+from tests.lpld_labels.pool.test_writer import open_writer
+
+Cli = Callable[..., Result]
+
+
+def _tree(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    write_pool(tmp_path / "pool", make_batches(2, 4)).close()
+    return tmp_path / "pool"
+
+
+def _a_pool_of_theirs(out: Path, pool: Path) -> None:
+    shutil.copytree(pool, out / "staging" / "old")
+
+
+def _a_file(name: str) -> Callable[[Path, Path], None]:
+    def put(out: Path, pool: Path) -> None:
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("mine")
+
+    return put
+
+
+def _theirs_beside_a_plan(out: Path, pool: Path) -> None:
+    with open_writer(out) as writer:
+        writer.extend(make_batches(1, 1))
+    (out / "staging" / "notes").mkdir()
+
+
+THEIRS = {
+    "a pool below staging": _a_pool_of_theirs,
+    "a file below staging": _a_file("staging/notes.txt"),
+    "a checkpoint of another program": _a_file("staging/checkpoint/model.pt"),
+    "a directory beside a plan": _theirs_beside_a_plan,
+    "labels": _a_file("labels/a.txt"),
+    "labels in Parquet": _a_file("labels/train.parquet"),
+    "views": _a_file("views/index.html"),
+    "a codec": _a_file("codec/opus.c"),
+    "packed": _a_file("packed/boxes.parquet"),
+    "an index": _a_file("data/batches-1.parquet"),
+}
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("command", ["prune", "encode", "copy", "merge"])
+def test_nothing_of_theirs_is_replaced(
+    cli: Cli, pool: Path, tmp_path: Path, theirs: str, overwrite: bool, command: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    THEIRS[theirs](out, pool)
+    before = _tree(out)
+    words: dict[str, list[object]] = {
+        "prune": [pool, out, "--ratio", 2],
+        "encode": [pool, out, "--codec", "int8"],
+        "copy": [pool, out],
+        "merge": [pool, out],
+    }
+    done = cli(command, *words[command], *(["--overwrite"] if overwrite else []))
+    assert done.exit_code != 0
+    assert "Traceback" not in done.stderr
+    assert _tree(out) == before
+
+
+def test_a_writer_takes_no_staging_area_of_theirs(pool: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    _a_pool_of_theirs(out, pool)
+    before = _tree(out)
+    with pytest.raises(PoolConflictError, match="no unfinished work"):
+        open_writer(out)
+    with pytest.raises(PoolConflictError, match="no unfinished work"):
+        StagingArea(out).abandon()
+    assert _tree(out) == before
+
+
+def test_a_commit_sweeps_away_its_own_files_only(tmp_path: Path) -> None:
+    out = tmp_path / "pool"
+    (out / "packed").mkdir(parents=True)
+    mine = [out / "batches-of-mine.parquet", out / "packed" / "boxes.txt"]
+    for path in mine:
+        path.write_text("mine")
+    with open_writer(out) as writer:
+        writer.extend(make_batches(1, 4))
+        writer.commit()
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
+
+
+def _unfinished(out: Path, pool: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with PoolReader(pool) as reader, pytest.raises(KeyboardInterrupt):
+        encode_pool(reader, out, CodecRequest(name="int8"), progress=stop)
+
+
+def _damaged(out: Path, pool: Path) -> None:
+    shutil.copytree(pool, out)
+    (out / "pool.json").write_text("{")
+
+
+OURS: dict[str, Callable[[Path, Path], object]] = {
+    "finished": lambda out, pool: shutil.copytree(pool, out),
+    "unfinished": _unfinished,
+    "of a damaged manifest": _damaged,
+}
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_what_is_ours_is_replaced(cli: Cli, pool: Path, tmp_path: Path, ours: str) -> None:
+    out = tmp_path / "out"
+    OURS[ours](out, pool)
+    assert cli("prune", pool, out, "--ratio", 2).exit_code != 0
+    assert cli("prune", pool, out, "--ratio", 2, "--overwrite").exit_code == 0
+    with PoolReader(out) as found:
+        assert len(found) == 4
+
+
+@pytest.mark.parametrize("ours", ["finished", "unfinished"])
+@pytest.mark.parametrize("keep_checkpoint", [False, True])
+def test_deleting_can_be_interrupted_anywhere(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str, keep_checkpoint: bool
+) -> None:
+    """After any number of deletions, what is left is known to be ours, and no pool."""
+    left = 0
+    for count in range(40):
+        out = tmp_path / str(count)
+        OURS[ours](out, pool)
+        if _interrupted_after(count, out, monkeypatch, keep_checkpoint=keep_checkpoint):
+            left = count
+            assert not (out / "pool.json").exists() or count == 0
+            require_own_files(out)
+            delete_pool(out)
+        assert not any(out.iterdir())
+    assert left > 3
+
+
+def _interrupted_after(
+    count: int, out: Path, monkeypatch: pytest.MonkeyPatch, *, keep_checkpoint: bool
+) -> bool:
+    """Delete a pool, stopped after so many calls that change the directory; return whether it was."""
+    done = 0
+
+    def stopping(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object, **options: object) -> None:
+            nonlocal done
+            if done == count:
+                raise KeyboardInterrupt
+            done += 1
+            real(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("unlink", "rmdir", "replace", "rename"):
+            patched.setattr(os, name, stopping(getattr(os, name)))
+        try:
+            delete_pool(out, keep_checkpoint=keep_checkpoint)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def test_paths_at_an_address() -> None:
+    ours = ["views/00000-00000-0123abcd.parquet", "codec/basis.pco", "batches-0123abcd.parquet"]
+    assert own_paths([*ours, "labels/train.parquet", "notes.txt"]) == set(ours)
+    assert own_paths(["pool.json", "labels/train.parquet", "labels/a.txt"]) == {
+        "pool.json",
+        "labels/train.parquet",
+    }
