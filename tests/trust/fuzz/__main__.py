@@ -24,6 +24,8 @@ from tests.trust.fuzz.targets import MOST_BYTES, TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
 _DONE = re.compile(r"Done (\d+) runs in \d+ second")
+TURN_SECONDS = 60
+"""How long one process fuzzes: code that atheris has instrumented loses some hundred bytes a comparison."""
 _INTERRUPTED = 72
 """What libFuzzer exits with when somebody else ends it, which is no finding."""
 _EDGES = re.compile(r"cov: (\d+)")
@@ -40,13 +42,13 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
         found.mkdir()
         for number, data in enumerate(TARGETS[name].seeds()):
             (found / f"seed{number}").write_bytes(data)
-        # libFuzzer looks at the clock; what others took of it is given back in another turn.
+        # libFuzzer looks at the clock; what others took of it is given back in further turns.
         while spent < seconds and not failed:
             turns += 1
             before = _children_seconds()
             said = _atheris(
                 name,
-                f"-max_total_time={math.ceil(seconds - spent)}",
+                f"-max_total_time={min(TURN_SECONDS, math.ceil(seconds - spent))}",
                 f"-seed={seed + turns}",
                 f"-max_len={MOST_BYTES}",
                 "-timeout=10",
