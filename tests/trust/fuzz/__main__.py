@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.trust.figures import record
+from tests.trust.figures import record, workplace
 from tests.trust.fuzz.coverage import reached
 from tests.trust.fuzz.targets import MOST_BYTES, TARGETS
 
@@ -37,8 +37,8 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
     own.mkdir(parents=True, exist_ok=True)
     runs = edges = failed = turns = 0
     spent = 0.0
-    with tempfile.TemporaryDirectory() as place:
-        found = Path(place) / "found"
+    with workplace() as place:
+        found = place / "found"
         found.mkdir()
         for number, data in enumerate(TARGETS[name].seeds()):
             (found / f"seed{number}").write_bytes(data)
@@ -56,7 +56,7 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
                 f"-artifact_prefix=crash-{name}-",
                 str(found),
                 str(own),
-                temporary=Path(place),
+                temporary=place,
             )
             if said.returncode == _INTERRUPTED:
                 raise SystemExit(f"{name} was interrupted")
