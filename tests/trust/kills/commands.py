@@ -43,6 +43,17 @@ def run_prune(source: Path, out: Path) -> None:
     run_cli("prune", source / "pool", out, "--ratio", 2)
 
 
+def start_encoded(source: Path, out: Path) -> None:
+    """Start with another pool at this place, of a codec with tables."""
+    run_cli("encode", source / "pool", out, "--codec", "klt", "--fidelity", 0.9)
+
+
+def run_prune_over(source: Path, out: Path) -> None:
+    """Replace the pool that is there."""
+    save_at_every_chance()
+    run_cli("prune", source / "pool", out, "--ratio", 2, "--overwrite")
+
+
 def run_prune_by(source: Path, out: Path) -> None:
     """Score every batch by two metrics first."""
     save_at_every_chance()
@@ -297,6 +308,7 @@ COMMANDS = {
     for command in (
         Command(name="write", make=make_pool, start=start_small, run=run_write),
         Command(name="prune", make=make_pool, run=run_prune),
+        Command(name="prune-over", make=make_pool, start=start_encoded, run=run_prune_over, replaces=True),
         Command(name="prune-by", make=make_pool, run=run_prune_by),
         Command(name="prune-budget", make=make_wide_pool, run=run_prune_budget),
         Command(name="encode", make=make_pool, run=run_encode),

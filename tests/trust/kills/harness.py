@@ -32,6 +32,10 @@ Tree = dict[str, str]
 Point = tuple[int, How]
 
 
+_NO_POOL = "none"
+"""What stands for the digest where there is no pool."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A command to disturb.
@@ -41,6 +45,7 @@ class Command:
         where to write.
     run: called with the same two; raises if the command fails.
     forget: called with where it wrote, to take out what differs from run to run before results are compared.
+    replaces: whether what is there is deleted first, so that readers may find nothing for a while.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Command:
     run: Callable[[Path, Path], None]
     start: Callable[[Path, Path], None] | None = None
     forget: Callable[[Path], None] | None = None
+    replaces: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +95,7 @@ class Harness:
             start = command.start
             self._forked(lambda: start(self._source, self._start), Disturbance())
         self._begin()
-        self._whole: set[str] = {_digest(self._out)}
+        self._whole: set[str] = {_digest(self._out), *([_NO_POOL] if command.replaces else [])}
         # A rehearsal: what it imports on its way, every run would import; for a student that is most of its
         # work, and some modules leave files behind when they are imported.
         for module in self._undisturbed().modules:
@@ -254,7 +260,7 @@ def read_all(pool: Path) -> None:
 
 def _digest(pool: Path) -> str:
     manifest = pool / "pool.json"
-    return str(json.loads(manifest.read_bytes())["content_digest"]) if manifest.exists() else "none"
+    return str(json.loads(manifest.read_bytes())["content_digest"]) if manifest.exists() else _NO_POOL
 
 
 def _difference(found: Tree, expected: Tree) -> str:

@@ -15,6 +15,7 @@ import pytest
     [
         ("write", 31),
         ("prune", 29),
+        ("prune-over", 47),
         ("prune-by", 173),
         ("encode", 47),
         ("encode-klt", 331),
