@@ -135,6 +135,15 @@ def _payloads(name: str) -> list[bytes]:
     return [b"".join(columns)]
 
 
+def _decode_any(names: tuple[str, ...], data: bytes) -> None:
+    """Decode with one of several settings of a codec, which the first byte chooses."""
+    _decode(names[data[0] % len(names)] if data else names[0], data[1:])
+
+
+def _payloads_of(names: tuple[str, ...]) -> list[bytes]:
+    return [bytes([number]) + data for number, name in enumerate(names) for data in _payloads(name)]
+
+
 # Label files
 
 
@@ -195,16 +204,12 @@ def _image(data: bytes) -> None:
     decode_image(data, where=Path("image"))
 
 
-_CODECS = {
-    "f16": "floats.py",
-    "f32-plain": "floats.py",
-    "int4": "affine.py",
-    "int6": "affine.py",
-    "int8": "affine.py",
-    "klt": "klt.py",
-    "topk-3": "topk.py",
-    "topk-3-8": "topk.py",
+_CODECS = {"f16": "floats.py", "f32-plain": "floats.py", "klt": "klt.py"}
+_SETTINGS = {
+    "int": ("affine.py", ("int4", "int6", "int8")),
+    "topk": ("topk.py", ("topk-3", "topk-3-8")),
 }
+"""Codecs that have several golden pools: one target for all."""
 TARGETS: dict[str, Target] = {
     "manifest": Target(
         run=_manifest,
@@ -217,6 +222,12 @@ TARGETS: dict[str, Target] = {
             run=partial(_decode, name), seeds=partial(_payloads, name), parsers=(f"codecs/{file}",)
         )
         for name, file in _CODECS.items()
+    },
+    **{
+        f"codec-{name}": Target(
+            run=partial(_decode_any, names), seeds=partial(_payloads_of, names), parsers=(f"codecs/{file}",)
+        )
+        for name, (file, names) in _SETTINGS.items()
     },
     "pickle": Target(
         run=_pickle,
