@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +191,13 @@ def epoch_plan(
     options: ImportOptions,
     notes: Notes,
     counts: dict[int, int],
-    ids: Iterable[tuple[int, IntArray | None]],
+    ids: Callable[[], Iterable[tuple[int, IntArray | None]]],
     parameters: dict[str, Any] | None = None,
 ) -> ImportPlan:
     """Plan a folder of epochs.
 
-    counts: rows of every epoch. ids: (epoch, image ids int32 [rows], or None where the files say them)
-    for at least these epochs, in order; read once, epoch by epoch.
+    counts: rows of every epoch. ids: gives (epoch, image ids int32 [rows], or None where the files say them)
+    for at least these epochs, in order; called whenever the plan is gone through, and read epoch by epoch.
     """
     target = batch_target(
         sample,
@@ -218,7 +218,7 @@ def epoch_plan(
         )
 
     def units() -> Iterator[Unit]:
-        for epoch, order in ids:
+        for epoch, order in ids():
             if epoch not in expected:
                 continue
             for batch in range(expected[epoch]):

@@ -47,7 +47,7 @@ class Gvbsm(BatchFormat):
             options=options,
             notes=notes,
             counts=counts,
-            ids=[(epoch, None) for epoch in counts],
+            ids=lambda: ((epoch, None) for epoch in counts),
         )
         rule = _rule(plan.target.header, options, notes)
         _note_mixup(plan.target.header, notes)

@@ -73,11 +73,7 @@ class Lpld(BatchFormat):
                 if len(order) and int(np.bincount(order).max()) > 1:
                     repeating.append(epoch)
                 yield epoch, order
-            if repeating:
-                which = f"epoch {repeating[0]} shows"
-                if len(repeating) > 1:
-                    which = f"{len(repeating)} epochs, the first {repeating[0]}, show"
-                notes.odd.append(f"{which} an image more than once, as epochs of a pruned pool do")
+            _note_repeating(repeating, notes)
 
         return epoch_plan(
             folder,
@@ -88,5 +84,17 @@ class Lpld(BatchFormat):
             options=options,
             notes=notes,
             counts=counts,
-            ids=ids(),
+            ids=ids,
         )
+
+
+def _note_repeating(epochs: list[int], notes: Notes) -> None:
+    """Say which epochs show an image more than once, however often the plan is gone through."""
+    if not epochs:
+        return
+    which = f"epoch {epochs[0]} shows"
+    if len(epochs) > 1:
+        which = f"{len(epochs)} epochs, the first {epochs[0]}, show"
+    told = f"{which} an image more than once, as epochs of a pruned pool do"
+    if told not in notes.odd:
+        notes.odd.append(told)

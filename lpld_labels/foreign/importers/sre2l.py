@@ -54,7 +54,7 @@ class Sre2l(BatchFormat):
             options=options,
             notes=notes,
             counts=counts,
-            ids=ids(),
+            ids=ids,
             parameters={"torch_era": era, "sampler_seed": options.sampler_seed},
         )
 

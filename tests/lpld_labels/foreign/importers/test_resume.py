@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelFileError, PoolConflictError, StagingMismatchError
 from lpld_labels.foreign.importers import ImportOptions, import_labels
 from lpld_labels.jobs.local import LocalEngine
-from tests.lpld_labels.foreign.importers.label_folders import write_epochs, write_images
+from tests.lpld_labels.foreign.importers.label_folders import CLASSES, write_epochs, write_images
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +144,23 @@ def test_a_pool_in_the_way(made: Path, digest: str, tmp_path: Path) -> None:
         import_labels(tmp_path / "labels", made / "whole", images=made / "images")
     with PoolReader(made / "whole") as pool:
         assert pool.manifest.content_digest == digest
+
+
+@pytest.mark.parametrize("ids", [{"ids_file": True}, {"ids_in_batch": True}, {}])
+def test_an_import_that_replaces_another_is_whole(made: Path, tmp_path: Path, ids: dict[str, Any]) -> None:
+    """Comparing the labels with the pool that is there does not use them up."""
+    options = ImportOptions(
+        torch_era="new", ensemble="average" if "ids_in_batch" in ids else None, classes=CLASSES
+    )
+    folder = write_epochs(tmp_path / "labels", epochs=4, **ids)
+    import_labels(folder, tmp_path / "pool", images=made / "images", options=options)
+    content = torch.load(folder / "epoch_2" / "batch_1.tar", weights_only=False)
+    content[5] = -content[5]
+    torch.save(content, folder / "epoch_2" / "batch_1.tar")
+    report = import_labels(folder, tmp_path / "pool", images=made / "images", options=options, overwrite=True)
+    assert report.batches == 12
+    with PoolReader(tmp_path / "pool") as pool:
+        assert pool.read_labels((2, 1)).tobytes() == content[5].numpy().tobytes()
 
 
 def test_disk_full_in_the_middle(made: Path, digest: str, tmp_path: Path) -> None:
