@@ -109,9 +109,12 @@ def command(
     """Turn the label folder SOURCE of another program into a pool OUT.
 
     Files are read as data: nothing in them is executed, whatever they contain, and torch is not
-    needed. Labels arrive bit for bit; crops become the pixels the program used. Interrupted, the
-    same command goes on where it stopped. The report says what was found, what had to be assumed,
-    and what is odd; `verify --teacher` proves the assumptions.
+    needed. Labels arrive bit for bit; crops become the pixels the program used. The report says what
+    was found, what had to be assumed, and what is odd; `verify --teacher` proves the assumptions.
+
+    Interrupted, or stopped by a damaged file that is whole again, the same command goes on where it
+    stopped. The files of what is done are read again and compared, so the folder may be moved or
+    copied meanwhile; where they hold other labels, nothing is mixed (--overwrite begins anew).
 
     \b
     Formats:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lpld_labels.errors import LabelSourceError
+from lpld_labels.errors import LabelSourceError, StagingMismatchError
 from lpld_labels.foreign.importers.base import ImportOptions, ImportPlan, LabelFormat, Notes
 from lpld_labels.foreign.importers.formats import AUTO, format_named
 from lpld_labels.foreign.importers.report import Hole, HoleLog, ImportReport
+from lpld_labels.foreign.importers.resumed import resumed_batches
 from lpld_labels.foreign.importers.work import Job
 from lpld_labels.foreign.label_folder import LabelFolder, list_label_folder
 from lpld_labels.format.images import ImageTable
@@ -20,8 +21,8 @@ from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay.image_folder import scan_image_folder
 from lpld_labels.rewriting.destinations import writes_pools
-from lpld_labels.rewriting.engine import published, require_free, stage
-from lpld_labels.rewriting.outputs import require_apart, sole_writer
+from lpld_labels.rewriting.engine import Draft, published, require_free, stage
+from lpld_labels.rewriting.outputs import delete_pool, require_apart, sole_writer
 
 HOLES_FILE = "holes.jsonl"
 
@@ -62,7 +63,7 @@ def import_labels(
     images: the folder of the images that were labelled (one directory per class), or its table.
     engine: who does the work. skip_bad: go on without files that are damaged or missing, and record them.
     overwrite: replace another pool that is there.
-    Interrupted, the same call goes on where it stopped.
+    Interrupted, the same call goes on where it stopped, if the files of what is done are as they were.
     """
     out = Path(pool).absolute()
     inputs = (source,) if isinstance(images, ImageTable) else (source, images)
@@ -90,12 +91,25 @@ def import_labels(
             parameters = manifest.header.lineage[-1].parameters
             holes = tuple(Hole(file=hole["file"], why=hole["why"], key=None) for hole in parameters["holes"])
             return _report(folder, out, kind, manifest, notes, holes, manifest.counts.batches)
-        resumed = len(draft.writer().keys)
+        resumed = _resumed(draft, job, plan, engine, progress, overwrite=overwrite)
         writer = stage(draft, engine=engine, progress=progress)
         holes = _holes(job, writer)
         step = LineageStep(operation="import", parameters=_lineage(kind, folder, plan, notes, holes))
         manifest = writer.commit(lineage=(step,))
     return _report(folder, out, kind, manifest, notes, holes, resumed)
+
+
+def _resumed(
+    draft: Draft, job: Job, plan: ImportPlan, engine: Engine, progress: Progress | None, *, overwrite: bool
+) -> int:
+    """Return how many batches are done already; those of another import are refused, or deleted."""
+    try:
+        return resumed_batches(draft, job, plan.units(), engine=engine, progress=progress)
+    except StagingMismatchError:
+        if not overwrite:
+            raise
+    delete_pool(draft.out)
+    return 0
 
 
 def _is_import(manifest: Manifest, kind: LabelFormat) -> bool:
