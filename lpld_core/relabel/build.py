@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from lpld_core.part import Part
-from lpld_core.relabel.growing import refuse_other_images, refuse_other_order, refuse_surplus
+from lpld_core.relabel.growing import Making, refuse_other_images, refuse_surplus
 from lpld_core.relabel.rehearsal import rehearse, require_room
 from lpld_core.relabel.replayable import check_replayable
 from lpld_core.relabel.settings import BuildSettings
@@ -125,6 +125,11 @@ class Build:
         """How labels are stored."""
         return codec_named(self.settings.codec)
 
+    @property
+    def making(self) -> Making:
+        """What decides labels beside the pool's header."""
+        return Making(replayable_by=self.settings.replayable_by, amp=self.ensemble.amp)
+
     @cached_property
     def _orders(self) -> SampledOrders | None:
         """The image order of each epoch, where another program's is followed."""
@@ -193,7 +198,7 @@ class Build:
         with pool:
             refuse_other_images(pool.images, self.table, self.images)
             refuse_surplus(self.pool, pool.keys, self.wanted, self.settings)
-            refuse_other_order(self.pool, pool.header.lineage, self.settings.replayable_by)
+            self.making.refuse_other(self.pool, pool.header.lineage)
             yield pool
 
     def writer(self, published: PoolReader | None) -> PoolWriter:
@@ -213,6 +218,7 @@ class Build:
             codec=self.codec,
             views=self.settings.views,
             onto=published,
+            purpose=self.making.purpose(),
             packed=Packed(self.source) if self.settings.pack else None,
             seal_seconds=self.settings.seal_seconds,
         )
@@ -234,13 +240,12 @@ class Build:
                 "batches": len(self.wanted),
                 "torch": torch.__version__,
                 "device": torch.device(self.settings.device).type,
-                "amp": self.ensemble.amp,
                 "threads": torch.get_num_threads(),
                 "codec": asked.codec,
                 "views": asked.views,
                 "fewer_classes": asked.fewer_classes,
                 "weights": [_public(choice.weights) for choice in asked.teachers],
-                **({"replayable_by": asked.replayable_by} if asked.replayable_by else {}),
+                **self.making.lineage(),
             },
         )
         return (*before, step)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from lpld_core.relabel.settings import BuildSettings, Replayer
 from lpld_labels.errors import ImageMismatchError, PoolConflictError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey
+from lpld_labels.pool.staging_plan import DECIDING
+
+_AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
 
 def refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:
@@ -55,14 +60,42 @@ def refuse_surplus(
     )
 
 
-def refuse_other_order(pool: Path, lineage: Sequence[LineageStep], replayable_by: Replayer | None) -> None:
-    """A build that adds must take images in the order the pool was begun with."""
-    begun = [step.parameters.get("replayable_by") for step in lineage if step.operation == "build"]
-    if begun and begun[0] != replayable_by:
-        raise PoolConflictError(
-            "the pool's images come in another order",
-            where=pool,
-            expected=f"--replayable-by {begun[0]}" if begun[0] else "no --replayable-by",
-            got=replayable_by,
-            hint="run the command the pool was built with, or choose another path",
-        )
+@dataclass(frozen=True, kw_only=True)
+class Making:
+    """What decides labels and views, and is in no header: builds of one pool must agree on it.
+
+    replayable_by: whose image order is followed. amp: whether the teachers ran in mixed precision.
+    """
+
+    replayable_by: Replayer | None
+    amp: bool
+
+    def purpose(self) -> dict[str, Any]:
+        """Return it as unfinished work keeps it."""
+        return {"command": "build", DECIDING: asdict(self)}
+
+    def lineage(self) -> dict[str, Any]:
+        """Return it as parameters of a step; an order that is the seed's own is not named there."""
+        return {"amp": self.amp} | ({"replayable_by": self.replayable_by} if self.replayable_by else {})
+
+    def refuse_other(self, pool: Path, lineage: Sequence[LineageStep]) -> None:
+        """A build that adds must label as the pool's other builds did."""
+        for known in (step.parameters for step in lineage if step.operation == "build"):
+            order = known.get("replayable_by")
+            if order != self.replayable_by:
+                raise PoolConflictError(
+                    "the pool's images come in another order",
+                    where=pool,
+                    expected=f"--replayable-by {order}" if order else "no --replayable-by",
+                    got=self.replayable_by,
+                    hint=_AS_BUILT,
+                )
+            # The first pools did not say it.
+            if known.get("amp", self.amp) != self.amp:
+                raise PoolConflictError(
+                    "the pool was labelled in another precision",
+                    where=pool,
+                    expected="--amp" if known["amp"] else "no --amp",
+                    got="--amp" if self.amp else "no --amp",
+                    hint=_AS_BUILT,
+                )

@@ -1,5 +1,8 @@
 """All that a build is told, in one object. An option of the command line is a field here.
 
+What decides labels is in the pool's header or in `Making` (growing.py), on which all builds of a pool agree;
+tests/lpld_core/test_build_settings.py says of each field which it is.
+
 Nothing here needs torch, so the command line can list choices without loading it.
 """
 

@@ -57,7 +57,7 @@ from lpld_labels.pool.own_files import (
     require_own_staging,
 )
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
-from lpld_labels.pool.staging_plan import PURPOSE, describe, require_same_plan
+from lpld_labels.pool.staging_plan import PURPOSE, describe, joined_plan
 from lpld_labels.stores.locks import Hold, in_use, locked
 
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
@@ -96,7 +96,7 @@ class StagingArea:
         """Create the area, or join the one that is there if it is for the same pool.
 
         views: whether the pool will keep its views files.
-        purpose: what the work is for, as JSON values; kept for `purpose` to give back.
+        purpose: what the work is for, as JSON values; kept for `purpose` to give back (see staging_plan.py).
         """
         self._plan = describe(header, codec, images.digest(), views) | {PURPOSE: purpose}
         self._tables = codec.tables()
@@ -107,7 +107,9 @@ class StagingArea:
         """Write the plan, or compare it with the one that is there."""
         path = self.directory / PLAN
         if found := self._document():
-            require_same_plan(found, self._plan, where=str(path))
+            plan = joined_plan(found, self._plan, where=str(path))
+            if plan != found:
+                write_atomically(path, to_json(plan), within=self.directory)
             return
         (self.directory / CODEC_DIRECTORY).mkdir(exist_ok=True)
         for name, data in self._tables.items():

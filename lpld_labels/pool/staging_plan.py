@@ -14,7 +14,10 @@ from lpld_labels.format.schema import Views
 from lpld_labels.format.strict_json import from_json, to_json
 
 PURPOSE = "purpose"
-"""Field of the plan on which writers may differ."""
+"""Field of the plan on which writers may differ, unless it has a field DECIDING."""
+DECIDING = "deciding"
+"""Field of a purpose: settings that decide labels and are in no header. Only the same purpose joins then."""
+_WAYS_OUT = "finish it with its own settings, choose another path, or replace it (--overwrite)"
 
 
 def describe(header: PoolHeader, codec: Codec, images_digest: bytes, views: Views) -> dict[str, Any]:
@@ -37,8 +40,38 @@ def require_same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], *, wh
             where=where,
             expected=repr(expected),
             got=repr(got),
-            hint="finish it with its own settings, choose another path, or replace it (--overwrite)",
+            hint=_WAYS_OUT,
         )
+
+
+def joined_plan(found: dict[str, Any], wanted: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Return the plan of work that a writer joins; refuse one who wants something else.
+
+    Older versions kept no settings that decide labels: then those of whoever joins count from now on.
+    """
+    require_same_plan(found, wanted, where=where)
+    purpose = wanted.get(PURPOSE) or {}
+    if DECIDING not in purpose:
+        return found
+    if found.get(PURPOSE) is None:
+        return found | {PURPOSE: purpose}
+    _require_same_purpose(found[PURPOSE], purpose, where=where)
+    return found
+
+
+def _require_same_purpose(found: Any, wanted: Mapping[str, Any], *, where: str) -> None:
+    """Raise StagingMismatchError naming the first thing in which two purposes differ."""
+    there = _flat(found) if isinstance(found, dict) else {PURPOSE: found}
+    asked = _flat(wanted)
+    for name in sorted(there.keys() | asked.keys()):
+        if there.get(name) != asked.get(name):
+            raise StagingMismatchError(
+                f"unfinished work for something else is here: '{name}' differs",
+                where=where,
+                expected=repr(there.get(name)),
+                got=repr(asked.get(name)),
+                hint=_WAYS_OUT,
+            )
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -1,0 +1,208 @@
+"""What a build's settings decide: work that goes on, parts and pools that grow agree on all of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lpld_core.part import Part
+from lpld_core.relabel.build import Build, load_teachers
+from lpld_core.relabel.jobs import build_pool, run_build
+from lpld_core.relabel.settings import BuildSettings
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_labels.errors import PoolConflictError, StagingMismatchError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import LineageStep
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.staging import StagingArea
+from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.rewriting.prune import prune_pool
+from lpld_labels.rewriting.prune_plan import PruneSettings
+from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
+
+TEACHER = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
+SMALL = BuildSettings(epochs=4, batch_size=5, seed=7, resize="pil", teachers=(TEACHER,), threads=1)
+HALF = Part(number=1, of=2)
+
+DECIDES: dict[str, Any] = {
+    "batch_size": 4,
+    "crop_scale": (0.2, 1.0),
+    "flip": False,
+    "mix": "cutmix",
+    "cutout_fraction": 0.5,
+    "patch_grid": 2,
+    "resize": "torch",
+    "seed": 8,
+    "replayable_by": "lpld",
+    "teachers": (replace(TEACHER, mean=(0.1, 0.2, 0.3), std=(0.2, 0.2, 0.2)),),
+    "codec": "f32",
+    "views": "drawn",
+    "amp": True,
+}
+"""Settings that decide labels, views or how they are stored, and another value for each."""
+WHICH_BATCHES = {"epochs", "ratio"}
+"""Settings that say how much there is to label: a pool may grow, and must not shrink."""
+DECIDES_NOTHING: dict[str, Any] = {
+    "fewer_classes": True,  # what the folder may be; how many classes there are is in the header
+    "pack": True,  # what the pool carries when it is published
+    "device": "cpu:0",  # rounding at most, as are threads
+    "threads": 2,
+    "workers": 2,
+    "image_cache": Path("cache"),
+    "part": Part(number=2, of=2),
+    "seal_seconds": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture(scope="module")
+def table(images: Path) -> ImageTable:
+    return scan_image_folder(images)
+
+
+@pytest.fixture(scope="module")
+def half(images: Path, table: ImageTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build of which one of two parts is done."""
+    path = tmp_path_factory.mktemp("half") / "pool"
+    build_pool(images, path, replace(SMALL, part=HALF), table=table)
+    return path
+
+
+@pytest.fixture
+def begun(half: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(half, tmp_path / "pool"))
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, table: ImageTable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pool, built in one go."""
+    path = tmp_path_factory.mktemp("whole") / "pool"
+    build_pool(images, path, SMALL, table=table)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_thread_after() -> Iterator[None]:
+    yield
+    torch.set_num_threads(1)
+
+
+def digest(path: Path) -> str:
+    with PoolReader(path) as pool:
+        return pool.manifest.content_digest
+
+
+def test_every_setting_is_classified() -> None:
+    """A new one belongs into a header, into `Making`, or among those that decide nothing."""
+    kinds = [set(DECIDES), WHICH_BATCHES, set(DECIDES_NOTHING)]
+    assert set().union(*kinds) == {field.name for field in fields(BuildSettings)}
+    assert sum(map(len, kinds)) == len(fields(BuildSettings))
+
+
+@pytest.mark.parametrize("name", DECIDES)
+@pytest.mark.parametrize("part", [None, Part(number=2, of=2)])
+def test_unfinished_work_of_other_settings_is_not_gone_on_with(
+    begun: Path, images: Path, table: ImageTable, name: str, part: Part | None
+) -> None:
+    other = replace(SMALL, **{name: DECIDES[name]}, part=part)
+    with pytest.raises(StagingMismatchError, match="differs") as caught:
+        build_pool(images, begun, other, table=table)
+    assert "--overwrite" in caught.value.hint
+    assert not (begun / "pool.json").exists()
+
+
+@pytest.mark.parametrize("name", DECIDES)
+def test_a_published_pool_does_not_grow_with_other_settings(
+    tmp_path: Path, images: Path, table: ImageTable, name: str
+) -> None:
+    build_pool(images, tmp_path / "pool", replace(SMALL, epochs=2), table=table)
+    before = digest(tmp_path / "pool")
+    with pytest.raises(PoolConflictError):
+        build_pool(images, tmp_path / "pool", replace(SMALL, **{name: DECIDES[name]}), table=table)
+    assert digest(tmp_path / "pool") == before
+
+
+@pytest.mark.parametrize("name", DECIDES_NOTHING)
+def test_what_decides_nothing_may_differ(
+    begun: Path, whole: Path, images: Path, table: ImageTable, tmp_path: Path, name: str
+) -> None:
+    value: Any = tmp_path / "cache" if name == "image_cache" else DECIDES_NOTHING[name]
+    ensemble = load_teachers(images, SMALL)
+    build_pool(images, begun, replace(SMALL, **{name: value}), ensemble=ensemble, table=table)
+    if name == "part":
+        build_pool(images, begun, SMALL, table=table)
+    assert digest(begun) == digest(whole)
+
+
+@pytest.mark.parametrize("change", [{"amp": True}, {"replayable_by": "lpld"}])
+def test_other_work_is_replaced_if_asked_for(
+    begun: Path, images: Path, table: ImageTable, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    other = replace(SMALL, **change)
+    build = Build.prepare(images, begun, other, table=table)
+    assert run_build(build, overwrite=True).labelled == 24
+    build_pool(images, tmp_path / "alone", other, table=table)
+    assert digest(begun) == digest(tmp_path / "alone")
+
+
+def test_an_ensemble_that_is_given_says_itself_whether_it_is_amp(
+    begun: Path, images: Path, table: ImageTable
+) -> None:
+    ensemble = load_teachers(images, replace(SMALL, amp=True))
+    with pytest.raises(StagingMismatchError, match=r"'deciding\.amp' differs"):
+        build_pool(images, begun, SMALL, ensemble=ensemble, table=table)
+
+
+def test_work_that_an_older_version_began(begun: Path, whole: Path, images: Path, table: ImageTable) -> None:
+    """It did not say how it labels. Whoever goes on with it does, and from then on it counts."""
+    plan = begun / "staging" / "plan.json"
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"purpose": None}))
+    build_pool(images, begun, replace(SMALL, part=HALF), table=table)
+    with pytest.raises(StagingMismatchError, match=r"'deciding\.amp' differs"):
+        build_pool(images, begun, replace(SMALL, amp=True), table=table)
+    build_pool(images, begun, SMALL, table=table)
+    assert digest(begun) == digest(whole)
+
+
+def test_a_pool_that_does_not_say_how_it_was_labelled_grows(
+    images: Path, table: ImageTable, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lineage of the first pools has no word of precision."""
+
+    def without(self: Build, *args: Any) -> tuple[LineageStep, ...]:
+        return tuple(
+            replace(step, parameters={k: v for k, v in step.parameters.items() if k != "amp"})
+            for step in lineage(self, *args)
+        )
+
+    lineage = Build._lineage
+    monkeypatch.setattr(Build, "_lineage", without)
+    build_pool(images, tmp_path / "pool", replace(SMALL, epochs=2), table=table)
+    monkeypatch.undo()
+    build_pool(images, tmp_path / "pool", SMALL, table=table)
+    assert digest(tmp_path / "pool") == digest(whole)
+
+
+def test_the_unfinished_work_of_another_command_is_left_alone(
+    images: Path, table: ImageTable, whole: Path, tmp_path: Path
+) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with PoolReader(whole) as pool, pytest.raises(KeyboardInterrupt):
+        prune_pool(pool, tmp_path / "pool", settings=PruneSettings(ratio=2), progress=stop)
+    assert StagingArea(tmp_path / "pool").purpose() is not None
+    with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
+        build_pool(images, tmp_path / "pool", SMALL, table=table)
