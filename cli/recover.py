@@ -174,6 +174,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
 
     Run the same command again after a crash or Ctrl-C: it goes on where it was. OUT gets
     recover.json with all settings and contact_sheet.png to look at; --html writes a page.
+    rded goes on with the real images it began with, or copies of them, and refuses others.
 
     \b
     Examples:

@@ -32,6 +32,9 @@ CONTACT_SHEET_FILE = "contact_sheet.png"
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
 _MAY_CHANGE = ("class_group", "created_by")
 """Parts of a record that decide no image: a run may be resumed with others."""
+REAL_DIGEST = "real_images_digest"
+_SAID_LATER = (REAL_DIGEST,)
+"""Parts that decide images and older records lack: nobody knows them then, and nobody adds them."""
 
 
 class RecoveredFolder:
@@ -92,7 +95,11 @@ class RecoveredFolder:
         path = self.root / RECORD_FILE
         if path.exists():
             try:
-                _require_same_run(from_json(path.read_bytes(), where=str(path)), record, path)
+                found = from_json(path.read_bytes(), where=str(path))
+                _require_same_run(found, record, path)
+                record = {
+                    name: said for name, said in record.items() if name in found or name not in _SAID_LATER
+                }
             except PoolConflictError:
                 if not overwrite:
                     raise
@@ -142,7 +149,8 @@ def _require_same_run(found: Any, wanted: dict[str, Any], path: Path) -> None:
         raise PoolConflictError("not the record of a recovery run", where=path)
     wanted = from_json(to_json(wanted), where=str(path))
     for name in sorted(found.keys() | wanted.keys()):
-        if name not in _MAY_CHANGE and found.get(name) != wanted.get(name):
+        unknown = name in _SAID_LATER and name not in found
+        if name not in _MAY_CHANGE and not unknown and found.get(name) != wanted.get(name):
             raise PoolConflictError(
                 f"images of a different run are here: '{name}' differs",
                 where=path,

@@ -13,7 +13,7 @@ from lpld_core.class_statistics.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
-from lpld_core.recover.folder import RecoveredFolder
+from lpld_core.recover.folder import REAL_DIGEST, RecoveredFolder
 from lpld_core.recover.optimise import layer_targets
 from lpld_core.recover.plan import Group
 from lpld_core.recover.rded import candidates
@@ -92,11 +92,15 @@ def stitch_images(
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
-    """Stitch images from crops of real ones (rded) and save them as an image folder."""
+    """Stitch images from crops of real ones (rded) and save them as an image folder.
+
+    A folder begun with other real images is refused, or with `overwrite` emptied first.
+    """
     folder = _folder(out, real.class_names, settings, teacher)
     for label in range(real.classes):
         candidates(real, label, settings)  # refuses a class with too few
-    folder.prepare(_record(settings, teacher, folder, None), overwrite=overwrite)
+    record = _record(settings, teacher, folder, None) | {REAL_DIGEST: real.identity_digest()}
+    folder.prepare(record, overwrite=overwrite)
     method = Stitching(settings=settings, real=real)
     return _fill(teacher, folder, settings, method, part, engine, machine, progress)
 
