@@ -89,6 +89,8 @@ def _read_safetensors(path: Path) -> WeightsFile:
         about = json.loads(metadata.get(METADATA_KEY, "{}"))
     except json.JSONDecodeError:
         raise _not_weights(path, f"metadata entry '{METADATA_KEY}' is not JSON") from None
+    if not isinstance(about, dict):
+        raise _not_weights(path, f"metadata entry '{METADATA_KEY}' is no JSON object")
     return WeightsFile(path=path, tensors=tensors, about=about)
 
 

@@ -3,6 +3,9 @@
 log.jsonl                one JSON object per epoch
 checkpoint.safetensors   all that the next step depends on, and the run's settings
 student.safetensors      the finished network, self-describing: `load_teacher` can read it
+
+The checkpoint comes before the first line of the log: whatever is here without one is of another run, or is
+all that is left of one.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lpld_core.networks.weights import Tensors, read_weights, save_weights
+from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_weights
 from lpld_core.training.trainer import EpochSoFar
-from lpld_core.unfinished import SUFFIX, require_same_job, sweep, workplace
-from lpld_labels.errors import PoolConflictError
+from lpld_core.unfinished import SUFFIX, brief, require_same_job, sweep, workplace
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.files.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.pool.pace import Pace
@@ -65,26 +68,39 @@ class TrainingRun:
         """Where the finished network is."""
         return self.directory / RESULT
 
+    def finished(self) -> WeightsFile | None:
+        """Return the finished network where it is all that is left of this very run, or None."""
+        if (self.directory / CHECKPOINT).exists():
+            return None
+        try:
+            file = read_weights(self.result)
+        except InvalidArgumentError:
+            return None  # none, or a file of somebody else's: `resume` says so
+        return file if file.about.get("settings") == self._settings else None
+
     def resume(self) -> Checkpoint | None:
-        """Return where an earlier run was, or None; refuse other settings."""
+        """Return where an earlier run was, or None; refuse other settings, and files of no known run."""
         path = self.directory / CHECKPOINT
         if not path.exists():
+            if not self._overwrite:
+                self._require_nothing_here()
+            self._clear()
             return None
         file = read_weights(path)
+        settings = file.about.get("settings")
         try:
             require_same_job(
-                file.about.get("settings", {}),
+                settings if isinstance(settings, dict) else {},
                 self._settings,
                 what="another training run",
                 where=path,
                 otherwise="delete this one" if self._overwrite is None else "replace it (--overwrite)",
             )
         except PoolConflictError:
-            if not self._overwrite:
+            begun = file.about.get("epochs_done") != 0 or file.about.get("within") is not None
+            if begun and not self._overwrite:
                 raise
-            with write_errors(path):
-                self.result.unlink(missing_ok=True)
-                path.unlink()
+            self._clear()
             return None
         within = file.about.get("within")
         return Checkpoint(
@@ -92,6 +108,22 @@ class TrainingRun:
             within=None if within is None else EpochSoFar(**within),
             state=file.tensors,
         )
+
+    def _require_nothing_here(self) -> None:
+        """Refuse to begin where something would be lost that no checkpoint says is of this run."""
+        for path, what in ((self.result, "a student"), (self.directory / LOG, "the log of a training run")):
+            if path.exists() and path.stat().st_size:
+                raise PoolConflictError(
+                    f"{what} is here, and nothing says that it is of the run that was asked for",
+                    where=path,
+                    hint="choose another directory (--out), or replace it (--overwrite)",
+                )
+
+    def _clear(self) -> None:
+        """Let an earlier run go; the checkpoint last, which says what the rest is."""
+        with write_errors(self.directory):
+            for name in (RESULT, LOG, CHECKPOINT):
+                (self.directory / name).unlink(missing_ok=True)
 
     def due(self) -> bool:
         """Whether it is time to save."""
@@ -106,17 +138,21 @@ class TrainingRun:
         self._pace.saved()
 
     def finish(self, tensors: Tensors, about: dict[str, Any]) -> None:
-        """Write the finished network."""
-        save_weights(self.result, tensors, about)
+        """Write the finished network, with what it takes to know the run again."""
+        save_weights(self.result, tensors, {**about, "settings": self._settings})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the log."""
+        """Return the log; refuse lines that no training run has written."""
         path = self.directory / LOG
         if not path.exists():
             return []
         # A line without an end was being written when the run was killed.
         lines = path.read_bytes().split(b"\n")[:-1]
-        return [from_json(line, where=f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+        return [_record(line, where=f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+    def steps(self) -> int:
+        """Return how many steps the log tells of."""
+        return sum(record["steps"] for record in self.records())
 
     def keep_log_before(self, epoch: int) -> None:
         """Forget what an earlier run logged after its last checkpoint: it will happen again."""
@@ -129,6 +165,22 @@ class TrainingRun:
         path = self.directory / LOG
         with write_errors(path), path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
+
+
+def _record(line: bytes, *, where: str) -> dict[str, Any]:
+    """Parse a line of a log, whose epoch and steps are read again by runs that go on."""
+    record = from_json(line, where=where)
+    numbers = [record.get(name) if isinstance(record, dict) else None for name in ("epoch", "steps")]
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise PoolConflictError(
+            "not a line of a training run's log",
+            where=where,
+            expected="an object with the numbers 'epoch' and 'steps'",
+            got=brief(record),
+            hint="move the log away to go on without it, or choose another directory (--out)",
+        )
+    parsed: dict[str, Any] = record
+    return parsed
 
 
 def require_run_directory(directory: Path) -> None:

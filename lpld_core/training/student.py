@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lpld_core.networks.models import network_source, seeded
+from lpld_core.networks.weights import WeightsFile, load_into
 from lpld_core.training.evaluate import Accuracy, ValidationSet
 from lpld_core.training.losses import StudentLoss, TrueClasses
 from lpld_core.training.ranks import ALONE, Ranks, gone_processes_told
@@ -100,12 +101,20 @@ def train_student(
     )
     training = _Training(Trainer(model, settings, ranks), loss, run, loader, validation, progress, watch)
     with gone_processes_told(), run.at_work() if ranks.first else contextlib.nullcontext():
+        finished = ranks.told_by_first(run.finished() if ranks.first else None)
+        if finished is not None:
+            return TrainResult(
+                weights=run.result,
+                accuracy=training.accuracy_of(finished),
+                steps=int(finished.about["steps"]),
+                resumed_from=settings.epochs,
+            )
         start = training.resume()
         accuracy = training.run(start)
+        steps = ranks.told_by_first(run.steps() if ranks.first else None) or 0
         if ranks.first:
-            run.finish(training.trainer.result.state_dict(), _about(pool, settings))
-        steps = ranks.told_by_first(sum(record["steps"] for record in run.records()) if ranks.first else None)
-    return TrainResult(weights=run.result, accuracy=accuracy, steps=steps or 0, resumed_from=start)
+            run.finish(training.trainer.result.state_dict(), _about(pool, settings) | {"steps": steps})
+    return TrainResult(weights=run.result, accuracy=accuracy, steps=steps, resumed_from=start)
 
 
 class _Training:
@@ -126,12 +135,19 @@ class _Training:
         self._begin: EpochSoFar | None = None
         self._accuracy: Accuracy | None = None
 
+    def accuracy_of(self, finished: WeightsFile) -> Accuracy | None:
+        """Return the accuracy of a student that was trained before."""
+        load_into(self.trainer.result, finished)
+        return self._evaluate()
+
     def resume(self) -> int:
         """Go on from the checkpoint, if there is one; return how many epochs are done."""
         ranks = self.trainer.ranks
         found = ranks.told_by_first(self._run.resume() if ranks.first else None)
         done = 0 if found is None else found.epochs_done
         if ranks.first:
+            if found is None:
+                self._save(0)
             self._run.keep_log_before(done)
         if found is not None:
             self.trainer.load_state(found.state)
@@ -159,8 +175,12 @@ class _Training:
                 continue
             self._run.log(_record(epoch, facts, measured) | record)
             if last or (epoch + 1) % settings.save_every == 0:
-                self._run.save(epoch + 1, {**self.trainer.state(), **self._loss.state()})
+                self._save(epoch + 1)
         return self._accuracy
+
+    def _save(self, epochs_done: int, within: EpochSoFar | None = None) -> None:
+        state = {**self.trainer.state(), **self._loss.state()}
+        self._run.save(epochs_done, state, within=within)
 
     def _evaluate(self) -> Accuracy | None:
         settings = self.trainer.settings
@@ -181,8 +201,7 @@ class _Training:
         def after_step(so_far: EpochSoFar, rate: float) -> None:
             # Never after the last step: what it leaves for the calibration is not in a checkpoint.
             if self.trainer.ranks.first and so_far.steps < steps and self._run.due():
-                state = {**self.trainer.state(), **self._loss.state()}
-                self._run.save(epoch, state, within=so_far)
+                self._save(epoch, within=so_far)
             if self._watch is not None:
                 loss = so_far.loss_sum / max(so_far.images, 1)
                 self._watch(RunFacts(loss=loss, learning_rate=rate, accuracy=self._accuracy))

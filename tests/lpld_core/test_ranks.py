@@ -180,7 +180,8 @@ def started(place: Path, out: Path, settings: TrainSettings) -> subprocess.Popen
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (out / "checkpoint.safetensors").exists():
+    # The second line is written when the first epoch is saved.
+    while not (out / "log.jsonl").exists() or len(log_of(out)) < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     return process

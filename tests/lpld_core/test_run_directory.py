@@ -1,0 +1,177 @@
+"""What a training run takes for its own in the directory it is given, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lpld_core.networks.weights import read_weights, save_weights
+from lpld_core.relabel.jobs import build_pool
+from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.training.evaluate import ValidationSet
+from lpld_core.training.settings import TrainSettings
+from lpld_core.training.student import TrainResult, train_student
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.pool.reader import PoolReader
+from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
+
+SETTINGS = TrainSettings(epochs=2, learning_rate=0.01, student=NETWORK)
+OTHERS = replace(SETTINGS, seed=7)
+Train = Callable[..., TrainResult]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images") / "folder")
+
+
+@pytest.fixture(scope="module")
+def pool_path(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    choice = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
+    build_pool(images, path, replace(SMALL_BUILD, epochs=1, teachers=(choice,)))
+    return path
+
+
+@pytest.fixture
+def train(pool_path: Path, images: Path, tmp_path: Path) -> Train:
+    """Train into ``run``."""
+
+    def trained(settings: TrainSettings = SETTINGS, *, overwrite: bool = False) -> TrainResult:
+        val = ValidationSet(images, size=(SIDE, SIDE))
+        with PoolReader(pool_path) as pool:
+            return train_student(
+                pool, images, tmp_path / "run", settings, validation=val, overwrite=overwrite
+            )
+
+    return trained
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.iterdir()}
+
+
+def test_a_student_without_its_checkpoint_is_not_replaced(train: Train, tmp_path: Path) -> None:
+    train()
+    (tmp_path / "run/checkpoint.safetensors").unlink()
+    before = contents(tmp_path / "run")
+    with pytest.raises(PoolConflictError, match=r"student\.safetensors: a student is here.*--overwrite"):
+        train(OTHERS)
+    assert contents(tmp_path / "run") == before
+    train(OTHERS, overwrite=True)
+    assert read_weights(tmp_path / "run/student.safetensors").about["settings"]["seed"] == 7
+    assert len((tmp_path / "run/log.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_student_of_this_very_run_is_finished(train: Train, tmp_path: Path, log: bool) -> None:
+    first = train()
+    (tmp_path / "run/checkpoint.safetensors").unlink()
+    if not log:
+        (tmp_path / "run/log.jsonl").unlink()
+    before = contents(tmp_path / "run")
+    again = train()
+    assert (again.resumed_from, again.steps, again.accuracy) == (2, first.steps, first.accuracy)
+    assert contents(tmp_path / "run") == before
+
+
+def test_an_averaged_student_is_measured_as_it_is(train: Train, tmp_path: Path) -> None:
+    averaged = replace(SETTINGS, ema=0.9)
+    first = train(averaged)
+    (tmp_path / "run/checkpoint.safetensors").unlink()
+    assert train(averaged).accuracy == first.accuracy
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: save_file({"w": torch.zeros(1)}, path),
+        lambda path: save_file({"w": torch.zeros(1)}, path, metadata={"lpld-labels": "[1]"}),
+        lambda path: save_weights(path, {"w": torch.zeros(1)}, {"settings": [1]}),
+        lambda path: path.write_bytes(b"mine"),
+    ],
+    ids=["foreign", "odd metadata", "odd settings", "no weights"],
+)
+def test_a_student_from_elsewhere_is_not_replaced(
+    train: Train, tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    (tmp_path / "run").mkdir()
+    write(tmp_path / "run/student.safetensors")
+    before = contents(tmp_path / "run")
+    with pytest.raises(PoolConflictError, match="a student is here"):
+        train()
+    assert contents(tmp_path / "run") == before
+    assert train(overwrite=True).resumed_from == 0
+
+
+def test_a_checkpoint_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run/checkpoint.safetensors"
+    save_weights(path, {"w": torch.zeros(1)}, {"settings": [1]})
+    with pytest.raises(PoolConflictError, match="another training run is here"):
+        train()
+    save_file({"w": torch.zeros(1)}, path, metadata={"lpld-labels": "[1]"})
+    with pytest.raises(InvalidArgumentError, match="no JSON object"):
+        train()
+
+
+@pytest.mark.parametrize("line", ['{"mine": 1}', "[1]", '{"epoch": 0, "steps": 3}'])
+def test_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path, line: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/log.jsonl").write_text(f"{line}\n")
+    with pytest.raises(PoolConflictError, match=r"log\.jsonl: the log of a training run is here"):
+        train()
+    assert contents(tmp_path / "run") == {"log.jsonl": f"{line}\n".encode()}
+    train(overwrite=True)
+
+
+@pytest.mark.parametrize("line", ['{"mine": 1}', "[1]", '{"epoch": 0}', '{"epoch": "0", "steps": 1}'])
+def test_a_line_of_no_log_is_named(train: Train, tmp_path: Path, line: str) -> None:
+    train()
+    with (tmp_path / "run/log.jsonl").open("a") as log:
+        log.write(f"{line}\n")
+    with pytest.raises(PoolConflictError, match=r"log\.jsonl, line 3: not a line of a training run's log"):
+        train()
+
+
+def test_stopped_before_anything_is_saved_a_run_goes_on(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has a line then that no save has followed; it is this run's own all the same."""
+    from lpld_core.training.run_directory import TrainingRun
+
+    log = TrainingRun.log
+
+    def stop(self: TrainingRun, record: dict[str, object]) -> None:
+        log(self, record)
+        raise KeyboardInterrupt
+
+    rarely = replace(SETTINGS, save_every=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "log", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(rarely)
+    again = train(rarely)
+    assert again.resumed_from == 0
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [0, 1]
+    stopped = read_weights(again.weights).tensors
+    (tmp_path / "run").rename(tmp_path / "stopped")
+    whole = read_weights(train(rarely).weights).tensors
+    assert all(torch.equal(stopped[name], tensor) for name, tensor in whole.items())
+
+
+def test_a_run_that_has_done_nothing_is_in_nobodys_way(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lpld_core.training.trainer import Trainer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", lambda *_: float("nan"))
+        with pytest.raises(Exception, match="lower the learning rate"):
+            train(OTHERS)
+    assert train().resumed_from == 0
