@@ -145,6 +145,7 @@ def command(
     workers.require_shared(out)
     if (options["mean"] is None) != (options["std"] is None):
         raise click.UsageError("--mean and --std go together")
+    wishes = ImportOptions(**options)
     require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)
     with workers.opened() as engine, says_if_finished(Path(out) / MANIFEST_FILE):
@@ -156,7 +157,7 @@ def command(
                 out,
                 images=table,
                 label_format=found,
-                options=ImportOptions(**options),
+                options=wishes,
                 engine=engine,
                 skip_bad=skip_bad,
                 overwrite=overwrite,

@@ -16,6 +16,7 @@ from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_
 from lpld_core.teachers.choice import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
+from lpld_labels.format.normalisation import require_normalisation
 
 __all__ = [
     "LoadedTeacher",
@@ -122,21 +123,9 @@ def _override(
     if input_size is not None:
         height, width = input_size
         result = replace(result, input_size=(int(height), int(width)))
-    if mean is not None:
-        result = replace(result, mean=_three("mean", mean))
-    if std is not None:
-        result = replace(result, std=_three("std", std))
-        if min(result.std) <= 0:
-            raise InvalidArgumentError("teacher's std is wrong", expected="positive numbers", got=list(std))
-    return result
-
-
-def _three(field: str, values: Sequence[float]) -> tuple[float, ...]:
-    if len(values) != 3:
-        raise InvalidArgumentError(
-            f"teacher's {field} is wrong", expected="one number per channel", got=list(values)
-        )
-    return tuple(float(value) for value in values)
+    mean, std = (default.mean if mean is None else mean), (default.std if std is None else std)
+    require_normalisation(mean, std, where="teacher")
+    return replace(result, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
 
 
 @torch.inference_mode()

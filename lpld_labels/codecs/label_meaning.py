@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import PoolHeader
+from lpld_labels.format.normalisation import require_normalisation
 
 if TYPE_CHECKING:
     import torch
@@ -89,6 +90,7 @@ def find_normalisation(
     where: the pool, for the message.
     """
     if mean is not None and std is not None:
+        require_normalisation(mean, std)
         return tuple(mean), tuple(std)
     known = {(teacher.mean, teacher.std) for teacher in header.teachers}
     found = known.pop() if len(known) == 1 else (None, None)

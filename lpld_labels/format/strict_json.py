@@ -9,18 +9,26 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from lpld_labels.errors import ManifestError
+from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH
 
 _HINT = "restore the file; the pool's data may be intact"
 
 
 def to_json(document: dict[str, Any]) -> bytes:
-    """Return stable, readable UTF-8 JSON; NaN and Inf are refused."""
-    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8")
+    """Return stable, readable UTF-8 JSON; NaN, Inf and names that are no text are refused."""
+    try:
+        text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return (text + "\n").encode("utf-8")
+    except ValueError:
+        for field, expected, value in _unwritable(document):
+            raise InvalidArgumentError(
+                f"field '{field}' cannot be written down", expected=expected, got=repr(value)
+            ) from None
+        raise
 
 
 def from_json(data: bytes, *, where: str) -> Any:
@@ -48,6 +56,30 @@ def from_json(data: bytes, *, where: str) -> Any:
     except (UnicodeError, ValueError) as error:
         raise ManifestError(f"not valid JSON: {error}", where=where, hint=_HINT) from None
     raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
+
+
+def _unwritable(value: Any, field: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield (field, what it should be, value) of what JSON cannot hold."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _unwritable(name, field or "document")
+            yield from _unwritable(inner, f"{field}.{name}" if field else str(name))
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            yield from _unwritable(inner, f"{field}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield field, "a finite number", value
+    elif isinstance(value, str) and not is_text(value):
+        yield field, "text", value
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8: file names and words of a command line need not be."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _too_deep(document: Any) -> bool:

@@ -28,6 +28,7 @@ from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, Coverage, FileEntry
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest, PoolHeader
+from lpld_labels.format.readable import readable_text
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
     CODEC_DIRECTORY,
@@ -87,7 +88,8 @@ def commit_pool(
         if packed is not None and packs:
             images_inside = packed(staging.pool, within=staging.directory)
         manifest = _manifest(staging, old, shards, header, codec, images, images_inside)
-        write_atomically(staging.pool / MANIFEST_FILE, manifest.dump(), within=staging.directory)
+        text = readable_text(manifest, where=staging.pool)
+        write_atomically(staging.pool / MANIFEST_FILE, text, within=staging.directory)
         _clean_up(staging, manifest)
         return manifest
 

@@ -23,6 +23,7 @@ from lpld_labels.files.storage import write_errors
 from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
+from lpld_labels.format.readable import require_readable
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import (
     MANIFEST_FILE,
@@ -75,6 +76,7 @@ class PoolWriter:
         seal_seconds: float | None = None,
     ) -> None:
         self.path = Path(path).absolute()
+        require_readable(header, where=self.path)
         self.header = header
         self.images = images
         self.codec = codec if codec is not None else Float16Codec()

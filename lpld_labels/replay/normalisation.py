@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.normalisation import require_normalisation
 
 SERIAL_VALUES = 32_768
 """Torch shares CPU operations on more values among its threads. Waiting for them costs more than these
@@ -25,8 +26,7 @@ def normalise(
     Every value is rounded on its own, so rows taken from several batches come out as they would in
     their own. For pixels that need no gradient.
     """
-    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-        raise InvalidArgumentError("mean and std need three numbers each, std above 0", got=(mean, std))
+    require_normalisation(mean, std)
     if pixels.ndim != 4 or pixels.shape[1] != 3:
         raise InvalidArgumentError("pixels have the wrong shape", expected="[B, 3, H, W]", got=pixels.shape)
     if out is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from lpld_labels.files.storage import write_atomically
 from lpld_labels.format.files import FILE_COMPONENTS
 from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.readable import readable_text
 from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.commit import finish_commit
@@ -70,7 +71,8 @@ def pack_pool(
         manifest = replace(
             pool.manifest, files=(*others, *packed), components={**pool.manifest.components, **weight}
         )
-        write_atomically(path / MANIFEST_FILE, manifest.dump(), within=staging.directory)
+        text = readable_text(manifest, where=path)
+        write_atomically(path / MANIFEST_FILE, text, within=staging.directory)
         finish_commit(path, manifest)
         return manifest
 

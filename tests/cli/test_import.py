@@ -159,3 +159,19 @@ def test_help_teaches(cli: Cli) -> None:
     assert done.exit_code == 0
     for text in ("--torch-era", "--skip-bad", "Examples:", "sre2l", "verify pool"):
         assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--mean", "1,1,1", "--std", "0,0,0"), "std is wrong"),
+        (("--output-size", 99_999_999), "output size is wrong"),
+        (("--teacher", "a\udcff"), "a\\udcff"),
+    ],
+)
+def test_what_no_pool_can_say_is_one_line(cli: Cli, made: Path, words: tuple[object, ...], said: str) -> None:
+    done = cli("import", made / "labels", made / "pool", "--images", made / "images", *words)
+    assert done.exit_code != 0
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (made / "pool").exists()

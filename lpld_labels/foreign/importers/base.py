@@ -7,6 +7,7 @@ anywhere: in this process or in many.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,13 +15,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lpld_labels.codecs import Codec
-from lpld_labels.errors import LabelPoolError
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 from lpld_labels.foreign.label_folder import LabelFolder
 from lpld_labels.foreign.sampler import DEFAULT_SEED, Era
 from lpld_labels.format.ensembles import EnsembleRule
 from lpld_labels.format.images import ImageTable
+from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_CLASSES, MAX_SEED, MAX_SIDE
 from lpld_labels.format.manifest import PoolHeader
+from lpld_labels.format.normalisation import require_normalisation
 from lpld_labels.format.records import BatchKey, IntArray
+from lpld_labels.format.strict_json import is_text
 from lpld_labels.pool.shard import EncodedBatch
 
 
@@ -35,6 +39,7 @@ class ImportOptions:
     temperature: of the softmax that gave stored probabilities (FKD).
     batch_size: rows of a batch where the folder has no batches (FKD).
     allow_extra_images: accept an image folder with more images than the labels speak of.
+    What a pool cannot say is refused at once.
     """
 
     classes: int | None = None
@@ -48,6 +53,29 @@ class ImportOptions:
     temperature: float = 1.0
     batch_size: int = 128
     allow_extra_images: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("classes", 2, MAX_CLASSES),
+            ("output_size", 1, MAX_SIDE),
+            ("batch_size", 1, MAX_BATCH_SIZE),
+            ("sampler_seed", -(2**63), MAX_SEED),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise self._wrong(name, f"{least} to {most}")
+        if not 0 < self.temperature < math.inf:
+            raise self._wrong("temperature", "a number above 0")
+        if not all(is_text(name) for name in self.teachers):
+            raise self._wrong("teachers", "names that are text")
+        if self.mean is not None and self.std is not None:
+            require_normalisation(self.mean, self.std)
+        elif self.mean is not None or self.std is not None:
+            raise InvalidArgumentError("the normalisation is not whole", hint="give both mean and std")
+
+    def _wrong(self, name: str, expected: str) -> InvalidArgumentError:
+        got = getattr(self, name)
+        return InvalidArgumentError(f"{name.replace('_', ' ')} is wrong", expected=expected, got=got)
 
 
 @dataclass(kw_only=True)
