@@ -12,6 +12,7 @@ from .common_options import FOLDER, json_option
 from .console import print_json, stdout_console
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
+from .parameters import SEED
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Options(NetworkOptions):
     show_default=True,
     help="Real images used of every class, a random choice.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that choice.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of that choice.")
 @click.option("-b", "--batch-size", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
 @click.option(

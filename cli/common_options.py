@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .parameters import Share
+from .parameters import SEED, Share
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -68,7 +68,7 @@ def preset_option() -> Decorator[Any]:
 
 def seed_option(what: str) -> Decorator[Any]:
     """Add --seed."""
-    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help=what)
+    return click.option("--seed", type=SEED, default=0, show_default=True, help=what)
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:

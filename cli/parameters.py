@@ -9,6 +9,7 @@ from typing import Literal
 import click
 
 from lpld_core.part import Part
+from lpld_labels.format.limits import MAX_SEED
 
 UNITS = {"": 1, "B": 1} | {
     spelling: size
@@ -33,6 +34,9 @@ class Amount:
     def bytes(self, *, pool: int, images: int = 0) -> int:
         """Return whole bytes, given those of the pool and of the images."""
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
+
+
+SEED = click.IntRange(0, MAX_SEED)
 
 
 class Budget(click.ParamType[Amount]):

@@ -11,7 +11,7 @@ import click
 from .common_options import json_option, out_argument, overwrite_option, pool_argument, top1_option
 from .console import human_bytes, print_json, stdout_console
 from .outputs import says_if_finished
-from .parameters import Amount, Budget, Share
+from .parameters import SEED, Amount, Budget, Share
 from .progress import progress_bar
 from .tables import facts_table
 
@@ -66,7 +66,7 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 @click.option(
     "--keep-partial", is_flag=True, help="Let incomplete batches (the last of an epoch) compete too."
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the random order.  [default: the pool's]")
+@click.option("--seed", type=SEED, help="Seed of the random order.  [default: the pool's]")
 @top1_option
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option

@@ -28,7 +28,7 @@ from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
-from .parameters import parse_part
+from .parameters import SEED, parse_part
 from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
@@ -135,9 +135,7 @@ class Options(NetworkOptions):
     help="rded: the teacher sees a crop as large as its images, or as the tile it will be, padded "
     "[default: padded, as RDED's program does].",
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="All noise and views follow from it."
-)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="All noise and views follow from it.")
 @click.option(
     "--format",
     "image_format",

@@ -16,6 +16,7 @@ from .console import human_bytes, print_json
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options, val_by_order_option
+from .parameters import SEED
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -78,9 +79,7 @@ class Options(NetworkOptions):
 @click.option(
     "-b", "--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Order and views of the images."
-)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Order and views of the images.")
 @click.option(
     "--train-teacher",
     is_flag=True,

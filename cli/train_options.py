@@ -12,6 +12,7 @@ import click
 from lpld_core.training import settings as choices
 
 from .common_options import together
+from .parameters import SEED
 from .teacher_options import image_cache_option, machine_options, normalisation_options
 
 
@@ -33,7 +34,7 @@ def _choice(of: Any) -> click.Choice[str]:
 
 STUDENT_OPTIONS = (
     click.option("--student", metavar="NAME", help="Network name, as for --teacher [default: ResNet-18]."),
-    click.option("--seed", type=click.IntRange(0), help="[default: 0]"),
+    click.option("--seed", type=SEED, help="[default: 0]"),
     click.option("--epochs", type=click.IntRange(1), help="Step budget, in passes over the images."),
     click.option(
         "--policy",

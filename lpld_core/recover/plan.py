@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lpld_labels.jobs.pieces import require_listable
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
@@ -41,6 +43,7 @@ class Group:
 
 def class_units(classes: int, ipc: int) -> list[Unit]:
     """One unit per class with all its images (lpld)."""
+    _require_listable(classes, ipc)
     return [
         Unit(key=(label, 0), members=tuple((label, number) for number in range(ipc)))
         for label in range(classes)
@@ -49,6 +52,7 @@ def class_units(classes: int, ipc: int) -> list[Unit]:
 
 def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
     """Units of one image from each of `batch_size` neighbouring classes (sre2l)."""
+    _require_listable(classes, ipc)
     return [
         Unit(
             key=(number, start),
@@ -57,6 +61,10 @@ def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
         for number in range(ipc)
         for start in range(0, classes, batch_size)
     ]
+
+
+def _require_listable(classes: int, ipc: int) -> None:
+    require_listable(classes * ipc, what="images", hint="recover fewer images per class (--ipc)")
 
 
 def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:

@@ -29,6 +29,7 @@ from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, Poo
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.jobs.job import Progress
+from lpld_labels.jobs.pieces import require_listable
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter
@@ -66,6 +67,7 @@ def wanted_batches(
     if epochs < 1 or images < 1:
         raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
     count = batches_per_epoch(images, batch_size)
+    require_listable(epochs * count, what="label batches", hint="label fewer epochs, or larger batches")
     if ratio == 1:
         return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
     complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]

@@ -8,6 +8,7 @@ Nothing here needs torch, so the command line can list choices without loading i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,8 @@ from lpld_core.images.view_settings import ViewSettings
 from lpld_core.part import Part
 from lpld_core.teachers.choice import TeacherChoice
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_SEED
+from lpld_labels.format.records import MAX_INDEX
 from lpld_labels.format.schema import Views
 
 Replayer = Literal["sre2l", "lpld"]
@@ -62,8 +65,13 @@ class BuildSettings(ViewSettings):
     seal_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "workers"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(
-                    f"{name.replace('_', ' ')} is wrong", expected="at least 1", got=getattr(self, name)
-                )
+        for name, least, most in (
+            ("epochs", 1, MAX_INDEX + 1),
+            ("batch_size", 1, MAX_BATCH_SIZE),
+            ("seed", 0, MAX_SEED),
+            ("workers", 1, math.inf),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                expected = f"at least {least}" if most == math.inf else f"{least} to {most}"
+                raise InvalidArgumentError(f"{name.replace('_', ' ')} is wrong", expected=expected, got=value)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_SEED
 
 Loss = Literal["kl", "mse+gt"]
 Optimizer = Literal["adamw", "sgd"]
@@ -160,6 +161,8 @@ class TrainSettings:
             for name in names:
                 if getattr(self, name) is not None and not sound(getattr(self, name)):
                     raise self._wrong(name, expected)
+        if self.seed > MAX_SEED:
+            raise self._wrong("seed", f"0 to {MAX_SEED}")
         of_student = self.student_temperature
         named = of_student in get_args(StudentTemperature)
         if not named and (isinstance(of_student, str) or not 0 < of_student < math.inf):
