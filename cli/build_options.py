@@ -15,7 +15,7 @@ from lpld_labels.format.schema import Views
 from lpld_labels.pool.pace import SAVE_SECONDS
 
 from .common_options import seed_option, together
-from .parameters import parse_part
+from .parameters import NUMBER, TEXT, NumberRange, parse_part
 from .teacher_options import image_cache_option, machine_options
 
 VIEW_OPTIONS = (
@@ -25,19 +25,21 @@ VIEW_OPTIONS = (
     ),
     click.option(
         "--ratio",
-        type=click.FloatRange(1),
+        type=NumberRange(1),
         default=1.0,
         show_default=True,
         help="Label only the 1/RATIO of the batches that random pruning would keep.",
     ),
     seed_option("All views and their pruning follow from it."),
-    click.option("--crop-scale", type=float, nargs=2, metavar="LOW HIGH", help="Area share of random crops."),
+    click.option(
+        "--crop-scale", type=NUMBER, nargs=2, metavar="LOW HIGH", help="Area share of random crops."
+    ),
     click.option("--flip/--no-flip", default=None, help="Mirror every other view."),
     click.option("--mix", type=click.Choice(get_args(Mix)), help="Blend views with others of their batch."),
     click.option(
         "--cutout",
         "cutout_fraction",
-        type=float,
+        type=NUMBER,
         metavar="SHARE",
         help="Paint over a box with this share of the side.",
     ),
@@ -59,6 +61,7 @@ VIEW_OPTIONS = (
 POOL_OPTIONS = (
     click.option(
         "--codec",
+        type=TEXT,
         default="f16",
         show_default=True,
         help="How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool).",
@@ -91,7 +94,7 @@ RUN_OPTIONS = (
     ),
     click.option(
         "--seal-seconds",
-        type=click.FloatRange(0),
+        type=NumberRange(0),
         default=SAVE_SECONDS,
         show_default=True,
         help="How often finished work is made safe against a crash.",

@@ -8,14 +8,19 @@ import click
 
 from .common_options import json_option, overwrite_option, pool_argument, quiet
 from .console import human_bytes, print_json
+from .parameters import TEXT
 
 
 @click.command("card")
 @pool_argument
 @click.option(
-    "--license", "licence", metavar="NAME", help="As Hugging Face spells it: cc-by-4.0, mit, other ..."
+    "--license",
+    "licence",
+    type=TEXT,
+    metavar="NAME",
+    help="As Hugging Face spells it: cc-by-4.0, mit, other ...",
 )
-@click.option("--name", help="What to call the pool  [default: its directory's name].")
+@click.option("--name", type=TEXT, help="What to call the pool  [default: its directory's name].")
 @click.option(
     "--out",
     type=click.Path(allow_dash=True),

@@ -118,7 +118,18 @@ def _local(word: str) -> str:
 
 def run(group: click.Group) -> None:
     """Run the command line: library errors become one line and exit code 1, Ctrl-C exit code 130."""
+    _open_streams()
     _leave(_exit_code(group))
+
+
+def _open_streams() -> None:
+    """Put the null device where a stream was closed (``>&-``): the next file would take its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _leave(code: int) -> NoReturn:

@@ -9,6 +9,7 @@ import click
 
 from .common_options import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
 from .console import human_bytes, print_json, stdout_console
+from .parameters import NUMBER, TEXT
 from .progress import progress_bar
 from .tables import facts_table
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 @click.command("copy")
 @pool_argument
 @out_argument
-@click.option("--ratio", type=float, help="Copy what random pruning by RATIO keeps; fetch no more.")
-@click.option("--codec", help="Store labels by another codec on the way, as encode does.")
+@click.option("--ratio", type=NUMBER, help="Copy what random pruning by RATIO keeps; fetch no more.")
+@click.option("--codec", type=TEXT, help="Store labels by another codec on the way, as encode does.")
 @from_lossy_option
 @overwrite_option
 @json_option()

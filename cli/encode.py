@@ -20,7 +20,7 @@ from .common_options import (
 from .console import human_bytes, print_json, print_line, stdout_console, times_smaller
 from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
-from .parameters import Amount, Budget
+from .parameters import NUMBER, TEXT, Amount, Budget
 from .progress import progress_bar
 from .tables import facts_table
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @out_argument
 @click.option(
     "--codec",
+    type=TEXT,
     help="f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16 or 32) or klt.",
 )
 @click.option(
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
     type=click.Choice(["stored", "drawn"]),
     help="Keep views in files, or leave them to be drawn when read.  [default: as POOL does]",
 )
-@click.option("--fidelity", type=float, help="klt: share of the information to keep.  [default: 0.97]")
-@click.option("--temperature", type=float, help="klt: at which labels will be used.  [default: 20]")
-@click.option("--bytes-per-row", type=float, help="klt: bytes of labels and basis per row.")
+@click.option("--fidelity", type=NUMBER, help="klt: share of the information to keep.  [default: 0.97]")
+@click.option("--temperature", type=NUMBER, help="klt: at which labels will be used.  [default: 20]")
+@click.option("--bytes-per-row", type=NUMBER, help="klt: bytes of labels and basis per row.")
 @click.option("--budget", type=Budget(), help="klt: bytes of the whole new pool, e.g. 300MB or 10%.")
-@click.option("--step", type=float, help="klt: the quantisation step itself, in logits.")
+@click.option("--step", type=NUMBER, help="klt: the quantisation step itself, in logits.")
 @seed_option("klt: which rows are sampled.")
 @engine_options(gpus=False)
 @from_lossy_option

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common_options import Decorator, together
+from .parameters import TEXT, NumberRange
 
 if TYPE_CHECKING:
     from lpld_labels.jobs.job import Engine
@@ -34,17 +35,16 @@ def engine_options(what: str = "Processes", *, gpus: bool = True) -> Decorator[A
             "paths: a shared disk.",
         ),
         click.option(
-            "--ray-address", metavar="HOST:PORT", help="Head of the cluster [default: Ray started here]."
+            "--ray-address",
+            type=TEXT,
+            metavar="HOST:PORT",
+            help="Head of the cluster [default: Ray started here].",
         ),
-        click.option(
-            "--cpus-per-task", type=click.FloatRange(0), help="CPUs a Ray worker holds [default: 1]."
-        ),
+        click.option("--cpus-per-task", type=NumberRange(0), help="CPUs a Ray worker holds [default: 1]."),
     ]
     if gpus:
         options.append(
-            click.option(
-                "--gpus-per-task", type=click.FloatRange(0), help="GPUs a Ray worker holds [default: 0]."
-            )
+            click.option("--gpus-per-task", type=NumberRange(0), help="GPUs a Ray worker holds [default: 0].")
         )
     return together(*options)
 

@@ -11,6 +11,7 @@ from .common_options import FOLDER, json_option, out_argument, overwrite_option
 from .console import human_bytes, print_json, stdout_console, times_smaller
 from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
+from .parameters import TEXT, NumberRange
 from .progress import progress_bar
 from .tables import facts_table
 from .teacher_options import normalisation_options
@@ -72,6 +73,7 @@ SHOWN_HOLES = 5
 @click.option(
     "--teacher",
     "teachers",
+    type=TEXT,
     multiple=True,
     metavar="NAME",
     help="Who labelled, for the pool's record; G-VBSM: give all of them, in order.",
@@ -84,7 +86,7 @@ SHOWN_HOLES = 5
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     default=1.0,
     show_default=True,
     help="FKD: of the softmax that gave the stored probabilities (its --temp).",

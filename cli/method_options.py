@@ -12,6 +12,7 @@ from lpld_core.teachers.choice import DEFAULT_WEIGHTS
 
 from .common_options import together
 from .engine_options import EngineOptions
+from .parameters import TEXT
 from .teacher_options import (
     NETWORKS,
     check_device,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lpld_core.teachers.teacher import LoadedTeacher
 
 network_options = together(
-    click.option("--teacher", "network", required=True, metavar="NAME", help=f"{NETWORKS}."),
+    click.option("--teacher", "network", type=TEXT, required=True, metavar="NAME", help=f"{NETWORKS}."),
     click.option(
         "--teacher-weights",
         "weights",

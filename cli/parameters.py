@@ -1,15 +1,17 @@
-"""Option types that more than one command uses: sizes in bytes, shares in per cent, parts of a job."""
+"""Option types that more than one command uses: numbers, text, sizes, shares in per cent, parts of a job."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from lpld_core.part import Part
 from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.format.strict_json import is_text
 
 UNITS = {"": 1, "B": 1} | {
     spelling: size
@@ -21,6 +23,7 @@ UNITS = {"": 1, "B": 1} | {
         (f"{letter}I", 1024**power),
     )
 }
+_PART_DIGITS = 9
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z-]*|%)\s*")
 
 
@@ -36,6 +39,34 @@ class Amount:
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
 
 
+class Number(click.types.FloatParamType):
+    """A finite number: click takes nan and inf for numbers, and nan for one in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+class NumberRange(Number, click.FloatRange):
+    """A finite number in a range."""
+
+
+class Text(click.types.StringParamType):
+    """Text that can be written down; words of a command line may hold bytes that are none."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text."""
+        text: str = super().convert(value, param, ctx)
+        if not is_text(text):
+            self.fail(f"{text!r} is not text.", param, ctx)
+        return text
+
+
+NUMBER = Number()
+TEXT = Text()
 SEED = click.IntRange(0, MAX_SEED)
 
 
@@ -61,7 +92,7 @@ class Budget(click.ParamType[Amount]):
             return value
         match = _NUMBER.fullmatch(str(value))
         unit = self._units.get(match[2].upper()) if match else None
-        if match is None or unit is None or float(match[1]) * unit.number <= 0:
+        if match is None or unit is None or not 0 < float(match[1]) * unit.number < math.inf:
             self.fail(f"{value!r} is not a size; write {self._forms}", param, ctx)
         return replace(unit, number=float(match[1]) * unit.number)
 
@@ -90,6 +121,7 @@ def parse_part(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if value is None:
         return None
     number, _, parts = value.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+    short = max(len(number), len(parts)) <= _PART_DIGITS
+    if not (short and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
     return Part(number=int(number), of=int(parts))

@@ -20,7 +20,7 @@ from .common_options import (
 )
 from .console import human_bytes, print_json, print_line, stdout_console
 from .outputs import says_if_finished
-from .parameters import Amount, Budget
+from .parameters import NUMBER, TEXT, Amount, Budget
 from .progress import progress_bar
 from .tables import Column, fitted_table
 
@@ -42,18 +42,19 @@ if TYPE_CHECKING:
 @click.option(
     "--codec",
     "codecs",
+    type=TEXT,
     multiple=True,
     help="Consider this codec; repeat for more.  [default: f16, int8, int6, int4, klt]",
 )
 @click.option(
     "--min-fidelity",
-    type=float,
+    type=NUMBER,
     default=0.97,
     show_default=True,
     help="Share of the information the recommended row must keep.",
 )
 @click.option(
-    "--temperature", type=float, default=20.0, show_default=True, help="Temperature of --min-fidelity."
+    "--temperature", type=NUMBER, default=20.0, show_default=True, help="Temperature of --min-fidelity."
 )
 @click.option(
     "--views",

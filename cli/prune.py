@@ -11,7 +11,7 @@ import click
 from .common_options import json_option, out_argument, overwrite_option, pool_argument, top1_option
 from .console import human_bytes, print_json, stdout_console
 from .outputs import says_if_finished
-from .parameters import SEED, Amount, Budget, Share
+from .parameters import NUMBER, SEED, Amount, Budget, Share
 from .progress import progress_bar
 from .tables import facts_table
 
@@ -26,7 +26,7 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 @click.command("prune")
 @pool_argument
 @out_argument
-@click.option("--ratio", type=float, help="Keep floor(n / RATIO) of the n complete batches.")
+@click.option("--ratio", type=NUMBER, help="Keep floor(n / RATIO) of the n complete batches.")
 @click.option(
     "--count",
     type=click.Choice(["exact", "paper"]),

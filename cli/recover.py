@@ -28,7 +28,7 @@ from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
-from .parameters import SEED, parse_part
+from .parameters import SEED, NumberRange, parse_part
 from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ class Options(NetworkOptions):
 @click.option(
     "--lr",
     "learning_rate",
-    type=click.FloatRange(0, min_open=True),
+    type=NumberRange(0, min_open=True),
     help="Learning rate; falls to 0 by a cosine.",
 )
-@click.option("--alpha", type=click.FloatRange(0), help="Weight of the BatchNorm loss.")
+@click.option("--alpha", type=NumberRange(0), help="Weight of the BatchNorm loss.")
 @click.option("--roll", type=click.IntRange(0), help="Greatest random shift in pixels.")
 @click.option(
     "--roll-direction",
@@ -97,13 +97,13 @@ class Options(NetworkOptions):
 )
 @click.option(
     "--smallest-crop",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=NumberRange(0, 1, min_open=True),
     help="Least area share of a random crop; cda starts at 1 and ends here "
     f"[default: {RecoverSettings.smallest_crop}].",
 )
 @click.option(
     "--first-layer-weight",
-    type=click.FloatRange(0),
+    type=NumberRange(0),
     help="Weight of the first BatchNorm layer; all others have 1 "
     f"[default: {RecoverSettings.first_layer_weight}].",
 )

@@ -16,7 +16,7 @@ from .console import human_bytes, print_json
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options, val_by_order_option
-from .parameters import SEED
+from .parameters import SEED, NumberRange
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Options(NetworkOptions):
 )
 @click.option(
     "--momentum",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=NumberRange(0, 1, min_open=True, max_open=True),
     default=SqueezeSettings.momentum,
     show_default=True,
     help="Of the moving average.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
 
 from .common_options import FOLDER, Decorator, together
+from .parameters import TEXT
 
 NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory"
 
@@ -23,8 +25,8 @@ def channels(ctx: click.Context, param: click.Parameter, value: str | None) -> t
         numbers = tuple(float(part) for part in value.split(","))
     except ValueError:
         numbers = ()
-    if len(numbers) != 3:
-        raise click.BadParameter(f"expected three numbers separated by commas, got '{value}'")
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+        raise click.BadParameter(f"expected three finite numbers separated by commas, got {value!r}")
     return numbers
 
 
@@ -51,7 +53,7 @@ image_cache_option = click.option(
     help="Keep decoded images in this directory, shared by processes and runs [default: in memory].",
 )
 device_options = together(
-    click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps ..."),
+    click.option("--device", type=TEXT, default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps ..."),
     click.option(
         "--threads", type=click.IntRange(1), help="CPU threads per process [default: all, shared out]."
     ),
@@ -64,6 +66,7 @@ teacher_options = together(
     click.option(
         "--teacher",
         "teachers",
+        type=TEXT,
         multiple=True,
         metavar="NAME",
         help=f"{NETWORKS}. Give several for an ensemble.",

@@ -12,7 +12,7 @@ import click
 from lpld_core.training import settings as choices
 
 from .common_options import together
-from .parameters import SEED
+from .parameters import NUMBER, SEED, TEXT
 from .teacher_options import image_cache_option, machine_options, normalisation_options
 
 
@@ -33,7 +33,9 @@ def _choice(of: Any) -> click.Choice[str]:
 
 
 STUDENT_OPTIONS = (
-    click.option("--student", metavar="NAME", help="Network name, as for --teacher [default: ResNet-18]."),
+    click.option(
+        "--student", type=TEXT, metavar="NAME", help="Network name, as for --teacher [default: ResNet-18]."
+    ),
     click.option("--seed", type=SEED, help="[default: 0]"),
     click.option("--epochs", type=click.IntRange(1), help="Step budget, in passes over the images."),
     click.option(
@@ -56,19 +58,19 @@ STUDENT_OPTIONS = (
 )
 LOSS_OPTIONS = (
     click.option("--loss", type=_choice(choices.Loss), help="kl, or squared error of logits + ground truth."),
-    click.option("--gamma", type=float, help="Weight of the ground truth in mse+gt."),
+    click.option("--gamma", type=NUMBER, help="Weight of the ground truth in mse+gt."),
     click.option(
         "--ground-truth", type=_choice(choices.GroundTruth), help="Class of the view's own image, or of both."
     ),
-    click.option("--temperature", type=float, help="Of the label in the kl loss, at first."),
+    click.option("--temperature", type=NUMBER, help="Of the label in the kl loss, at first."),
     click.option(
         "--temperature-schedule",
         type=_choice(choices.TemperatureSchedule),
         help="How it falls: times a factor every so many epochs, or along a cosine, to a minimum.",
     ),
     click.option("--temperature-step-epochs", type=click.IntRange(1), help="Epochs between falls (30)."),
-    click.option("--temperature-factor", type=float, help="What it is multiplied by (0.7)."),
-    click.option("--temperature-minimum", type=float, help="Where it stops (2)."),
+    click.option("--temperature-factor", type=NUMBER, help="What it is multiplied by (0.7)."),
+    click.option("--temperature-minimum", type=NUMBER, help="Where it stops (2)."),
     click.option(
         "--student-temperature",
         callback=student_temperature,
@@ -79,7 +81,7 @@ LOSS_OPTIONS = (
         "--t2/--no-t2", "scale_by_t2", default=None, help="Multiply the kl loss by the temperature squared."
     ),
     click.option("--tail", type=_choice(choices.Tail), help="What classes left out by top-k labels get."),
-    click.option("--label-smoothing", type=float, help="Share taken from the label."),
+    click.option("--label-smoothing", type=NUMBER, help="Share taken from the label."),
     click.option(
         "--smoothing-on",
         type=_choice(choices.SmoothingOn),
@@ -88,17 +90,17 @@ LOSS_OPTIONS = (
 )
 OPTIMIZER_OPTIONS = (
     click.option("--optimizer", type=_choice(choices.Optimizer)),
-    click.option("--lr", "learning_rate", type=float, help="Learning rate at its highest."),
-    click.option("--weight-decay", type=float),
+    click.option("--lr", "learning_rate", type=NUMBER, help="Learning rate at its highest."),
+    click.option("--weight-decay", type=NUMBER),
     click.option(
         "--decay-on", type=_choice(choices.DecayOn), help="All, or not biases and normalisation layers."
     ),
-    click.option("--momentum", type=float, help="Of SGD."),
+    click.option("--momentum", type=NUMBER, help="Of SGD."),
     click.option("--schedule", type=_choice(choices.Schedule), help="How the learning rate falls."),
     click.option("--rate-steps", type=_choice(choices.RateSteps), help="Once an epoch or with every step."),
-    click.option("--warmup-epochs", type=float, help="Epochs in which it rises linearly."),
-    click.option("--warmup-from", type=float, help="Share of the rate to begin with."),
-    click.option("--ema", type=float, metavar="DECAY", help="Average the weights, e.g. 0.99."),
+    click.option("--warmup-epochs", type=NUMBER, help="Epochs in which it rises linearly."),
+    click.option("--warmup-from", type=NUMBER, help="Share of the rate to begin with."),
+    click.option("--ema", type=NUMBER, metavar="DECAY", help="Average the weights, e.g. 0.99."),
 )
 RUN_OPTIONS = (
     click.option("--evaluate-every", type=click.IntRange(1), help="In epochs [default: 10]."),

@@ -9,7 +9,7 @@ import click
 
 from .common_options import FOLDER, json_option, pool_argument
 from .console import human_bytes, print_json, stdout_console
-from .parameters import SEED
+from .parameters import SEED, NumberRange
 from .progress import progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=NumberRange(0),
     help="Largest difference of a label to allow [default: what the codec rounds away].",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which batches are sampled.")

@@ -7,6 +7,7 @@ weights move logits by orders of magnitude more.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -180,6 +181,9 @@ class _Comparison:
     def __init__(self, pool: PoolReader, tolerance: float | None) -> None:
         self._pool = pool
         self._meaning = stored_meaning(pool.header)
+        # Nothing is above a tolerance that is no number.
+        if tolerance is not None and not 0 <= tolerance < math.inf:
+            raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
         self._tolerance = tolerance
         self._batches = self._rows = self._above = self._same_top1 = self._near_ties = 0
         self._largest = 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lpld_labels.codecs import Codec, codec_kind
+from lpld_labels.codecs.label_meaning import check_temperature
 from lpld_labels.errors import InvalidArgumentError
 
 DEFAULT_FIDELITY = 0.97
@@ -35,6 +37,18 @@ class CodecRequest:
             raise InvalidArgumentError(
                 f"codec '{self.kind.name}' has nothing after its name", expected=self.kind.name, got=self.name
             )
+        for field, most, expected in (
+            ("fidelity", 1.0, "a number between 0 and 1"),
+            ("bytes_per_row", math.inf, "a number > 0"),
+            ("step", math.inf, "a number > 0"),
+        ):
+            value = getattr(self, field)
+            if value is not None and not 0 < value < most:
+                raise InvalidArgumentError(
+                    f"{field.replace('_', ' ')} is wrong", expected=expected, got=value
+                )
+        if self.temperature is not None:
+            check_temperature(self.temperature)
         demands = [field for field in DEMANDS if getattr(self, field) is not None]
         if len(demands) > 1:
             raise InvalidArgumentError("ask for one thing at a time", got=" and ".join(demands))

@@ -17,6 +17,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE, Component
+from lpld_labels.format.strict_json import is_text
 from lpld_labels.inspection.pages.numbers import human_bytes
 from lpld_labels.inspection.recipe import printable, recipe
 from lpld_labels.inspection.settings import augmentation_of
@@ -50,6 +51,13 @@ class CardSettings:
     classes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if not is_text(self.name):
+            raise InvalidArgumentError(
+                "this is no name of a pool",
+                expected="text",
+                got=repr(self.name),
+                hint="give another (--name)",
+            )
         if self.license is not None and not _LICENSE.fullmatch(self.license):
             raise InvalidArgumentError(
                 "this is no name of a licence",

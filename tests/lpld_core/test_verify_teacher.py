@@ -69,6 +69,15 @@ def test_an_ensemble_agrees(images: Path, tmp_path: Path) -> None:
         assert alone.rows_above_tolerance > 0
 
 
+@pytest.mark.parametrize("tolerance", [float("nan"), float("inf"), -1.0])
+def test_a_tolerance_that_nothing_is_above_is_refused(
+    images: Path, ensemble: Ensemble, tmp_path: Path, tolerance: float
+) -> None:
+    path = built(images, tmp_path / "pool", ensemble)
+    with PoolReader(path) as pool, pytest.raises(InvalidArgumentError, match="tolerance is wrong"):
+        verify_with_teacher(pool, images, ensemble.teachers, tolerance=tolerance)
+
+
 def test_a_wrong_teacher_is_named(images: Path, ensemble: Ensemble, tmp_path: Path) -> None:
     path = built(images, tmp_path / "pool", ensemble)
     other = load_teacher("small-resnet10:width=9", weights="random", classes=3)
