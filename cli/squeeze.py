@@ -97,7 +97,9 @@ def command(**given: Any) -> None:
     DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
     classes. The paper's bound says how many a moving average needs; exact moments need no such thing,
     and are the same, bit for bit, however many workers gather them (at equal --threads).
-    Run the same command again after a crash or Ctrl-C: it goes on where it was.
+    Run the same command again after a crash or Ctrl-C: it goes on where it was, if the images are as
+    they were by path, size and date. Images that were changed or copied meanwhile, or since OUT was
+    written, are told; --overwrite squeezes them from the start.
 
     \b
     Examples:
@@ -138,7 +140,9 @@ def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
     with workplace(unfinished_beside(options.out)) as place:
         accuracy = None if training is None else training()
         teacher = teacher or options.load(classes=folder.classes, device=device)
-        statistics = finished_squeeze(options.out, teacher, folder, options.settings)
+        statistics = finished_squeeze(
+            options.out, teacher, folder, options.settings, overwrite=options.overwrite
+        )
         if statistics is None:
             _require_replaceable(options)
             with progress_bar("squeezing images") as progress:
@@ -147,6 +151,7 @@ def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
                     folder,
                     options.settings,
                     place=place.absolute(),
+                    overwrite=options.overwrite,
                     engine=engine,
                     machine=machine,
                     progress=progress,
@@ -161,8 +166,10 @@ def _require_free(options: Options, teacher: LoadedTeacher | None, folder: RealF
     """Refuse an OUT that is not what this squeeze makes, as far as one can tell yet."""
     from lpld_core.class_statistics.squeeze import finished_squeeze
 
-    if teacher is not None and finished_squeeze(options.out, teacher, folder, options.settings) is not None:
-        return
+    if teacher is not None:
+        found = finished_squeeze(options.out, teacher, folder, options.settings, overwrite=options.overwrite)
+        if found is not None:
+            return
     if teacher is not None or not Path(options.weights).exists():
         _require_replaceable(options)
 

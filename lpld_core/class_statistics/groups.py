@@ -18,6 +18,7 @@ import torch
 
 from lpld_core.class_statistics.class_moments import ExactMoments, GroupMoments
 from lpld_core.class_statistics.gathering import Gatherer
+from lpld_core.class_statistics.same_squeeze import is_same_squeeze, require_same_squeeze
 from lpld_core.class_statistics.settings import SqueezeSettings
 from lpld_core.class_statistics.shown import shown_batches
 from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
@@ -25,7 +26,7 @@ from lpld_core.images.real_images import RealFolder
 from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_core.unfinished import require_same_job
+from lpld_labels.files.storage import write_errors
 from lpld_labels.jobs.job import Steps
 
 GROUP_BATCHES = 16
@@ -117,10 +118,16 @@ def is_gathered(group: ClassGroup, place: Path, job: dict[str, Any]) -> bool:
     """Whether a group's moments are there; those of another squeeze are refused."""
     if not group.file(place).exists():
         return False
-    require_same_job(
-        read_weights(group.file(place)).about["job"], job, what="an unfinished squeeze", where=place
-    )
+    require_same_squeeze(read_weights(group.file(place)).about["job"], job, where=place)
     return True
+
+
+def forget_others(place: Path, job: dict[str, Any]) -> None:
+    """Delete what other squeezes have left unfinished."""
+    with write_errors(place):
+        for path in sorted(place.glob("*.safetensors")):
+            if not is_same_squeeze(read_weights(path).about["job"], job):
+                path.unlink()
 
 
 def gathered(groups: Sequence[ClassGroup], place: Path) -> GroupMoments:

@@ -13,10 +13,12 @@ from typing import Any
 from lpld_core.class_statistics.groups import (
     GroupSqueezer,
     class_groups,
+    forget_others,
     gathered,
     is_gathered,
     start_squeezer,
 )
+from lpld_core.class_statistics.same_squeeze import IMAGE_DATES, is_same_squeeze, refuse_changed_images
 from lpld_core.class_statistics.settings import SqueezeSettings
 from lpld_core.class_statistics.shown import shown_batches
 from lpld_core.class_statistics.statistics import (
@@ -44,13 +46,15 @@ def squeeze_folder(
     settings: SqueezeSettings | None = None,
     *,
     place: Path | None = None,
+    overwrite: bool = False,
     engine: Engine = ONE_PROCESS,
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> ClassStatistics:
     """Return the class statistics of all images; order and views follow from the seed alone.
 
-    place: directory for what is gathered on the way; what is found there is gone on from.
+    place: directory for what is gathered on the way; what is found there is gone on from, and refused if it
+    is another squeeze's, or with `overwrite` deleted.
     engine: who gathers; the statistics are the same. A moving average depends on the order of all batches,
     so it is one task. machine: what workers compute with, if not this process alone.
     progress: called with (views done, views in all) after each batch.
@@ -60,6 +64,8 @@ def squeeze_folder(
     with contextlib.ExitStack() as stack:
         if place is None:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if overwrite:
+            forget_others(place, job)
         gather = _exact if settings.update == "exact" else _moving_average
         statistics = gather(teacher, folder, settings, place, job, engine, machine or Machine(), progress)
     return replace(statistics, views=settings.views, passes=settings.passes, job=job)
@@ -122,14 +128,16 @@ def _moving_average(
 
 
 def squeeze_job(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> dict[str, Any]:
-    """Return what decides the statistics, as JSON values; images count by path and size."""
+    """Return what decides the statistics, as JSON values; images count by path, size and date."""
+    images = folder.listing()
     job: dict[str, Any] = json.loads(
         json.dumps(
             {
                 **asdict(settings),
                 "teacher": asdict(teacher.description),
                 "size": teacher.input_size,
-                "images": folder.listing_digest(),
+                "images": images.digest,
+                IMAGE_DATES: images.dates_digest,
             }
         )
     )
@@ -137,16 +145,37 @@ def squeeze_job(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSet
 
 
 def finished_squeeze(
-    path: Path, teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
+    path: Path,
+    teacher: LoadedTeacher,
+    folder: RealFolder,
+    settings: SqueezeSettings,
+    *,
+    overwrite: bool = False,
 ) -> ClassStatistics | None:
-    """Return the statistics of a file if they are what this very squeeze makes, else None."""
+    """Return the statistics of a file if they are what this very squeeze makes, else None.
+
+    Images that may have changed since are told, unless the file is to be replaced anyway.
+    """
     if not path.is_file():
         return None
     try:
         found = ClassStatistics.load(path)
     except LabelPoolError:
         return None
-    return found if found.job == squeeze_job(teacher, folder, settings) else None
+    if found.job is None:
+        return None
+    job = squeeze_job(teacher, folder, settings)
+    if is_same_squeeze(found.job, job):
+        return found
+    if not overwrite:
+        refuse_changed_images(
+            found.job,
+            job,
+            since="these statistics were taken",
+            where=path,
+            otherwise="use the file as it is if they are the same",
+        )
+    return None
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lpld_core.class_statistics.class_moments import ClassMoments
+from lpld_core.class_statistics.same_squeeze import require_same_squeeze
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
-from lpld_core.unfinished import require_same_job
 from lpld_labels.pool.pace import Pace
 
 
@@ -26,7 +26,7 @@ class UnfinishedMoments:
         self.batches = 0
         if path.exists():
             file = read_weights(path)
-            require_same_job(file.about["job"], self._job, what="an unfinished squeeze", where=path.parent)
+            require_same_squeeze(file.about["job"], self._job, where=path.parent)
             self.batches, self._reached = int(file.about["batches"]), file.about["reached"]
             self._tensors = file.tensors
 

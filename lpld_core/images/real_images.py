@@ -23,11 +23,22 @@ from lpld_core.images.prefetch import map_ahead
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.replay import normalise
 from lpld_labels.replay.decoding import decode_image
-from lpld_labels.replay.image_folder import class_names, file_size, list_images, read_file
+from lpld_labels.replay.image_folder import class_names, file_status, list_images, read_file
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What the file system says of all images, as hex SHA-256; none is opened.
+
+    digest: of paths and sizes, the same for every copy of a folder. dates_digest: of when each was written.
+    """
+
+    digest: str
+    dates_digest: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,12 +79,14 @@ class RealFolder:
         """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
 
-    def listing_digest(self) -> str:
-        """Return the hex SHA-256 over path and size of every image; none is opened."""
-        state = hashlib.sha256()
+    def listing(self) -> Listing:
+        """Ask the file system for every image, now."""
+        sizes, dates = hashlib.sha256(), hashlib.sha256()
         for path in self.paths:
-            state.update(f"{path}:{file_size(self.root / path)}\n".encode())
-        return state.hexdigest()
+            found = file_status(self.root / path)
+            sizes.update(f"{path}:{found.st_size}\n".encode())
+            dates.update(f"{path}:{found.st_mtime_ns}\n".encode())
+        return Listing(digest=sizes.hexdigest(), dates_digest=dates.hexdigest())
 
     def identity_digest(self) -> str:
         """Return a hex SHA-256 that copies share and other images do not, without reading all of them.
@@ -81,7 +94,7 @@ class RealFolder:
         It is over path and size of every image and the bytes of the first of each class: uncompressed images
         of one size are as long as any others.
         """
-        state = hashlib.sha256(self.listing_digest().encode())
+        state = hashlib.sha256(self.listing().digest.encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
             state.update(hashlib.sha256(read_file(self.root / self.paths[row])).digest())
         return state.hexdigest()

@@ -114,10 +114,10 @@ def read_file(path: Path) -> bytes:
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path, hint=hint) from None
 
 
-def file_size(path: Path) -> int:
-    """Return how many bytes an image file has."""
+def file_status(path: Path) -> os.stat_result:
+    """Return what the file system says of an image file."""
     try:
-        return path.stat().st_size
+        return path.stat()
     except OSError as error:
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
 
