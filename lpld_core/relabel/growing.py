@@ -13,7 +13,7 @@ from lpld_labels.errors import ImageMismatchError, PoolConflictError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey
-from lpld_labels.pool.staging_plan import DECIDING
+from lpld_labels.pool.staging_plan import deciding
 
 _AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
@@ -72,7 +72,7 @@ class Making:
 
     def purpose(self) -> dict[str, Any]:
         """Return it as unfinished work keeps it."""
-        return {"command": "build", DECIDING: asdict(self)}
+        return deciding("build", **asdict(self))
 
     def lineage(self) -> dict[str, Any]:
         """Return it as parameters of a step; an order that is the seed's own is not named there."""

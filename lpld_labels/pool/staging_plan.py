@@ -20,6 +20,14 @@ DECIDING = "deciding"
 _WAYS_OUT = "finish it with its own settings, choose another path, or replace it (--overwrite)"
 
 
+def deciding(command: str, **settings: Any) -> dict[str, Any]:
+    """Return the purpose of work that goes on only for the same command with the same settings.
+
+    settings: as JSON values; of a command that reads pools, their content digests among them.
+    """
+    return {"command": command, DECIDING: settings}
+
+
 def describe(header: PoolHeader, codec: Codec, images_digest: bytes, views: Views) -> dict[str, Any]:
     """Return what two writers of one pool must agree on. Lineage is not part of it."""
     plan = asdict(header)
@@ -50,7 +58,7 @@ def joined_plan(found: dict[str, Any], wanted: Mapping[str, Any], *, where: str)
     Older versions kept no settings that decide labels: then those of whoever joins count from now on.
     """
     require_same_plan(found, wanted, where=where)
-    purpose = wanted.get(PURPOSE) or {}
+    purpose = from_json(to_json(wanted.get(PURPOSE) or {}), where=where)
     if DECIDING not in purpose:
         return found
     if found.get(PURPOSE) is None:

@@ -10,6 +10,7 @@ from lpld_labels.format.schema import Views
 from lpld_labels.jobs.job import Engine, Progress
 from lpld_labels.jobs.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.staging_plan import deciding
 from lpld_labels.pool.views_source import require_drawn
 from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import published, require_possible, same_lineage, stage
@@ -40,7 +41,7 @@ def change_views(
     def is_ours(manifest: Manifest) -> bool:
         return manifest.content_digest == digest and same_lineage(manifest.header.lineage, lineage)
 
-    purpose = {"encode": digest, "views": views}
+    purpose = deciding("encode", pool=digest, views=views)
     with sole_writer(out):
         found = published(out, is_ours, purpose=purpose, overwrite=overwrite)
         if found is not None:

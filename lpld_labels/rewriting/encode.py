@@ -26,6 +26,7 @@ from lpld_labels.pool.checkpoint import Checkpoint
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes
 from lpld_labels.pool.staging import StagingArea
+from lpld_labels.pool.staging_plan import deciding
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.codec_request import CodecRequest, FittedCodecs, better_choice
@@ -232,14 +233,15 @@ class Encoding:
     @property
     def purpose(self) -> dict[str, Any]:
         """What makes unfinished work this encoding's."""
-        return {
-            "encode": self.pool.manifest.content_digest,
-            "codec": self.request.name,
-            "target": self.request.target(),
-            "batches": self.batches,
-            "limit": self.limit,
-            "views": self.views,
-        }
+        return deciding(
+            "encode",
+            pool=self.pool.manifest.content_digest,
+            codec=self.request.name,
+            target=self.request.target(),
+            batches=self.batches,
+            limit=self.limit,
+            views=self.views,
+        )
 
     def codec(self, selection: Selection, *, resume: bool) -> Codec:
         """Return the codec that is asked for; with `resume`, that of unfinished work if there is any."""

@@ -14,7 +14,7 @@ from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.packing import carried
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.staging_plan import describe, differences
+from lpld_labels.pool.staging_plan import deciding, describe, differences
 from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import (
     Draft,
@@ -70,7 +70,7 @@ def merge_pools(
         keys=frozenset(owners),
         # One that carries the images is enough: they are the same images.
         packed=next((found for found in map(carried, pools) if found is not None), None),
-        purpose={"merge": [pool.manifest.content_digest for pool in pools]},
+        purpose=deciding("merge", pools=[pool.manifest.content_digest for pool in pools]),
     )
     with sole_writer(out):
         found = published(out, is_ours, purpose=draft.purpose, overwrite=overwrite)

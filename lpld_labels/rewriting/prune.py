@@ -16,6 +16,7 @@ from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import index_bytes
+from lpld_labels.pool.staging_plan import deciding
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.rewriting.destinations import unfinished_at, writes_pools
 from lpld_labels.rewriting.engine import (
@@ -96,7 +97,7 @@ def write_pruned(
 
 
 def _draft(pool: PoolReader, plan: PrunePlan, out: Path) -> Draft:
-    purpose = {"prune": pool.manifest.content_digest, **asdict(plan.settings)}
+    purpose = deciding("prune", pool=pool.manifest.content_digest, **asdict(plan.settings))
     return pruned(pool, plan).draft(out, purpose)
 
 

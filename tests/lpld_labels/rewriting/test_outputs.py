@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.jobs.job import Progress
+from lpld_labels.rewriting.change_views import change_views
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
 from lpld_labels.rewriting.merge import merge_pools
@@ -127,3 +132,36 @@ def test_parts_of_one_job_share(tmp_path: Path) -> None:
     with sole_writer(tmp_path / "other" / "deep"):
         pass
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["prune", "encode", "merge", "views"])
+def test_labels_of_another_pool_are_never_mixed_in(tmp_path: Path, pool: PoolReader, command: str) -> None:
+    """Pools of the same header and images tell apart by their labels alone."""
+    batches = [replace(batch, labels=batch.labels + np.float16(1)) for batch in make_batches(2, 4)]
+    other = write_pool(tmp_path / "other", batches)
+    rest = write_pool(tmp_path / "rest", make_batches(3, 4)[8:])
+    assert other.header == pool.header
+    commands: dict[str, Callable[[PoolReader, Progress | None], object]] = {
+        "prune": lambda source, progress: prune_pool(
+            source, tmp_path / "out", PruneSettings(ratio=2), progress=progress
+        ),
+        "encode": lambda source, progress: encode_pool(
+            source, tmp_path / "out", CodecRequest(name="f16:plain"), progress=progress
+        ),
+        "merge": lambda source, progress: merge_pools([source, rest], tmp_path / "out", progress=progress),
+        "views": lambda source, progress: change_views(source, tmp_path / "out", "stored", progress=progress),
+    }
+
+    def stop(done: int, total: int) -> None:
+        if done >= total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commands[command](pool, stop)
+    with pytest.raises(PoolConflictError, match="unfinished work for something else"):
+        commands[command](other, None)
+    # Its own command goes on.
+    commands[command](pool, None)
+    with PoolReader(tmp_path / "out") as found:
+        for key in set(found.keys) & set(pool.keys):
+            assert np.array_equal(found.read_labels(key), pool.read_labels(key))
