@@ -101,7 +101,10 @@ def command(
     if is_address(out) and settings.part is not None:
         raise click.UsageError("parts are gathered in a directory that all share: --part takes no address")
     workers.require_shared(out)
-    require_apart(out, images)
+    caches = [] if settings.image_cache is None else [settings.image_cache]
+    require_apart(out, images, *caches)
+    for cache in caches:
+        require_apart(cache, images)
     if dry_run:
         from .build_dry_run import show_dry_run
 

@@ -110,10 +110,11 @@ class LazyGroup(click.Group):
 
 
 def _local(word: str) -> str:
-    """Return the path of a ``file://`` address; every other word as it is."""
+    """Return a word with the path in the place of a ``file://`` address, also behind ``--option=``."""
     from lpld_labels.stores.addresses import local_path
 
-    return str(local_path(word)) if word.startswith("file://") else word
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{option}{equals}{local_path(value)}" if value.startswith("file://") else word
 
 
 def run(group: click.Group) -> None:

@@ -101,7 +101,11 @@ def command(
     settings = _settings(preset, given)
     # Neither a query nor a password becomes the name of a directory.
     out = out or Path(f"{Path(shown(pool).partition('?')[0].rstrip('/')).name}-student")
-    require_apart(out, pool, *(given for given in (images, val) if given is not None))
+    inputs = [pool, *(str(folder) for folder in (images, val) if folder is not None)]
+    caches = [] if settings.image_cache is None else [settings.image_cache]
+    require_apart(out, *inputs, *caches)
+    for cache in caches:
+        require_apart(cache, *inputs)
     if nproc > 1 and not launched():
         start_ranks(nproc, out)
         return

@@ -36,6 +36,7 @@ from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.replay import batches_per_epoch, draw_views
 from lpld_labels.replay.image_folder import class_names, scan_image_folder
 from lpld_labels.replay.image_source import FolderImages
+from lpld_labels.rewriting.outputs import require_apart
 from lpld_labels.rewriting.selection import kept_count
 
 
@@ -103,6 +104,9 @@ class Build:
 
         device: where the teachers are loaded here, if not where the settings say.
         """
+        if settings.image_cache is not None:
+            require_apart(settings.image_cache, images)
+            require_apart(pool, settings.image_cache)
         codec_named(settings.codec)  # a name that is none is told before the teacher is loaded
         if ensemble is None:
             ensemble = load_teachers(images, replace(settings, device=device or settings.device))

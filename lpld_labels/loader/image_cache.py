@@ -13,7 +13,8 @@ import filelock
 import numpy as np
 
 from lpld_labels.replay import ImageStore
-from lpld_labels.replay.image_source import ImageSource
+from lpld_labels.replay.image_source import FolderImages, ImageSource
+from lpld_labels.rewriting.outputs import require_apart
 
 MEMORY_BYTES = 4 * 1024**3
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the file system in memory; names in it are random
@@ -34,6 +35,8 @@ def open_images(
     room for that; images beyond it are decoded every time.
     """
     table = source.table
+    if cache_directory is not None and isinstance(source, FolderImages):
+        require_apart(cache_directory, source.root)
     if cache_directory is not None or num_workers == 0:
         return ImageStore(source, memory_bytes=memory_bytes, cache_directory=cache_directory)
     needed = int((table.heights.astype(np.int64) * table.widths * 3).sum())

@@ -21,7 +21,7 @@ from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.replay.image_source import ImageSource, check_images
+from lpld_labels.replay.image_source import FolderImages, ImageSource, check_images
 from lpld_labels.rewriting.destinations import writes_pools
 from lpld_labels.rewriting.engine import published, require_free, same_lineage
 from lpld_labels.rewriting.outputs import require_apart, sole_writer
@@ -45,7 +45,7 @@ def pack_pool(
     (done, total) images compared, bytes of the pool's files copied, images packed.
     """
     path = Path(out).absolute()
-    require_apart(path, pool.location)
+    require_apart(path, pool.location, *([images.root] if isinstance(images, FolderImages) else []))
 
     def is_ours(found: Manifest) -> bool:
         same = found.content_digest == pool.manifest.content_digest

@@ -116,3 +116,13 @@ def test_names_are_no_markup(pool: Path, cli: Cli) -> None:
     assert "[red]x[/bold]" in done.stdout
     with PoolReader(pool) as reader:
         assert len(reader) == 8
+
+
+def test_an_address_behind_an_equals_sign_is_a_path_too(pool: Path, tmp_path: Path, cli: Cli) -> None:
+    page = tmp_path / "page.html"
+    done = cli("report", pool, f"--out={page.as_uri()}")
+    assert done.exit_code == 0, done.stderr
+    assert page.exists()
+    given = cli("report", pool, f"--out={page.as_uri()}", f"--images={(tmp_path / 'none').as_uri()}")
+    assert given.exit_code == 1
+    assert f"error: {tmp_path / 'none'}" in given.stderr
