@@ -26,7 +26,7 @@ def channels(ctx: click.Context, param: click.Parameter, value: str | None) -> t
     except ValueError:
         numbers = ()
     if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
-        raise click.BadParameter(f"expected three finite numbers separated by commas, got {value!r}")
+        raise click.BadParameter(f"expected three numbers separated by commas, all finite, got {value!r}")
     return numbers
 
 

@@ -11,7 +11,7 @@ from .progress import progress_bar
 
 @click.command("unpack")
 @pool_argument
-@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("folder", type=click.Path())
 @overwrite_option
 @json_option("text")
 def command(pool: str, folder: str, overwrite: bool, as_json: bool) -> None:

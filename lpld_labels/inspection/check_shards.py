@@ -16,10 +16,10 @@ from lpld_labels.files.proven_parquet import ProvenParquet
 from lpld_labels.format.digests import batch_digest, views_digest
 from lpld_labels.format.files import FILE_COMPONENTS, FileEntry
 from lpld_labels.format.schema import COMPONENTS, MANIFEST_FILE, VIEW_SCHEMA, Component
-from lpld_labels.pool.commit import coverage_of
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import label_schema
+from lpld_labels.pool.view_counts import coverage_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from lpld_labels.files.proven_parquet import ProvenParquet
 from lpld_labels.files.storage import write_atomically, write_errors
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
-from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, Coverage, FileEntry
+from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, FileEntry
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest, PoolHeader
 from lpld_labels.format.readable import readable_text
@@ -48,7 +48,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import VIEWS, SealedShard
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.staging_plan import describe, require_same_plan
-from lpld_labels.pool.view_counts import views_per_image
+from lpld_labels.pool.view_counts import coverage_of, views_per_image
 from lpld_labels.stores.locks import locked
 from lpld_labels.version import __version__
 
@@ -175,19 +175,6 @@ def _manifest(
         ),
         files=(*files, *tables),
         created_by=f"lpld-labels {__version__}",
-    )
-
-
-def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
-    """Return how often images are looked at; views: int64 [images], classes: of the same images."""
-    if not len(views):
-        return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
-    return Coverage(
-        minimum=int(views.min()),
-        median=float(np.median(views)),
-        maximum=int(views.max()),
-        images=int((views > 0).sum()),
-        classes=len(np.unique(classes[views > 0])),
     )
 
 

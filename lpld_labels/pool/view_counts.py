@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.files import Coverage
 from lpld_labels.format.schema import VIEW_SCHEMA
 from lpld_labels.pool.reader import PoolReader
 
@@ -34,6 +35,19 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
                 raise PoolCorruptError("column 'image' is wrong", where=file.where)
             views += np.bincount(images[wanted], minlength=len(views))
     return views
+
+
+def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
+    """Return how often images are looked at; views: int64 [images], classes: of the same images."""
+    if not len(views):
+        return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
+    return Coverage(
+        minimum=int(views.min()),
+        median=float(np.median(views)),
+        maximum=int(views.max()),
+        images=int((views > 0).sum()),
+        classes=len(np.unique(classes[views > 0])),
+    )
 
 
 def _all_below(values: npt.NDArray[np.int32], limit: int) -> bool:
