@@ -228,7 +228,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("export pool full --format lpld", 1, "something is already here"),
     ("export pool full --format lpld --overwrite", 1, "no label file"),
     ("export pool pool/sub --format lpld", 1, "the output is inside an input"),
-    ("export pool file --format lpld --overwrite", 1, "no label file"),
+    ("export pool file --format lpld --overwrite", 1, "this is no folder"),
     # squeeze
     (f"squeeze nowhere out.st {NET}", 1, "nowhere"),
     (f"squeeze images/class0 out.st {NET}", 1, "class0"),
