@@ -200,8 +200,11 @@ def _columns(plan: BudgetPlan) -> list[Column]:
 def _loss_column(plan: BudgetPlan) -> list[Column]:
     """Return what pruning alone is expected to cost, where it was measured for pools like this one."""
     losses = [row.expected_loss for row in plan.rows]
-    cells = ["" if loss is None else str(loss) for loss in losses]
-    return [Column(heading="top-1 lost\nby pruning", cells=cells, may_go=1)] if any(cells) else []
+    cells = ["" if loss is None else loss.short for loss in losses]
+    asked = any(loss is not None and loss.top1 is not None for loss in losses)
+    heading = f"{'points' if asked else '% of top-1'}\nlost"
+    # Who names an accuracy wants to see this.
+    return [Column(heading=heading, cells=cells, may_go=0 if asked else 1)] if any(cells) else []
 
 
 def _apply(

@@ -18,7 +18,7 @@ import torch
 
 from lpld_core.class_statistics.class_moments import ExactMoments, GroupMoments
 from lpld_core.class_statistics.gathering import Gatherer
-from lpld_core.class_statistics.same_squeeze import is_same_squeeze, require_same_squeeze
+from lpld_core.class_statistics.same_squeeze import IMAGE_DATES, is_same_squeeze, require_same_squeeze
 from lpld_core.class_statistics.settings import SqueezeSettings
 from lpld_core.class_statistics.shown import shown_batches
 from lpld_core.class_statistics.unfinished_moments import UnfinishedMoments
@@ -35,11 +35,20 @@ GROUP_BATCHES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ClassGroup:
-    """The classes from `first` up to but not including `end`; views: of all of them, in all passes."""
+    """The classes from `first` up to but not including `end`; views: of all of them, in all passes.
+
+    dates: digest over the dates of their images. A group whose own images are as they were is gone on with,
+    also if an image of another, at which a squeeze stopped, was mended since.
+    """
 
     first: int
     end: int
     views: int
+    dates: str
+
+    def job(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Return what decides this group's moments, of a squeeze's job."""
+        return job | {IMAGE_DATES: self.dates}
 
     def name(self, folder: RealFolder) -> str:
         """Return what people call it."""
@@ -66,7 +75,9 @@ def class_groups(folder: RealFolder, settings: SqueezeSettings) -> list[ClassGro
     for label, count in enumerate(folder.counts().tolist(), 1):
         views += count * settings.passes
         if views >= GROUP_BATCHES * settings.batch_size or label == folder.classes:
-            groups.append(ClassGroup(first=first, end=label, views=views))
+            rows = np.flatnonzero((folder.labels >= first) & (folder.labels < label))
+            dates = folder.listing(rows).dates_digest
+            groups.append(ClassGroup(first=first, end=label, views=views, dates=dates))
             first, views = label, 0
     return groups
 
@@ -92,7 +103,8 @@ class GroupSqueezer:
             return
         gatherer = Gatherer(self.teacher)
         moments = ExactMoments(task.end - task.first, gatherer.rows.shift)
-        kept = UnfinishedMoments(task.unfinished(self.place), self.job)
+        job = task.job(self.job)
+        kept = UnfinishedMoments(task.unfinished(self.place), job)
         reached = kept.restore(moments)
         yield int(moments.counts.sum())
         shown = shown_batches(
@@ -109,7 +121,7 @@ class GroupSqueezer:
             yield count
         mean, variance = moments.result()
         tensors = {"mean": mean, "variance": variance, "counts": moments.counts}
-        about = {"job": self.job, "reached": sorted(reached)}
+        about = {"job": job, "reached": sorted(reached)}
         save_weights(task.file(self.place), tensors, about, within=self.place)
         task.unfinished(self.place).unlink(missing_ok=True)
 
@@ -118,15 +130,16 @@ def is_gathered(group: ClassGroup, place: Path, job: dict[str, Any]) -> bool:
     """Whether a group's moments are there; those of another squeeze are refused."""
     if not group.file(place).exists():
         return False
-    require_same_squeeze(read_weights(group.file(place)).about["job"], job, where=place)
+    require_same_squeeze(read_weights(group.file(place)).about["job"], group.job(job), where=place)
     return True
 
 
-def forget_others(place: Path, job: dict[str, Any]) -> None:
+def forget_others(place: Path, job: dict[str, Any], groups: Sequence[ClassGroup]) -> None:
     """Delete what other squeezes have left unfinished."""
+    own = {path: group.job(job) for group in groups for path in (group.file(place), group.unfinished(place))}
     with write_errors(place):
         for path in sorted(place.glob("*.safetensors")):
-            if not is_same_squeeze(read_weights(path).about["job"], job):
+            if not is_same_squeeze(read_weights(path).about["job"], own.get(path, job)):
                 path.unlink()
 
 

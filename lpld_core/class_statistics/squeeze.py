@@ -65,7 +65,8 @@ def squeeze_folder(
         if place is None:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if overwrite:
-            forget_others(place, job)
+            groups = class_groups(folder, settings) if settings.update == "exact" else []
+            forget_others(place, job, groups)
         gather = _exact if settings.update == "exact" else _moving_average
         statistics = gather(teacher, folder, settings, place, job, engine, machine or Machine(), progress)
     return replace(statistics, views=settings.views, passes=settings.passes, job=job)

@@ -79,10 +79,10 @@ class RealFolder:
         """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
 
-    def listing(self) -> Listing:
-        """Ask the file system for every image, now."""
+    def listing(self, rows: npt.NDArray[np.int64] | None = None) -> Listing:
+        """Ask the file system for every image, or for those of some rows, now."""
         sizes, dates = hashlib.sha256(), hashlib.sha256()
-        for path in self.paths:
+        for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
             sizes.update(f"{path}:{found.st_size}\n".encode())
             dates.update(f"{path}:{found.st_mtime_ns}\n".encode())

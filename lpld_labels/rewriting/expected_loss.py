@@ -54,6 +54,14 @@ class ExpectedLoss:
         low, expected, high = map(self._points, _BOUNDS)
         return f"{expected:.1f} points ({low:.1f} to {high:.1f})"
 
+    @property
+    def short(self) -> str:
+        """The same in a few characters, in percent of the accuracy, or in points where they can be told."""
+        low, expected, high = (
+            100 * getattr(self, bound) if self.top1 is None else self._points(bound) for bound in _BOUNDS
+        )
+        return f"{expected:.1f} ({low:.0f}-{high:.0f})"
+
     def _points(self, bound: str) -> float:
         share: float = getattr(self, bound)
         return 100 * (self.top1 or 0.0) * share

@@ -45,7 +45,10 @@ def test_what_pruning_costs_stands_in_the_table(
     (row,) = json.loads(cli(*options, "--json").stdout)["rows"]
     loss = row["expected_loss"]
     assert loss["points"]["expected"] == pytest.approx(50 * loss["expected"], abs=0.01)
-    assert f"{loss['points']['expected']:.1f} points" in " ".join(cli(*options).stdout.split())
+    low, expected, high = (loss["points"][bound] for bound in ("low", "expected", "high"))
+    shown = cli(*options).stdout
+    assert f"{expected:.1f} ({low:.0f}-{high:.0f})" in shown
+    assert "points" in shown
 
 
 def test_table_marks_the_recommended_row(cli: Cli, pool: Path) -> None:

@@ -133,7 +133,7 @@ def test_other_settings_do_not_mix_with_unfinished_work(tmp_path: Path, pool: Po
         encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), progress=stop)
     with pytest.raises(StagingMismatchError, match="another pool"):
         encode_pool(pool, tmp_path / "out", CodecRequest(name="int4"))
-    with pytest.raises(StagingMismatchError, match="another selection"):
+    with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
         encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), keys=list(pool.keys)[5:])
 
 

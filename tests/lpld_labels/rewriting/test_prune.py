@@ -225,7 +225,7 @@ def test_an_interrupted_prune_goes_on(
     with pytest.raises(KeyboardInterrupt):
         prune_pool(pool, tmp_path / "out", PruneSettings(ratio=2))
     monkeypatch.undo()
-    with pytest.raises(StagingMismatchError, match="another selection"):
+    with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
         prune_pool(pool, tmp_path / "out", PruneSettings(ratio=2, seed=9))
     copied = recorded_reads(monkeypatch)
     resumed = prune_pool(pool, tmp_path / "out", PruneSettings(ratio=2))
