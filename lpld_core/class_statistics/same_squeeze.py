@@ -2,9 +2,9 @@
 
 Images count by path, size and date, because reading all of them would take as long as the squeeze. So images
 that were replaced by others of the same size are noticed, and a copy with new dates is taken for changed too:
-nobody can tell without reading it. Dates are compared where a squeeze goes on (of a group's own classes, where
-it is gathered by groups) and where its file is there already, and nowhere else; records of older versions have
-none, and count without.
+nobody can tell without reading it. Dates are compared where a squeeze goes on (those of a group's own
+classes, where it is gathered by groups) and where its file is there already, and nowhere else. Records of
+older versions have none, and count without.
 """
 
 from __future__ import annotations
