@@ -72,7 +72,8 @@ def _write(images: PackedImages, row: int, folder: Path) -> bool:
 
 def _require_free(folder: Path, record: dict[str, Any], *, overwrite: bool) -> None:
     """Refuse a folder that was not unpacked here, and one of other images unless it is to be replaced."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    # A killed process may have left the first file on its way, and nothing else.
+    if not folder.exists() or (folder.is_dir() and all(map(_is_temporary, folder.iterdir()))):
         return
     path = folder / RECORD_FILE
     if not path.is_file():
@@ -82,11 +83,15 @@ def _require_free(folder: Path, record: dict[str, Any], *, overwrite: bool) -> N
         raise PoolConflictError("images of another pool are already here", where=folder, hint=OVERWRITE_HINT)
 
 
+def _is_temporary(path: Path) -> bool:
+    return path.name.startswith(TEMPORARY) and path.is_file() and not path.is_symlink()
+
+
 def _prepare(folder: Path, listing: bytes, record: dict[str, Any], *, overwrite: bool) -> None:
     """Leave list and record; clear away what a killed process was writing, and images to be replaced."""
     path = folder / RECORD_FILE
     with write_errors(folder):
-        for left in sorted(folder.glob(f"{TEMPORARY}*")):
+        for left in sorted(filter(_is_temporary, folder.iterdir())):
             left.unlink()
         if path.is_file() and from_json(path.read_bytes(), where=str(path)) == record:
             _refuse_others(folder, _listed(listing))

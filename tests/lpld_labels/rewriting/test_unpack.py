@@ -31,6 +31,15 @@ def test_interrupted_unpacking_goes_on(packed: PoolReader, folder: Path, tmp_pat
     assert files_below(out) == files_below(folder)
 
 
+def test_a_kill_before_the_first_file_is_in_place(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
+    images = packed_images(packed)
+    assert images is not None
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / ".tmp-0123").write_bytes(b"{")
+    unpack_images(images, tmp_path / "again")
+    assert files_below(tmp_path / "again") == files_below(folder)
+
+
 def test_unpacking_replaces_only_what_was_unpacked(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
     images = packed_images(packed)
     assert images is not None
