@@ -17,8 +17,7 @@ import pytest
 from filelock import FileLock
 
 from benchmarks.accuracy.cells import Cell
-from benchmarks.accuracy.noise import Noise, pooled_noise
-from benchmarks.accuracy.report import gathered
+from benchmarks.accuracy.noise import Noise
 from benchmarks.accuracy.run import Record
 from benchmarks.accuracy.tiny100.claims import claims
 from benchmarks.accuracy.tiny100.decide import decisions
@@ -33,7 +32,7 @@ from benchmarks.accuracy.tiny100.plan import (
     tasks,
     trial_cells,
 )
-from benchmarks.accuracy.tiny100.report import choice, derived, expected_seconds, reported, status
+from benchmarks.accuracy.tiny100.report import derived, expected_seconds, reported, status
 from benchmarks.accuracy.tiny100.run import BUSY, Place, do_task, left
 from benchmarks.accuracy.tiny100.settle import CheckResult
 from benchmarks.accuracy.tiny100.store import Results, Store
@@ -201,31 +200,6 @@ def test_claims_are_judged() -> None:
     # Seed 0, on which the fidelity was chosen, is not among the students that judge it.
     assert "(3 and 3 students)" in found["klt 0.97 beats f16 in the bytes of f16 at 40x (ours)"].detail
     assert claims(FULL, results, Noise(deviation=0.1, freedom=100))[0].verdict == "undecided"
-
-
-def test_few_students_say_little_of_how_much_they_scatter() -> None:
-    """Two students that happen to agree would make every difference count."""
-    results = _decided()
-    _add(results, 0.30, ratio=10, seeds=(0, 1))
-    few = pooled_noise(gathered(list(results.records.values())))
-    for ratio in range(100, 120):
-        _add(results, 0.30, ratio=ratio, seeds=(0, 1, 2))
-    many = pooled_noise(gathered(list(results.records.values())))
-    assert few.freedom < 10
-    assert many.freedom > 40
-    assert few.two_errors(3, 3) / few.deviation > 1.5 * many.two_errors(3, 3) / many.deviation
-    assert many.two_errors(2, 2) == pytest.approx(2.0 * many.deviation, rel=0.02)
-
-
-def test_what_was_chosen_stands_beside_what_it_was_chosen_from() -> None:
-    results = _decided()
-    _add(results, 0.24, ratio=40)
-    for fidelity, top1 in zip(FULL.fidelities, (0.30, 0.31, 0.35, 0.33, 0.2), strict=True):
-        _add(results, top1, seeds=(0,), ratio=40, codec="klt", fidelity=fidelity)
-    tried = choice(FULL, results)
-    assert [entry["codec"] for entry in tried][:2] == ["klt 0.95", "klt 0.9"]
-    assert "f16" in {entry["codec"] for entry in tried}
-    assert {entry["ratio"] for entry in tried} == {40}
 
 
 def test_the_metrics_are_the_best_of_tiny20(project: Path) -> None:
