@@ -37,16 +37,18 @@ class TaskSampler(Sampler[Task]):
 
     def __iter__(self) -> Iterator[Task]:
         # The order is known, so what lies elsewhere can be on its way before its turn.
-        self._batches.expect(place for place, _ in self._runs(self.start, self.processes))
-        for made, (place, runs) in enumerate(self._runs(self.start, self.processes)):
+        # That must not hold on to the pool: who lets go of a loader has no use for the rest.
+        self._batches.expect(place for place, _ in _runs(self._schedule, self.start, self.processes))
+        for made, (place, runs) in enumerate(_runs(self._schedule, self.start, self.processes)):
             self._batches.reached()
             yield Task(place, made % self._buffers, None if self._schedule.whole_batches else runs)
 
-    def _runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-        """Yield label batches and the rows to take of each, epoch after epoch."""
-        while True:
-            yield from self._schedule.runs(position, processes)
-            position = Position(position.epoch + 1)
+
+def _runs(schedule: Schedule, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
+    """Yield label batches and the rows to take of each, epoch after epoch."""
+    while True:
+        yield from schedule.runs(position, processes)
+        position = Position(position.epoch + 1)
 
 
 class LabelStream:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -111,11 +112,18 @@ class CachedRanges:
     def expect(self, ranges: Iterable[Range]) -> None:
         """Fetch the blocks of these in the background, in this order, as far as the cache reaches."""
         self.close()
-        blocks = (self.block(one.path, one.start) for one in ranges)
         count = sum(len(cuts) - 1 for cuts in self._cuts.values())
+        # Threads do not keep this alive: nobody waits for what they fetch once nobody can read it.
+        fetch = weakref.WeakMethod(self.fetch)
         self._fetcher = _Fetcher(
-            self.fetch, blocks, has=self._open.__contains__, window=self._window, count=count
+            lambda block: now(block) if (now := fetch()) is not None else None,
+            _blocks(weakref.WeakMethod(self.block), ranges),
+            has=self._open.__contains__,
+            window=self._window,
+            count=count,
         )
+        self._given_up = weakref.finalize(self, self._fetcher.give_up)
+        self._given_up.atexit = False
 
     def reached(self) -> None:
         """Say that one of the expected ranges has been taken up."""
@@ -125,6 +133,7 @@ class CachedRanges:
     def close(self) -> None:
         """Stop fetching."""
         if self._fetcher is not None:
+            self._given_up.detach()
             self._fetcher.stop()
             self._fetcher = None
 
@@ -157,6 +166,18 @@ class CachedRanges:
 
     def _name(self, block: Range) -> str:
         return f"{self._files[block.path].digest}-{block.start}-{block.stop}"
+
+
+def _blocks(
+    block: weakref.WeakMethod[Callable[[str, int], Range]], ranges: Iterable[Range]
+) -> Iterator[Range]:
+    """Yield the blocks of ranges, while there is somebody to ask."""
+    for one in ranges:
+        if (block_at := block()) is None:
+            return
+        found = block_at(one.path, one.start)
+        del block_at
+        yield found
 
 
 def _open_blocks_allowed() -> int:
@@ -225,11 +246,16 @@ class _Fetcher:
 
     def stop(self) -> None:
         """Ask for no more; what is under way is finished and kept."""
+        self.give_up()
+        if self._process == os.getpid():
+            self._thread.join()
+
+    def give_up(self) -> None:
+        """Ask for no more, and do not wait for what is under way."""
         self._stopped = True
         if self._process == os.getpid():
             with self._moved:
                 self._moved.notify()
-            self._thread.join()
 
     def _run(self) -> None:
         seen: set[Range] = set()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.loader import LabelLoader, label_loader
 from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.stores import cached_ranges
 from tests.lpld_labels.stores.pools import put_pool, small_pool
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
@@ -27,6 +32,25 @@ def pool(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 def address(pool: Path, bucket: str, s3: S3Server, s3_proxy: Proxy) -> str:
     del s3_proxy
     return put_pool(s3, bucket, pool)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_under_way() -> Iterator[None]:
+    """What a loader has begun to fetch is not counted as the traffic of the next test."""
+    yield
+    wait_until_idle()
+
+
+def fetching() -> bool:
+    return any(thread.name.startswith("fetch") for thread in threading.enumerate())
+
+
+def wait_until_idle() -> None:
+    until = time.monotonic() + 20
+    while fetching():
+        assert time.monotonic() < until, "threads still fetch for a loader that is gone"
+        gc.collect()
+        time.sleep(0.02)
 
 
 def epoch(loader: LabelLoader) -> list[torch.Tensor]:
@@ -76,3 +100,18 @@ def test_failing_requests_do_not_stop_training(
     found = epoch(label_loader(address, cache_directory=tmp_path / "cache"))
     assert s3_proxy.traffic().harmed >= 2
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_loader_that_is_let_go_fetches_no_more(
+    tmp_path: Path, bucket: str, s3: S3Server, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_ranges, "BLOCK_BYTES", 1)
+    small_pool(tmp_path / "pool", codec="f16:plain", epochs=100, classes=200, rows=4)
+    address = put_pool(s3, bucket, tmp_path / "pool")
+    s3_proxy.behave(latency=0.2)
+    loader = label_loader(address, cache_directory=tmp_path / "cache")
+    next(iter(loader))
+    assert fetching()
+    del loader
+    wait_until_idle()
+    assert s3_proxy.traffic().requests < 200, "of 400 batches that nobody reads any longer"
