@@ -17,6 +17,7 @@ from benchmarks.readme.accuracy import accuracy
 from benchmarks.readme.accuracy100 import accuracy100
 from benchmarks.readme.demo import demo
 from benchmarks.readme.figures import with_figures
+from benchmarks.readme.law import law
 from benchmarks.readme.parts import Results, table
 from benchmarks.readme.remote import remote
 from benchmarks.readme.speed import scaling, speed
@@ -41,11 +42,12 @@ def page(results: Results) -> str:
         rate_distortion,
         students,
         accuracy100,
-        accuracy,
+        law,
         diversity,
         speed,
         remote,
         scaling,
+        accuracy,
     )
     parts = ["\n".join(section(results)) for section in sections]
     # A section without results is empty.

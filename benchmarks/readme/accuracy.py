@@ -1,4 +1,4 @@
-"""The results' section on accuracy under pruning: the main table, verdicts on claims, all other tables."""
+"""The results' appendix on accuracy at 20 classes: the main table, verdicts on claims, all other tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
 def accuracy(results: Results) -> Iterable[str]:
     """Yield the main table with three seeds, the claims, and all other tables folded away."""
     main, rest = results["accuracy_main"], results["accuracy"]
-    yield "## Accuracy under pruning"
+    yield "## Appendix: accuracy under pruning, 20 classes"
     yield ""
     yield _setting(main)
     yield ""

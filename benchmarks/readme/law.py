@@ -1,0 +1,60 @@
+"""The results' section on what a pruning costs, and from which ratio on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.readme.parts import Results, table
+
+NAME = "pruning_law"
+VIEWS = (3_000, 6_000, 15_000, 30_000, 60_000)
+COSTS = (0.02, 0.05, 0.10, 0.25)
+
+
+def law(results: Results) -> Iterable[str]:
+    """Yield the law in words, the ratio at which a pool begins to lose, and the picture."""
+    found = results[NAME]
+    sources = sorted({f"{row['data']} ({_whose(row)})" for row in found["rows"]})
+    outside = sorted({row["data"] for row in found["outside"]})
+    factor = math.exp(2 * found["log_error_on_unseen_data"])
+    yield "## What a pruning costs"
+    yield ""
+    yield (
+        "A student loses what it can no longer see: distinct views of a class. A class with V of them that "
+        f"keeps one in R loses the share 1 - exp(-{found['scale']:.2f} V^-{found['views_exponent']:.2f} "
+        f"(R - 1)^{found['ratio_exponent']:.2f}) of its accuracy. {len(found['rows'])} prunings are "
+        f"described by this: {', '.join(sources)}. On data left out of the fit, a loss lies within a factor of "
+        f"{factor:.1f} of what is expected (two standard errors). It holds from {found['fewest_classes']} "
+        f"classes on; {_listed(outside)} outside it. So a pool of few views begins to lose early, and a pool "
+        "of many views late:"
+    )
+    yield ""
+    body = [[f"{views:,}", *(_ratio(found, views, cost) for cost in COSTS)] for views in VIEWS]
+    yield from table(("views of a class", *(f"{cost:.0%} lost at" for cost in COSTS)), body)
+    yield ""
+    yield "`prune` and `plan` say it of your pool, and nothing where nothing comparable was measured."
+    yield ""
+    yield f"![What pruning costs](../benchmarks/results/{NAME}.png)"
+    yield ""
+    yield results.source(NAME)
+
+
+def _whose(row: dict[str, Any]) -> str:
+    return "the paper's" if row["source"] == "paper" else "ours"
+
+
+def _listed(names: list[str]) -> str:
+    """Return names as the subject of a sentence about what is not described."""
+    if not names:
+        return "no pruning is known to lie"
+    return f"{' and '.join(names)} {'lies' if len(names) == 1 else 'lie'}"
+
+
+def _ratio(found: dict[str, Any], views: int, cost: float) -> str:
+    """Return the ratio at which a class of so many views loses this share."""
+    rate = -math.log1p(-cost) * views ** found["views_exponent"] / found["scale"]
+    ratio = 1 + rate ** (1 / found["ratio_exponent"])
+    most = max(row["ratio"] for row in found["rows"])
+    return f"{ratio:.0f}x" if ratio <= most else f"more than {most:g}x"
