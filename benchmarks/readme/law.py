@@ -25,8 +25,8 @@ def law(results: Results) -> Iterable[str]:
         "A student loses what it can no longer see: distinct views of a class. A class with V of them that "
         f"keeps one in R loses the share 1 - exp(-{found['scale']:.2f} V^-{found['views_exponent']:.2f} "
         f"(R - 1)^{found['ratio_exponent']:.2f}) of its accuracy. {len(found['rows'])} prunings are "
-        f"described by this: {', '.join(sources)}. On data left out of the fit, a loss lies within a factor of "
-        f"{factor:.1f} of what is expected (two standard errors). It holds from {found['fewest_classes']} "
+        f"described by this: {', '.join(sources)}. On data left out of the fit, a loss lies within a factor "
+        f"of {factor:.1f} of what is expected (two standard errors). It holds from {found['fewest_classes']} "
         f"classes on; {_listed(outside)} outside it. So a pool of few views begins to lose early, and a pool "
         "of many views late:"
     )
