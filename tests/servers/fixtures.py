@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.files import FileServer, file_server
+from tests.servers.idle import wait_until_idle
 from tests.servers.proxy import Proxy, proxy_of
 from tests.servers.s3 import S3Server, environment, s3_server
 
@@ -40,6 +41,7 @@ def s3(running_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 def s3_proxy(s3: S3Server, s3_proxy_server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy before the S3 server, which clients now find instead of it."""
     del s3
+    wait_until_idle()
     s3_proxy_server.behave()
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy_server.url)
     yield s3_proxy_server
@@ -75,6 +77,7 @@ def http_proxy_server(http_server: FileServer) -> Iterator[Proxy]:
 @pytest.fixture
 def http_proxy(http_proxy_server: Proxy) -> Iterator[Proxy]:
     """A proxy before the HTTP server: the same paths below another address."""
+    wait_until_idle()
     http_proxy_server.behave()
     yield http_proxy_server
     http_proxy_server.behave()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ from lpld_labels.loader import LabelLoader, label_loader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.stores import cached_ranges
 from tests.lpld_labels.stores.pools import put_pool, small_pool
+from tests.servers.idle import fetching, wait_until_idle
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
 from tests.servers.s3 import S3Server
@@ -32,25 +29,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 def address(pool: Path, bucket: str, s3: S3Server, s3_proxy: Proxy) -> str:
     del s3_proxy
     return put_pool(s3, bucket, pool)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_under_way() -> Iterator[None]:
-    """What a loader has begun to fetch is not counted as the traffic of the next test."""
-    yield
-    wait_until_idle()
-
-
-def fetching() -> bool:
-    return any(thread.name.startswith("fetch") for thread in threading.enumerate())
-
-
-def wait_until_idle() -> None:
-    until = time.monotonic() + 20
-    while fetching():
-        assert time.monotonic() < until, "threads still fetch for a loader that is gone"
-        gc.collect()
-        time.sleep(0.02)
 
 
 def epoch(loader: LabelLoader) -> list[torch.Tensor]:
@@ -113,5 +91,5 @@ def test_a_loader_that_is_let_go_fetches_no_more(
     next(iter(loader))
     assert fetching()
     del loader
-    wait_until_idle()
+    assert wait_until_idle(20)
     assert s3_proxy.traffic().requests < 200, "of 400 batches that nobody reads any longer"
