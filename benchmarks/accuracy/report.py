@@ -112,12 +112,12 @@ def claim_table(claims: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def variant_table(group: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """Lay out one group: a line per variant, a column per ratio."""
+def variant_table(group: str, rows: Sequence[dict[str, Any]], *, iterations: bool = False) -> Table:
+    """Lay out one group: a line per variant, a column per ratio. iterations: see `variant_name`."""
     ratios = sorted({row["ratio"] for row in rows})
     variants: dict[str, dict[float, dict[str, Any]]] = {}
     for row in rows:
-        variants.setdefault(variant_name(row), {})[row["ratio"]] = row
+        variants.setdefault(variant_name(row, iterations=iterations), {})[row["ratio"]] = row
     table = Table(title=f"{group}: top-1 in %, mean +/- std (seeds)")
     table.add_column("variant")
     for ratio in ratios:
@@ -127,8 +127,11 @@ def variant_table(group: str, rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def variant_name(row: dict[str, Any]) -> str:
-    """Name everything about a row but its ratio. row: of a report, old ones may lack newer settings."""
+def variant_name(row: dict[str, Any], *, iterations: bool = False) -> str:
+    """Name everything about a row but its ratio, and the iterations of recovery only if they are asked for.
+
+    row: of a report, old ones may lack newer settings.
+    """
     pool = "ILP" if row["pool"] == "batches" else "epochs"
     parts = [row["method"], row.get("policy") or pool]
     parts += [f"IPC {row['ipc']}"] if row["ipc"] else []
@@ -143,6 +146,7 @@ def variant_name(row: dict[str, Any]) -> str:
     parts += [f"schedule {row['temperature_schedule']}"] if row.get("temperature_schedule") else []
     parts += [f"student's T {row['student_temperature']}"] if row.get("student_temperature") else []
     parts += ["plain teacher"] if row.get("teacher") == "plain" else []
+    parts += [f"{row['iterations']} iterations"] if iterations else []
     return ", ".join(parts)
 
 

@@ -117,8 +117,10 @@ def result_rows(path: Path) -> Iterator[Row]:
 
 def _students(results: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int, list[float]]]:
     """Yield (settings, views, accuracies); files of single cells and files of table rows hold the same."""
+    settled = results.get("decisions", {}).get("iterations")
     for cell in results.get("cells", ()):
-        yield cell, cell["rows"], [cell["top1"]]
+        if cell.get("iterations") in (None, settled):
+            yield cell, cell["rows"], [cell["top1"]]
     for row in results.get("rows", ()) if "cells" not in results else ():
         # A table row says "labels" for the number of labels, a cell for who gave them.
         yield row, row["labels"], row["top1"]

@@ -126,7 +126,8 @@ def _group(found: dict[str, Any], group: str) -> Iterable[str]:
     ratios = sorted({row["ratio"] for row in rows})
     variants: dict[str, dict[float, str]] = {}
     for row in rows:
-        variants.setdefault(variant_name(row), {})[row["ratio"]] = entry(row)
+        name = variant_name(row, iterations=group == "settled")
+        variants.setdefault(name, {})[row["ratio"]] = entry(row)
     body = [
         [name, *(entries.get(ratio, "") for ratio in ratios)] for name, entries in sorted(variants.items())
     ]

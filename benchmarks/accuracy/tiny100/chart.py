@@ -43,7 +43,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 def _series(results: dict[str, Any]) -> dict[str, tuple[list[dict[str, Any]], str, str, str]]:
     """Return points by name with marker, colour and line; a codec has what was chosen at each budget."""
     decided = results["decisions"]
-    plain = [cell for cell in results["cells"] if _is_plain(cell)]
+    plain = [cell for cell in results["cells"] if _is_plain(cell, decided)]
     found = {}
     for method in ("lpld", "sre2l"):
         cells = [cell for cell in plain if cell["method"] == method and cell["codec"] == "f16"]
@@ -69,10 +69,11 @@ def _points(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _is_plain(cell: dict[str, Any]) -> bool:
+def _is_plain(cell: dict[str, Any], decided: dict[str, Any]) -> bool:
     """Whether a cell is of the main setting, pruned at random and drawn from all batches."""
     other = ("ipc", "prefer", "student", "policy", "mix", "temperature_schedule", "student_temperature")
-    return cell["pool"] == "batches" and not any(cell[name] for name in other)
+    settled = cell["iterations"] in (None, decided["iterations"])
+    return settled and cell["pool"] == "batches" and not any(cell[name] for name in other)
 
 
 def _is_chosen(cell: dict[str, Any], decided: dict[str, Any]) -> bool:

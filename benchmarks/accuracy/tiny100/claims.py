@@ -32,6 +32,7 @@ def claims(plan: Plan, results: Results, noise: Noise) -> list[Claim]:
         return []
     judge = _Judge(plan, decided, results, noise)
     return [
+        *judge.settled(),
         *judge.class_wise(),
         *judge.little(),
         *judge.klt(),
@@ -55,6 +56,17 @@ class _Judge:
         # What was chosen on seed 0 is judged on the others.
         self._judged = gathered([record for record in records if record.cell.seed in plan.other_seeds])
         self._ratios = sorted({*plan.ratios, *plan.more_ratios})
+
+    def settled(self) -> Iterator[Claim]:
+        fewer, ratio = self._decided.fewer_iterations(self._plan), self._plan.trial_ratio
+        for method in ("lpld", "sre2l") if fewer is not None else ():
+            yield from self._compared(
+                f"{method} has settled: students of {fewer} iterations are no worse than those of "
+                f"{self._decided.iterations} ({ratio:g}x)",
+                self._cell(method, ratio, iterations=fewer),
+                self._cell(method, ratio),
+                least=-NO_WORSE,
+            )
 
     def class_wise(self) -> Iterator[Claim]:
         for ratio in self._ratios:

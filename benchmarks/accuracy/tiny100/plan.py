@@ -6,6 +6,7 @@
     c        codecs in the bytes of f16 at 40x; the best of each kind, chosen on seed 0, on seeds 1 to 3
     d        policies: shuffled, whole epochs; d2: temperatures that change, and the student's own
     metrics  pruning by the best metrics of tiny20
+    settled  students of images of fewer iterations: whether more of them still matter
     b2       20x and 30x, whole epochs of sre2l, metrics on other seeds
     c2       codecs in the bytes of f16 at 160x and 10x
     f        another student
@@ -24,7 +25,7 @@ from itertools import chain
 from benchmarks.accuracy import temperatures
 from benchmarks.accuracy.cells import DIGITS, TINY100, Cell, Scale
 
-GROUPS = ("a", "b", "c", "d", "d2", "metrics", "b2", "c2", "f", "e")
+GROUPS = ("a", "b", "c", "d", "d2", "metrics", "settled", "b2", "c2", "f", "e")
 TEACHERS = ("plain", "smoothed")
 RECOVERED = ("lpld", "sre2l", "cda")
 BEST_METRICS = (("diff_signed", "easy"), ("correct", "easy"), ("confidence", "easy"))
@@ -107,6 +108,10 @@ class Decisions:
     klt: dict[float, float] = field(default_factory=dict)
     topk: dict[float, str] = field(default_factory=dict)
 
+    def fewer_iterations(self, plan: Plan) -> int | None:
+        """Return the number that was tried before the one that was taken; None if it was the first."""
+        return max((tried for tried in plan.check_iterations if tried < (self.iterations or 0)), default=None)
+
     def guessed(self, plan: Plan) -> Decisions:
         """Return decisions with a guess for what is open: enough to count what is left."""
         return Decisions(
@@ -172,6 +177,7 @@ class _Cells:
             "d": self._policies,
             "d2": self._temperatures,
             "metrics": lambda: self._metrics(self._plan.seeds[:1]),
+            "settled": self._settled,
             "b2": self._more,
             "c2": lambda: chain.from_iterable(map(self._codecs, self._plan.budgets[1:])),
             "e": self._images,
@@ -197,6 +203,13 @@ class _Cells:
         for seed in seeds:
             for by, prefer in BEST_METRICS:
                 yield self.cell("lpld", self._plan.metric_ratio, seed=seed, by=by, prefer=prefer)
+
+    def _settled(self) -> Iterator[Cell]:
+        fewer = self._decided.fewer_iterations(self._plan)
+        for seed in self._plan.seeds if fewer is not None else ():
+            for method in ("lpld", "sre2l"):
+                yield self.cell(method, self._plan.trial_ratio, seed=seed)
+                yield self.cell(method, self._plan.trial_ratio, seed=seed, iterations=fewer)
 
     def _students(self) -> Iterator[Cell]:
         for student in self._plan.scale.other_students:

@@ -32,6 +32,7 @@ HEADINGS = {
     "d": "Policies",
     "d2": "Temperatures",
     "metrics": "Pruning by metrics",
+    "settled": "Iterations of recovery",
     "b2": "More ratios, and whole epochs",
     "c2": "Codecs in other bytes",
     "e": "Other images, CutMix, more images per class",
@@ -193,5 +194,5 @@ def show(results: dict[str, Any], groups: Sequence[str] = GROUPS) -> None:
     for group in groups:
         rows = [row for row in results["rows"] if group in row["groups"]]
         if rows:
-            console.print(variant_table(HEADINGS[group], rows))
+            console.print(variant_table(HEADINGS[group], rows, iterations=group == "settled"))
     console.print(claim_table(results["claims"]))
