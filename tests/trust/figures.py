@@ -92,7 +92,7 @@ def commit() -> str:
 def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
     """Put a part of a campaign into the file.
 
-    One of the same name and start is replaced, and those of the same campaign cut into other parts ("of") go.
+    It replaces those of the same campaign that share a case with it or are cut into other parts ("of").
     """
     about = {
         "commit": commit(),
@@ -105,9 +105,23 @@ def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
         kept = json.loads(stream.read() or "{}")
-        cut = facts.get("of")
-        parts = [part for part in kept.get(name, []) if part["first"] != first and part.get("of") == cut]
-        parts.append({"seed": seed, "first": first, **facts, **about})
-        kept[name] = sorted(parts, key=lambda part: part["first"])
+        new = {"seed": seed, "first": first, **facts, **about}
+        parts = [part for part in kept.get(name, []) if not _replaces(new, part)]
+        kept[name] = sorted([*parts, new], key=lambda part: part["first"])
         stream.truncate(0)
         stream.write(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+
+
+def _replaces(new: dict[str, Any], old: dict[str, Any]) -> bool:
+    """Whether a part was run again, by itself or within another; counted twice it would promise too much."""
+    if "of" in new or "of" in old:
+        # Of parts that were dealt out, `first` is the number of the part.
+        return new["first"] == old["first"] or new.get("of") != old.get("of")
+    if new["first"] == old["first"]:
+        return True
+    start, stop = (max(new["first"], old["first"]), min(_stop(new), _stop(old)))
+    return bool(new["seed"] == old["seed"] and start < stop)
+
+
+def _stop(part: dict[str, Any]) -> int:
+    return int(part["first"]) + int(part.get("cases", 0))
