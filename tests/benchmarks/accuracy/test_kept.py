@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import filecmp
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmarks.accuracy.cell import train_settings
-from benchmarks.accuracy.cells import DIGITS, Cell
+from benchmarks.accuracy.cells import DIGITS, TINY100, Cell
 from benchmarks.accuracy.kept import keep, take
 from benchmarks.accuracy.work import Workshop
 from lpld_labels.errors import InvalidArgumentError
@@ -71,3 +73,19 @@ def test_a_teacher_of_another_precision_is_refused(work: Path) -> None:
 def test_unfinished_images_are_not_kept(work: Path, tmp_path: Path) -> None:
     (work / "images" / "sre2l-ipc1-2-plain").mkdir()
     assert not any("sre2l" in name for name in keep(work, SCALE, tmp_path / "kept"))
+
+
+def test_what_is_committed_is_whole_and_of_the_scale(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    take(work, TINY100)
+    folders = [path for path in (work / "images").iterdir() if path.is_dir()]
+    assert {folder.name.split("-")[0] for folder in folders} >= {"lpld", "sre2l"}
+    for folder in folders:
+        assert len(list(folder.glob("n*/*.png"))) == 100 * TINY100.ipc
+        about = json.loads((folder / "recover.json").read_text())
+        assert folder.name == f"{about['method']}-ipc{about['ipc']}-{about['iterations']}-plain"
+        with Image.open(next(folder.glob("n*/*.png"))) as image:
+            assert image.size == (TINY100.size, TINY100.size)
+    # Statistics name the weights they are of, so teachers that are not theirs are refused.
+    workshop = Workshop(root=work, scale=TINY100, train=tmp_path, validation=tmp_path)
+    workshop.statistics("plain").check_teacher(workshop.teacher("plain"))
