@@ -28,6 +28,10 @@ def accuracy100(results: Results) -> Iterable[str]:
     yield from _choice(found)
     yield ""
     yield f"![Accuracy against label bytes](../benchmarks/results/{NAME}.png)"
+    yield ""
+    yield "What students of both methods see, class by class:"
+    yield ""
+    yield f"![Recovered images of lpld and sre2l](../benchmarks/results/{NAME}_images.png)"
     if found["claims"]:
         yield ""
         yield "The paper's claims and ours (difference in points, beyond the margin where a claim names one):"

@@ -3,7 +3,8 @@
     python -m benchmarks.accuracy --scale tiny100 --data DIRECTORY_WITH_train_AND_val --workers 2
     python -m benchmarks.accuracy --scale tiny100 --status
     python -m benchmarks.accuracy --scale tiny100 --groups a,b --minutes 60 --results OUT.json --work WORK
-    python -m benchmarks.accuracy --scale tiny100 --report --png benchmarks/results/accuracy_tiny100.png
+    python -m benchmarks.accuracy --scale tiny100 --report --png benchmarks/results/accuracy_tiny100.png \\
+        --sheet benchmarks/results/accuracy_tiny100_images.png
 
 Stop it at any time and run the same command again: cells are written to --results as they finish, --work
 keeps teachers, images, pools and checkpoints. Run it from a worktree whose commit stays.
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.accuracy.tiny100.decide import decisions
 from benchmarks.accuracy.tiny100.plan import FULL, GROUPS, QUICK, Plan
 from benchmarks.accuracy.tiny100.report import derived, show, show_status
 from benchmarks.accuracy.tiny100.run import Place, run_plan, say
@@ -44,6 +46,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--status", action="store_true", help="list what is done and left")
     parser.add_argument("--report", action="store_true", help="train nothing; write rows and claims anew")
     parser.add_argument("--png", type=Path, help="draw accuracy against bytes here")
+    parser.add_argument("--sheet", type=Path, help="draw some of the recovered images here")
     parser.add_argument("--quick", action="store_true", help="digits, seconds; measures nothing")
     reading = {"--status", "--report", "-h", "--help"} & set(words)
     arguments = parsed(parser, words, output="scale" if not reading else "png")
@@ -60,6 +63,8 @@ def main(words: Sequence[str]) -> None:
     if not arguments.report:
         failed = run_plan(plan, place, groups=groups, workers=arguments.workers, minutes=arguments.minutes)
     _report(place, arguments.png)
+    if arguments.sheet is not None:
+        _draw_images(plan, place, arguments.sheet)
     sys.exit(f"{failed} cells failed; the same command tries them again" if failed else None)
 
 
@@ -74,6 +79,19 @@ def _place(plan: Plan, arguments: argparse.Namespace) -> Place:
         derived=partial(derived, plan, work),
     )
     return Place(store=store, work=work, data=arguments.data.resolve() if arguments.data else None)
+
+
+def _draw_images(plan: Plan, place: Place, path: Path) -> None:
+    from benchmarks.accuracy.kept import take
+    from benchmarks.accuracy.tiny100.sheet import draw_sheet
+
+    decided = decisions(plan, place.store.read())
+    if decided.iterations is None:
+        say("how images are recovered is not decided yet")
+        return
+    take(place.work, plan.scale)
+    kind = f"ipc{plan.scale.ipc}-{decided.iterations}-{decided.teacher}"
+    draw_sheet([place.work / "images" / f"{method}-{kind}" for method in ("lpld", "sre2l")], path)
 
 
 def _report(place: Place, png: Path | None) -> None:

@@ -1,0 +1,33 @@
+"""The images that students are compared by: some classes, each as every method recovered it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
+
+CLASSES = 4
+IMAGES = 10
+
+
+def draw_sheet(folders: Sequence[Path], path: Path) -> None:
+    """Draw the first images of a few classes: a row per class and folder. folders: of image classes.
+
+    The method is the first word of a folder's name.
+    """
+    classes = sorted(entry.name for entry in folders[0].iterdir() if entry.is_dir())
+    rows = [(folder, classes[number]) for number in evenly(len(classes), CLASSES) for folder in folders]
+
+    def image(row: int, number: int) -> Path:
+        folder, name = rows[row]
+        return sorted((folder / name).iterdir())[number]
+
+    sheet = contact_sheet(
+        image,
+        classes=range(len(rows)),
+        images=range(min(IMAGES, len(list((folders[0] / classes[0]).iterdir())))),
+        names=[f"{name}, {folder.name.split('-')[0]}" for folder, name in rows],
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png_bytes(sheet))
