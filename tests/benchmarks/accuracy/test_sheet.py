@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -25,5 +26,5 @@ def test_every_other_row_is_of_the_other_method(tmp_path: Path) -> None:
     red = (pixels[:, :, 0] - pixels[:, :, 2] > 200).any(axis=1)
     blue = (pixels[:, :, 2] - pixels[:, :, 0] > 200).any(axis=1)
     order = [colour for colour in np.where(red, "red", np.where(blue, "blue", "none")) if colour != "none"]
-    changes = [order[0], *(b for a, b in zip(order, order[1:], strict=False) if a != b)]
+    changes = [order[0], *(b for a, b in itertools.pairwise(order) if a != b)]
     assert changes == ["red", "blue"] * CLASSES
