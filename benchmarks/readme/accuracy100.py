@@ -69,7 +69,8 @@ def _setting(found: dict[str, Any]) -> str:
 
 def _choice(found: dict[str, Any]) -> Iterable[str]:
     """Yield what codecs were chosen from, on a seed that is not among those of the other tables."""
-    if not found["choice"]:
+    tried = {row["ratio"] for row in found["choice"] if row["codec"] != "f16"}
+    if not tried:
         return
     yield ""
     yield (
@@ -86,6 +87,7 @@ def _choice(found: dict[str, Any]) -> Iterable[str]:
             f"{100 * row['top1']:.1f}",
         ]
         for row in found["choice"]
+        if row["ratio"] in tried
     ]
     yield from table(("in the bytes of f16 at", "codec", "batches", "MB", "top-1, %"), body)
 
@@ -125,7 +127,8 @@ def _status(found: dict[str, Any]) -> Iterable[str]:
 def _group(found: dict[str, Any], group: str) -> Iterable[str]:
     """Yield one table: a line per variant, a column per ratio."""
     rows = [row for row in found["rows"] if group in row["groups"]]
-    if not rows:
+    # Codecs have f16 to compare them with, which alone says nothing.
+    if not rows or (group in ("c", "c2") and {row["codec"] for row in rows} == {"f16"}):
         return
     ratios = sorted({row["ratio"] for row in rows})
     variants: dict[str, dict[float, str]] = {}
