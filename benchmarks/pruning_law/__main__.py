@@ -36,7 +36,8 @@ def measure(results: Path) -> dict[str, Any]:
     for name in OWN_RESULTS:
         rows += result_rows(results / name)
     known = usable(rows)
-    used = [row for row in known if row.classes >= FEWEST_CLASSES and row.settled]
+    inside = [row for row in known if row.classes >= FEWEST_CLASSES]
+    used = [row for row in inside if row.settled]
     law = fit(used)
     unseen = unseen_errors(used)
     return {
@@ -50,7 +51,8 @@ def measure(results: Path) -> dict[str, Any]:
         "fewest_classes": FEWEST_CLASSES,
         "least_loss": LEAST_LOSS,
         "rows": _judged(law, used),
-        "outside": _judged(law, [row for row in known if row not in used]),
+        "outside": _judged(law, [row for row in known if row not in inside]),
+        "of_few_students": _judged(law, [row for row in inside if row not in used]),
     }
 
 
@@ -67,7 +69,10 @@ def show(results: dict[str, Any]) -> None:
     table = Table(title="Accuracy lost to pruning, by distinct views of a class")
     for heading in ("data", "IPC", "ratio", "views per class", "lost", "measured / expected"):
         table.add_column(heading, justify="left" if heading == "data" else "right")
-    for row in sorted([*results["rows"], *results["outside"]], key=lambda row: float(row["views"])):
+    for row in sorted(
+        [*results["rows"], *results["outside"], *results["of_few_students"]],
+        key=lambda row: float(row["views"]),
+    ):
         cells = (str(row["ipc"]), f"{row['ratio']:g}x", f"{row['views']:.0f}", f"{row['loss']:.1%}")
         table.add_row(row["data"], *cells, f"{row['measured_to_expected']:.2f}")
     console = Console()
