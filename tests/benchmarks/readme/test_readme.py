@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.harness import RESULTS
-from benchmarks.readme import parts
 from benchmarks.readme.__main__ import page
 from benchmarks.readme.figures import figures, with_figures
 from benchmarks.readme.parts import Results
