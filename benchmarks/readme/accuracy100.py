@@ -53,7 +53,7 @@ def _setting(found: dict[str, Any]) -> str:
     scale, decided = found["scale"], found["decisions"]
     teachers = ", ".join(f"{100 * facts['top1']:.1f} % {kind}" for kind, facts in found["teachers"].items())
     judged = ", ".join(
-        f"{100 * mean:.1f} % {kind}" for kind, mean in decided["teacher_students"].items() if mean is not None
+        f"{100 * mean:.2f} % {kind}" for kind, mean in decided["teacher_students"].items() if mean is not None
     )
     return (
         f"100 classes of Tiny-ImageNet at {scale['size']} px, {scale['ipc']} images per class, "
