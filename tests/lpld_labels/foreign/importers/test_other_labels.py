@@ -77,8 +77,10 @@ def test_labels_of_another_teacher_are_not_added(
     first: Path, second: Path, images: Path, tmp_path: Path, engine: LocalEngine
 ) -> None:
     begin(first, tmp_path / "pool", images)
+    # Which of two processes is the first to tell is chance; the batch and its file belong together.
     words = (
-        r"unfinished work of another import is here: epoch 0 batch 0 is not what epoch_0/batch_0\.tar gives"
+        r"unfinished work of another import is here: "
+        r"epoch (\d) batch (\d) is not what epoch_\1/batch_\2\.tar gives"
     )
     with pytest.raises(StagingMismatchError, match=words) as caught:
         import_labels(second, tmp_path / "pool", images=images, engine=engine)
