@@ -202,6 +202,26 @@ def test_claims_are_judged() -> None:
     assert claims(FULL, results, Noise(deviation=0.1, freedom=100))[0].verdict == "undecided"
 
 
+def test_a_policy_is_judged_at_every_ratio_and_over_all() -> None:
+    results = _decided()
+    for ratio, batches, shuffled in ((1, 0.34, 0.34), (10, 0.33, 0.35), (40, 0.24, 0.25)):
+        _add(results, batches, ratio=ratio)
+        _add(results, shuffled, ratio=ratio, policy="shuffled")
+    found = {claim.claim: claim for claim in claims(FULL, results, Noise(deviation=0.01, freedom=100))}
+    verdicts = {name: claim.verdict for name, claim in found.items() if "shuffled" in name}
+    assert verdicts == {
+        "shuffled is no worse than batches (1x)": "undecided",
+        "shuffled is no worse than batches (10x)": "holds",
+        "shuffled is no worse than batches (40x)": "holds",
+        "shuffled is no worse than batches (mean of all ratios)": "holds",
+        "10x costs little: at most 3 points (lpld, shuffled)": "holds",
+    }
+    mean = found["shuffled is no worse than batches (mean of all ratios)"]
+    assert mean.difference == pytest.approx(0.02)
+    one = found["shuffled is no worse than batches (1x)"]
+    assert mean.two_errors == pytest.approx(one.two_errors / 3**0.5)
+
+
 def test_the_metrics_are_the_best_of_tiny20(project: Path) -> None:
     rows = json.loads((project / "benchmarks" / "results" / "accuracy.json").read_text())["results"]["rows"]
     # Where nothing is mixed every view has the same cut_ratio.
