@@ -14,7 +14,7 @@ from benchmarks.accuracy.tiny100.run import Place, do_task
 from benchmarks.accuracy.tiny100.store import Store
 from lpld_core.training.trainer import Trainer
 from lpld_labels.rewriting.selection import kept_count
-from tests.benchmarks.accuracy.test_tiny100 import _store
+from tests.benchmarks.accuracy.made_results import quick_store
 
 
 @pytest.mark.parametrize(("ratio", "epochs"), [(1, 300), (10, 30), (20, 15), (30, 10), (40, 8), (7, 43)])
@@ -26,7 +26,7 @@ def test_epochs_are_kept_whole(ratio: float, epochs: int) -> None:
 
 
 def test_a_student_is_there_until_its_result_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(store=_store(tmp_path / "results.json"), work=tmp_path / "work")
+    place = Place(store=quick_store(tmp_path / "results.json"), work=tmp_path / "work")
     task = replace(trial_cells(QUICK)[0], epochs=1)
 
     def full_disk(self: Store, task: object, outcome: object) -> None:

@@ -8,16 +8,16 @@ from benchmarks.accuracy.noise import pooled_noise
 from benchmarks.accuracy.report import gathered
 from benchmarks.accuracy.tiny100.plan import FULL
 from benchmarks.accuracy.tiny100.report import choice
-from tests.benchmarks.accuracy.test_tiny100 import _add, _decided
+from tests.benchmarks.accuracy.made_results import add_students, decided_results
 
 
 def test_few_students_say_little_of_how_much_they_scatter() -> None:
     """Two students that happen to agree would make every difference count."""
-    results = _decided()
-    _add(results, 0.30, ratio=10, seeds=(0, 1))
+    results = decided_results()
+    add_students(results, 0.30, ratio=10, seeds=(0, 1))
     few = pooled_noise(gathered(list(results.records.values())))
     for ratio in range(100, 120):
-        _add(results, 0.30, ratio=ratio, seeds=(0, 1, 2))
+        add_students(results, 0.30, ratio=ratio, seeds=(0, 1, 2))
     many = pooled_noise(gathered(list(results.records.values())))
     assert few.freedom < 10
     assert many.freedom > 40
@@ -26,10 +26,10 @@ def test_few_students_say_little_of_how_much_they_scatter() -> None:
 
 
 def test_what_was_chosen_stands_beside_what_it_was_chosen_from() -> None:
-    results = _decided()
-    _add(results, 0.24, ratio=40)
+    results = decided_results()
+    add_students(results, 0.24, ratio=40)
     for fidelity, top1 in zip(FULL.fidelities, (0.30, 0.31, 0.35, 0.33, 0.2), strict=True):
-        _add(results, top1, seeds=(0,), ratio=40, codec="klt", fidelity=fidelity)
+        add_students(results, top1, seeds=(0,), ratio=40, codec="klt", fidelity=fidelity)
     tried = choice(FULL, results)
     assert [entry["codec"] for entry in tried][:2] == ["klt 0.95", "klt 0.9"]
     assert "f16" in {entry["codec"] for entry in tried}

@@ -15,13 +15,13 @@ from benchmarks.accuracy.tiny100.claims import claims
 from benchmarks.accuracy.tiny100.decide import decisions, explained
 from benchmarks.accuracy.tiny100.plan import FULL, tasks
 from benchmarks.pruning_law.rows import result_rows
-from tests.benchmarks.accuracy.test_tiny100 import _add, _decided
+from tests.benchmarks.accuracy.made_results import add_students, decided_results
 
 UNSETTLED = (1.0, 0.9, 0.5)
 
 
 def settled_iterations(losses: tuple[float, ...]) -> set[int | None]:
-    results = _decided(losses=losses)
+    results = decided_results(losses=losses)
     found = [task for _, task in tasks(FULL, decisions(FULL, results), ("settled",))]
     return {cell.iterations for cell in found if isinstance(cell, Cell)}
 
@@ -37,9 +37,9 @@ def test_students_of_the_number_before_are_trained_too() -> None:
     ("fewer", "verdict"), [(0.30, "holds"), (0.25, "does not hold"), (0.2901, "undecided")]
 )
 def test_recovery_has_settled_if_fewer_iterations_give_as_good_students(fewer: float, verdict: str) -> None:
-    results = _decided(losses=UNSETTLED)
-    _add(results, 0.30, ratio=10, iterations=3000)
-    _add(results, fewer, ratio=10, iterations=1000)
+    results = decided_results(losses=UNSETTLED)
+    add_students(results, 0.30, ratio=10, iterations=3000)
+    add_students(results, fewer, ratio=10, iterations=1000)
     (found,) = [
         claim
         for claim in claims(FULL, results, Noise(deviation=0.005, freedom=40))
@@ -50,10 +50,10 @@ def test_recovery_has_settled_if_fewer_iterations_give_as_good_students(fewer: f
 
 
 def test_students_of_fewer_iterations_count_nowhere_else(tmp_path: Path) -> None:
-    results = _decided(losses=UNSETTLED)
+    results = decided_results(losses=UNSETTLED)
     for ratio, top1 in ((1, 0.34), (10, 0.32)):
-        _add(results, top1, ratio=ratio, iterations=3000)
-        _add(results, top1 / 2, ratio=ratio, iterations=1000)
+        add_students(results, top1, ratio=ratio, iterations=3000)
+        add_students(results, top1 / 2, ratio=ratio, iterations=1000)
     cells = [
         asdict(record.cell) | {"top1": record.top1, "rows": record.rows, "bytes": record.bytes}
         for record in results.records.values()
