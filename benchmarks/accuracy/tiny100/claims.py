@@ -136,7 +136,7 @@ class _Judge:
 
     def policies(self) -> Iterator[Claim]:
         """Yield shuffled against batches at every ratio, and over all: few seeds decide little of each."""
-        found = []
+        found: list[Claim] = []
         for ratio in sorted(self._plan.ratios):
             found += self._compared(
                 f"shuffled is no worse than batches ({ratio:g}x)",
