@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--min-fidelity",
     type=NUMBER,
-    default=0.97,
-    show_default=True,
+    show_default="what the best students had in such a budget",
     help="Share of the information the recommended row must keep.",
 )
 @click.option(
@@ -81,7 +80,8 @@ def command(
 
     For every codec setting the table has the smallest prune ratio that fits, whole pool counted:
     labels, views, codec tables, image table. The recommended row has the most views per image among
-    those that keep enough of each label; --apply prunes and encodes accordingly. A training temperature
+    those that keep enough of each label: as much as the students did that were best in such a budget
+    (docs/results.md), or --min-fidelity. --apply prunes and encodes accordingly. A training temperature
     that falls over the epochs (train --temperature-schedule) needs labels kept at all of them: look at
     every "kept" column. Full logits and klt serve every temperature, top-k only low ones.
 
@@ -99,7 +99,7 @@ def command(
         raise click.UsageError("--overwrite goes with --apply OUT")
     if not options["temperature"] > 0:
         raise click.BadParameter("expected a number > 0", param_hint="--temperature")
-    if not 0 < options["min_fidelity"] < 1:
+    if options["min_fidelity"] is not None and not 0 < options["min_fidelity"] < 1:
         raise click.BadParameter("expected a number between 0 and 1", param_hint="--min-fidelity")
 
     from lpld_labels.pool.reader import PoolReader
@@ -144,6 +144,7 @@ def command(
 def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.rewriting.best_fidelity import WHERE_MEASURED
 
     counts = reader.manifest.counts
     return {
@@ -152,6 +153,7 @@ def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict
         "bytes": {"pool": pool_bytes(reader.manifest), "images": image_size},
         "views_per_image": round(counts.rows / max(counts.images, 1), 3),
         "min_fidelity": plan.minimum,
+        "min_fidelity_because": None if plan.rule is None else f"{plan.rule} ({WHERE_MEASURED})",
         "temperature": plan.temperature,
         "rows": [row.as_json() for row in plan.rows],
         "recommended": plan.recommended.as_json(),
@@ -169,6 +171,10 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     chosen = plan.recommended
     ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}", highlight=False)
+    if facts["min_fidelity_because"] is not None:
+        console.print(
+            f"   {plan.minimum:.4g}: {facts['min_fidelity_because']}", highlight=False, markup=False
+        )
     if chosen.keep_partial and not chosen.whole:
         console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")
 

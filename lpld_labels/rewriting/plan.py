@@ -2,7 +2,8 @@
 
 Pruning decides how many views stay, a codec how many bytes each takes. For every codec setting there is
 one smallest prune ratio that fits the budget. The plan lists these with what they keep, measured, and
-recommends the one with the most views among those that keep enough of each label.
+recommends the one with the most views among those that keep enough of each label: as much as the best
+students did whose labels took such a budget (`best_fidelity`), unless told otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.codecs import planned_codecs
+from lpld_labels.codecs import codec_named, planned_codecs
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
@@ -22,6 +23,7 @@ from lpld_labels.format.schema import Views
 from lpld_labels.jobs.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import PoolSize, most_within
+from lpld_labels.rewriting.best_fidelity import MeasuredBudget, nearest_budget
 from lpld_labels.rewriting.change_views import require_drawable
 from lpld_labels.rewriting.codec_request import DEFAULT_TEMPERATURE, CodecRequest, FittedCodecs
 from lpld_labels.rewriting.encode import refuse_lossy
@@ -30,8 +32,7 @@ from lpld_labels.rewriting.expected_loss import ExpectedLoss, PruningLaw
 from lpld_labels.rewriting.label_sample import LabelSample
 from lpld_labels.rewriting.selection import kept_count
 
-DEFAULT_MINIMUM = 0.97
-FIDELITIES = (0.99, 0.97, 0.95, 0.90)
+FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001
 """A codec solved for .97 on some rows may measure .9695 on others; that is still .97."""
 ROUNDS = 2
@@ -93,10 +94,15 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetPlan:
-    """All ways to fit a budget, the largest number of views first; one of them is recommended."""
+    """All ways to fit a budget, the largest number of views first; one of them is recommended.
+
+    minimum: share of the information that the recommended row must keep; rule: where it comes from, None
+    where it was asked for.
+    """
 
     budget: int
     minimum: float
+    rule: MeasuredBudget | None
     temperature: float
     rows: tuple[PlanRow, ...]
 
@@ -111,7 +117,7 @@ def plan_budget(
     budget: int,
     *,
     codecs: Sequence[str] = (),
-    minimum: float = DEFAULT_MINIMUM,
+    minimum: float | None = None,
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
     views: Views | None = None,
@@ -124,14 +130,17 @@ def plan_budget(
 
     codecs: names to consider, all that are planned with if none; one that is fitted (``klt``) stands for
         one row per fidelity of FIDELITIES and `minimum`.
-    minimum: share of the information at `temperature` that the recommended row must keep.
+    minimum: share of the information at `temperature` that the recommended row must keep; None for the one
+        whose students were best in such a budget.
     views: whether pools keep their views or leave them to be drawn; None to do as this one does.
     top1: accuracy (0 to 1) of a student of all labels, for what pruning is expected to cost in points.
     keeper: of what is fitted and measured. progress: called with (done, total) settings.
     """
     refuse_lossy(pool, accept=from_lossy)
     require_drawable(pool, views)
-    if not 0 < minimum < 1:
+    rule = nearest_budget(_f16_ratio(pool, budget, views)) if minimum is None else None
+    minimum = rule.fidelity if rule is not None else minimum
+    if minimum is None or not 0 < minimum < 1:
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
     names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     requests = list(_requests(names, minimum, temperature, seed))
@@ -153,7 +162,7 @@ def plan_budget(
         )
     rows.sort(key=lambda row: (-row.views_per_image, -row.fidelity.kept[temperature], row.bytes))
     marked = _marked(rows, minimum, temperature)
-    return BudgetPlan(budget=budget, minimum=minimum, temperature=temperature, rows=tuple(marked))
+    return BudgetPlan(budget=budget, minimum=minimum, rule=rule, temperature=temperature, rows=tuple(marked))
 
 
 def image_bytes(folder: str | Path, images: ImageTable) -> int:
@@ -168,6 +177,16 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
                 "image is missing", where=file, hint="give the folder that was labelled (--images)"
             ) from None
     return total
+
+
+def _f16_ratio(pool: PoolReader, budget: int, views: Views | None) -> float:
+    """Return how far all labels this pool ever had would be pruned to fill the budget in f16."""
+    rows = pool.manifest.counts.rows
+    if not rows:
+        return 1.0
+    size = weigh(pool, codec_named("f16"), pool.keys, views)
+    law = PruningLaw.of(pool)
+    return size.total(len(pool), rows=rows) / max(budget, 1) * law.all_views / law.views
 
 
 def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: int) -> Iterator[CodecRequest]:

@@ -11,6 +11,8 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.inspection.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.rewriting import best_fidelity
+from lpld_labels.rewriting.best_fidelity import MeasuredBudget
 from lpld_labels.rewriting.codec_request import CodecRequest
 from lpld_labels.rewriting.encode import encode_pool
 from lpld_labels.rewriting.plan import image_bytes, plan_budget
@@ -22,9 +24,9 @@ from tests.label_factory import make_logits
 ROWS = 64
 
 
-def labelled_pool(path: Path, *, classes: int, batches: int = 40) -> PoolReader:
+def labelled_pool(path: Path, *, classes: int, batches: int = 40, images_per_class: int = 1) -> PoolReader:
     """Write a pool of logits that span few directions, 10 batches an epoch, the last of each incomplete."""
-    images = make_images(classes, classes)
+    images = make_images(images_per_class * classes, classes)
     made = []
     for number in range(batches):
         rows = ROWS // 2 if number % 10 == 9 else ROWS
@@ -40,7 +42,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> PoolReader:
 
 def test_every_row_fits_and_one_is_recommended(pool: PoolReader) -> None:
     budget = 50_000
-    plan = plan_budget(pool, budget)
+    plan = plan_budget(pool, budget, minimum=0.97)
     assert [row for row in plan.rows if row.recommended] == [plan.recommended]
     for row in plan.rows:
         assert row.bytes <= budget
@@ -55,6 +57,32 @@ def test_every_row_fits_and_one_is_recommended(pool: PoolReader) -> None:
     # Nothing that keeps as much has more views.
     rivals = [row for row in plan.rows if row.fidelity.kept[20] >= 0.969]
     assert chosen.views_per_image == max(row.views_per_image for row in rivals)
+
+
+def test_the_minimum_is_what_the_best_students_had_in_such_a_budget(
+    pool: PoolReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [MeasuredBudget(ratio=ratio, fidelity=fidelity) for ratio, fidelity in ((3, 0.99), (12, 0.9))]
+    monkeypatch.setattr(best_fidelity, "MEASURED", measured)
+    everything = pool_bytes(pool.manifest)
+    for ratio, rule in ((2, measured[0]), (4, measured[0]), (9, measured[1]), (20, measured[1])):
+        plan = plan_budget(pool, everything // ratio, codecs=("klt",))
+        assert (plan.rule, plan.minimum) == (rule, rule.fidelity)
+        assert f"at least {rule.fidelity:g} at T = 20" in plan.recommended.reason
+    assert plan_budget(pool, everything // 4, codecs=("klt",), minimum=0.8).rule is None
+
+
+def test_what_was_pruned_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool at 4x within half its bytes has the views of the whole one within an eighth."""
+    measured = [MeasuredBudget(ratio=ratio, fidelity=fidelity) for ratio, fidelity in ((2, 0.99), (8, 0.9))]
+    monkeypatch.setattr(best_fidelity, "MEASURED", measured)
+    # 608 rows an epoch: each image once.
+    with labelled_pool(tmp_path / "whole", classes=100, images_per_class=6) as whole:
+        prune_pool(whole, tmp_path / "pruned", PruneSettings(ratio=4))
+        assert plan_budget(whole, pool_bytes(whole.manifest) // 2, codecs=("int8",)).rule == measured[0]
+    with PoolReader(tmp_path / "pruned") as pruned:
+        plan = plan_budget(pruned, pool_bytes(pruned.manifest) // 2, codecs=("int8",))
+    assert plan.rule == measured[1]
 
 
 def test_the_recommended_row_can_be_had(tmp_path: Path, pool: PoolReader) -> None:
