@@ -172,9 +172,7 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}", highlight=False)
     if facts["min_fidelity_because"] is not None:
-        console.print(
-            f"   {plan.minimum:.4g}: {facts['min_fidelity_because']}", highlight=False, markup=False
-        )
+        console.print(f"   {facts['min_fidelity_because']}", highlight=False)
     if chosen.keep_partial and not chosen.whole:
         console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")
 

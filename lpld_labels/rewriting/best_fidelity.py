@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-WHERE_MEASURED = "100 classes of Tiny-ImageNet, 3,000 views of each, T = 20"
+WHERE_MEASURED = "100 classes of Tiny-ImageNet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class MeasuredBudget:
     fidelity: float
 
     def __str__(self) -> str:
-        return f"in the bytes of f16 at {self.ratio:g}x, students of {self.fidelity:g} were the best"
+        return f"{self.fidelity:g} gave the best students in the bytes of f16 at {self.ratio:g}x"
 
 
 MEASURED = (MeasuredBudget(ratio=40, fidelity=0.95),)
