@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,27 @@ def test_the_nearest_is_taken_by_its_ratio(
     table = [MeasuredBudget(ratio=of, fidelity=0.9) for of in (10, 40, 160)]
     monkeypatch.setattr(best_fidelity, "MEASURED", table)
     assert nearest_budget(ratio).ratio == nearest
+
+
+def test_the_documents_show_why(project: Path) -> None:
+    results = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
+    plain = [
+        cell
+        for cell in results["cells"]
+        if (cell["method"], cell["seed"], cell["pool"], cell["by"]) == ("lpld", 0, "batches", "random")
+        and cell["iterations"] == results["decisions"]["iterations"]
+        and not (cell["policy"] or cell["temperature_schedule"] or cell["student_temperature"])
+    ]
+    measured = {
+        (f"{cell['codec']} {cell['fidelity'] or ''}".strip(), cell["rows"], round(100 * cell["top1"], 1))
+        for cell in plain
+        if cell["ratio"] == 40 or (cell["ratio"], cell["codec"]) == (1, "f16")
+    }
+    text = (project / "docs/howto/choose.md").read_text()
+    row = r"^\| `([\w:]+)`(?: ([\d.]+))?(?:, all.*)? \| ([\d,]+) \| ([\d.]+) \|$"
+    shown = re.findall(row, text, re.MULTILINE)
+    assert len(shown) == 10
+    assert measured == {
+        (f"{codec} {float(fidelity) if fidelity else ''}".strip(), int(views.replace(",", "")), float(top1))
+        for codec, fidelity, views, top1 in shown
+    }
