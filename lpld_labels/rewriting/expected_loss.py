@@ -16,16 +16,16 @@ import numpy as np
 
 from lpld_labels.pool.reader import PoolReader
 
-SCALE = 1.4242
-VIEWS_EXPONENT = 0.776
-RATIO_EXPONENT = 1.403
-LOG_ERROR = 0.382
+SCALE = 2.3515
+VIEWS_EXPONENT = 0.835
+RATIO_EXPONENT = 1.444
+LOG_ERROR = 0.465
 """Spread of measured against expected losses, in natural logarithms, on data that the fit had not seen."""
 FEWEST_CLASSES = 100
 VIEWS_MEASURED = (3000, 60000)
 """Distinct views of a class before pruning, between which the law was measured."""
 LARGEST_RATIO = 40
-WHERE_MEASURED = "ImageNet-1K and Tiny-ImageNet (paper)"
+WHERE_MEASURED = "ImageNet-1K and Tiny-ImageNet (paper), 100 classes of the latter (ours)"
 _BOUNDS = ("low", "expected", "high")
 
 
