@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import variance
 
 from benchmarks.accuracy.claims import Rows
 
@@ -24,15 +26,26 @@ class Noise:
 
         Where few students tell how much they scatter, as many more as Student's t asks for.
         """
+        return self._two_of(self.deviation * math.sqrt(1 / first + 1 / second))
+
+    def two_errors_of_mean(self, count: int) -> float:
+        """Return two standard errors of a mean of so many, if it is their deviation that was measured."""
+        return self._two_of(self.deviation / math.sqrt(count))
+
+    def _two_of(self, error: float) -> float:
         from scipy.stats import t
 
-        error = self.deviation * math.sqrt(1 / first + 1 / second)
         return max(2.0, float(t.ppf(_CONFIDENCE, self.freedom)) if self.freedom else 2.0) * error
 
 
 def pooled_noise(rows: Rows) -> Noise:
     """Return the noise over all rows with several seeds."""
-    squares = [(len(row.top1) - 1, row.std**2) for row in rows.values() if len(row.top1) > 1]
+    return noise_within(row.top1 for row in rows.values())
+
+
+def noise_within(groups: Iterable[Sequence[float]]) -> Noise:
+    """Return how much the values of a group scatter around its mean, over all groups of several."""
+    squares = [(len(group) - 1, variance(group)) for group in groups if len(group) > 1]
     freedom = sum(weight for weight, _ in squares)
     if not freedom:
         return Noise(deviation=USUAL_NOISE, freedom=0)

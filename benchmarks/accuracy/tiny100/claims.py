@@ -6,7 +6,6 @@ are those of prunings and students: errors say nothing of other teachers, images
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from benchmarks.accuracy import temperatures
 from benchmarks.accuracy.cells import Cell
 from benchmarks.accuracy.claims import LITTLE, Claim, Row, Rows, verdict
-from benchmarks.accuracy.noise import Noise
+from benchmarks.accuracy.noise import Noise, noise_within
 from benchmarks.accuracy.report import gathered
 from benchmarks.accuracy.tiny100.decide import decisions
 from benchmarks.accuracy.tiny100.plan import BEST_METRICS, RECOVERED, Decisions, Plan
@@ -52,6 +51,7 @@ class _Judge:
         self._plan = plan
         self._decided = decided
         self._noise = noise
+        self._records = results.records
         records = list(results.records.values())
         self._rows = gathered(records)
         # What was chosen on seed 0 is judged on the others.
@@ -135,26 +135,38 @@ class _Judge:
                 yield from self._compared(claim, klt, cell, rows=self._judged)
 
     def policies(self) -> Iterator[Claim]:
-        """Yield shuffled against batches at every ratio, and over all: few seeds decide little of each."""
-        found: list[Claim] = []
-        for ratio in sorted(self._plan.ratios):
-            found += self._compared(
-                f"shuffled is no worse than batches ({ratio:g}x)",
-                self._cell("lpld", ratio, policy="shuffled"),
-                self._cell("lpld", ratio),
-                least=-NO_WORSE,
-            )
-        yield from found
-        if len(found) == len(self._plan.ratios) > 1:
-            difference = sum(claim.difference for claim in found) / len(found)
-            two_errors = math.sqrt(sum(claim.two_errors**2 for claim in found)) / len(found)
-            yield Claim(
-                claim="shuffled is no worse than batches (mean of all ratios)",
-                verdict=verdict(difference, two_errors / 2),
-                difference=difference,
-                two_errors=two_errors,
-                detail=f"{100 * (difference - NO_WORSE):+.1f} points on average",
-            )
+        """Yield shuffled against batches, student by student of the same seed.
+
+        They share prunings and first weights, so their differences scatter less than students do.
+        """
+        pairs = {ratio: self._policy_pairs(ratio) for ratio in sorted(self._plan.ratios)}
+        noise = noise_within(pairs.values())
+        for ratio, differences in pairs.items():
+            if differences:
+                yield self._no_worse(f"{ratio:g}x", differences, noise)
+        if all(pairs.values()) and len(pairs) > 1:
+            together = [difference for differences in pairs.values() for difference in differences]
+            yield self._no_worse("mean of all ratios", together, noise)
+
+    def _policy_pairs(self, ratio: float) -> list[float]:
+        """Return by how much each seed's student of shuffled is better than that of batches."""
+        shuffled, batches = self._cell("lpld", ratio, policy="shuffled"), self._cell("lpld", ratio)
+        keys = [
+            (replace(shuffled, seed=seed).key, replace(batches, seed=seed).key) for seed in self._plan.seeds
+        ]
+        top1 = {key: record.top1 for key, record in self._records.items()}
+        return [top1[ours] - top1[theirs] for ours, theirs in keys if ours in top1 and theirs in top1]
+
+    def _no_worse(self, where: str, differences: list[float], noise: Noise) -> Claim:
+        mean = sum(differences) / len(differences)
+        two_errors = noise.two_errors_of_mean(len(differences))
+        return Claim(
+            claim=f"shuffled is no worse than batches ({where})",
+            verdict=verdict(mean + NO_WORSE, two_errors / 2),
+            difference=mean + NO_WORSE,
+            two_errors=two_errors,
+            detail=f"{100 * mean:+.1f} points in {len(differences)} pairs of the same seed",
+        )
 
     def whole_epochs(self) -> Iterator[Claim]:
         yield from self._compared(
