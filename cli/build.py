@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.argument("images", type=FOLDER)
 @out_argument
 @teacher_options
-@preset_option()
+@preset_option(without="imagenet1k")
 @like_option
 @settings_options
 @engine_options("Processes that label together; with --device cuda, spread over the GPUs")
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def command(
     images: Path,
     out: str,
-    preset: str,
+    preset: str | None,
     like: str | None,
     dry_run: bool,
     overwrite: bool,
@@ -137,7 +137,7 @@ def command(
 
 
 def _settings(
-    preset: str, given: dict[str, Any], workers: EngineOptions, model: Model | None
+    preset: str | None, given: dict[str, Any], workers: EngineOptions, model: Model | None
 ) -> BuildSettings:
     """Return the preset, or the model's settings, with what was given explicitly in its place."""
     base = preset_named(preset).label if model is None else model.settings(given)

@@ -53,15 +53,14 @@ def jobs_option(what: str = "Processes.") -> Decorator[Any]:
     return click.option("-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help=what)
 
 
-def preset_option() -> Decorator[Any]:
-    """Add --preset, of the commands that have published settings."""
-    from lpld_core.training.presets import DEFAULT_PRESET, EXPERIMENT_PRESETS
+def preset_option(*, without: str) -> Decorator[Any]:
+    """Add --preset, of the commands that have published settings. without: what holds if none is named."""
+    from lpld_core.training.presets import EXPERIMENT_PRESETS
 
     return click.option(
         "--preset",
         type=click.Choice(list(EXPERIMENT_PRESETS)),
-        default=DEFAULT_PRESET,
-        show_default=True,
+        show_default=without,
         help="Settings of a published experiment; the options below replace parts of it.",
     )
 

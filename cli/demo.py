@@ -274,7 +274,9 @@ def _student_chains(demo: Demo) -> list[Chain]:
         forms.append(("lpld", "klt"))
     # Four points of accuracy make a curve for the page; work of minutes needs no checkpoints.
     often = ("--evaluate-every", max(demo.epochs // 4, 100), "--save-every", demo.epochs)
-    recipe = ("--student", NETWORK, "--epochs", demo.epochs, "--lr", LEARNING_RATE, "--threads", 1, *often)
+    paper = ("--preset", "imagenet1k")
+    network = ("--student", NETWORK, "--epochs", demo.epochs, "--lr", LEARNING_RATE, "--threads", 1)
+    recipe = (*paper, *network, *often)
     for source, form in forms:
         where = ("--images", demo.images(source), "--val", demo.folders.validation)
         words = ("train", demo.pool(source, form), *where, "--out", demo.student(source, form), *recipe)

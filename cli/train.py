@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--val", type=FOLDER, help="Image folder to measure accuracy on.")
 @val_by_order_option
 @click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
-@preset_option()
+@preset_option(without="imagenet1k with --policy shuffled")
 @settings_options
 @click.option(
     "--nproc",
@@ -59,7 +59,7 @@ def command(
     val: Path | None,
     val_by_order: bool,
     out: Path | None,
-    preset: str,
+    preset: str | None,
     threads: int | None,
     nproc: int,
     overwrite: bool,
@@ -124,7 +124,7 @@ def command(
     _show(result, as_json)
 
 
-def _settings(preset: str, given: dict[str, Any]) -> TrainSettings:
+def _settings(preset: str | None, given: dict[str, Any]) -> TrainSettings:
     """Return the preset with what was given explicitly in its place."""
     if given["workers"] is None and given["device"] != "cpu":
         given["workers"] = min(8, os.cpu_count() or 1)

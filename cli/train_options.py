@@ -41,7 +41,8 @@ STUDENT_OPTIONS = (
     click.option(
         "--policy",
         type=_choice(choices.SamplingPolicy),
-        help="How label batches are drawn: the paper's is 'batches', with replacement.",
+        help="How label batches are drawn: 'shuffled' shows all before any comes again, 'batches' draws with "
+        "replacement, as the paper and its presets do.",
     ),
     click.option(
         "--epoch-steps",

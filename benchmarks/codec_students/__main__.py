@@ -210,6 +210,7 @@ def _trained(
         labels = sum(entry.bytes for role in ("labels", "codec") for entry in pool.manifest.files_of(role))
         for seed in seeds:
             settings = TrainSettings(
+                policy="batches",
                 epochs=chain.epochs,
                 learning_rate=chain.learning_rate,
                 temperature=TEMPERATURE,

@@ -114,7 +114,7 @@ class TrainSettings:
     seed: int = 0
     epochs: int = 300
     batch_size: int | None = None
-    policy: SamplingPolicy = "batches"
+    policy: SamplingPolicy = "shuffled"
     epoch_steps: EpochSteps = "stored"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None

@@ -10,7 +10,7 @@ which "breaks the fixed batch orders and the fixed combination of augmentations 
 | batches        | L batches drawn from all of the pool, with replacement           | ILP: its main results  |
 | epochs         | one stored epoch drawn with replacement, in stored order         | without ILP            |
 | epoch-by-epoch | stored epoch number (epoch mod E) of the E that survive          | no pruning: 1x         |
-| shuffled       | the next L batches of endless shuffles of the pool               | not used               |
+| shuffled       | the next L batches of endless shuffles of the pool: the default  | not used               |
 | stored         | the next L batches of the pool in key order, round and round     | not used               |
 
 L is the number of batches that labelled one pass over the images, ceil(images / batch size), unless
@@ -68,7 +68,7 @@ class Sampling:
     @staticmethod
     def of(
         pool: PoolReader,
-        policy: str = "batches",
+        policy: str = "shuffled",
         *,
         seed: int = 0,
         batches_per_epoch: int | None = None,

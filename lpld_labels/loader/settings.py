@@ -40,7 +40,7 @@ class LabelSettings:
         in $LPLD_LABELS_CACHE or below ~/.cache. cache_bytes: how much of it, the oldest going first.
     """
 
-    policy: str = "batches"
+    policy: str = "shuffled"
     seed: int = 0
     batches_per_epoch: int | None = None
     equal_epochs: bool = False

@@ -79,12 +79,20 @@ def test_presets_are_the_published_settings() -> None:
     assert in21k.train.label_smoothing == 0.2
     assert len(plus.label.teachers) == 4
     assert (plus.train.loss, plus.train.gamma, plus.train.ground_truth) == ("mse+gt", 0.1, "own")
+    assert {preset.train.policy for preset in (in1k, tiny, in21k, plus)} == {"batches"}
     lpqld = EXPERIMENT_PRESETS["lpqld"].train
+    assert lpqld.policy == "shuffled"
     assert (lpqld.temperature_schedule, lpqld.temperature_step_epochs) == ("step", 30)
     assert (lpqld.temperature_factor, lpqld.temperature_minimum) == (0.7, 2)
     assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
     with pytest.raises(InvalidArgumentError, match="unknown preset"):
         preset_named("cifar")
+
+
+def test_without_a_preset_imagenet1k_s_settings_hold_but_none_comes_again_before_all_were_shown() -> None:
+    in1k, without = preset_named("imagenet1k"), preset_named(None)
+    assert without.label == in1k.label
+    assert without.train == replace(in1k.train, policy="shuffled") == TrainSettings()
 
 
 def test_presets_become_augmentations() -> None:

@@ -59,7 +59,7 @@ def row_keys(batches: Sequence[PoolBatch]) -> list[tuple[int, ...]]:
     return [tuple(row) for batch in batches for row in batch.keys.tolist()]
 
 
-def scheduled(pool: PoolReader, epoch: int, policy: str = "batches", seed: int = 0) -> list[tuple[int, ...]]:
+def scheduled(pool: PoolReader, epoch: int, policy: str = "shuffled", seed: int = 0) -> list[tuple[int, ...]]:
     """The rows of an epoch as the sampling policy says."""
     sampling = Sampling.of(pool, policy, seed=seed, batches_per_epoch=PER_EPOCH)
     rows: list[tuple[int, ...]] = []
