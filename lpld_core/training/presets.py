@@ -2,7 +2,7 @@
 
 From the paper's appendix ("Hyperparameter Settings"), and from its programs where they say more or
 otherwise (docs/method.md lists what and why). Without a name, ImageNet-1K's settings hold, but label batches
-are drawn without replacement, which gave better students (docs/results.md).
+are drawn without replacement, which gave students that are no worse (docs/results.md).
 Crops are RandomResizedCrop of scale 0.08 to 1 everywhere.
 """
 

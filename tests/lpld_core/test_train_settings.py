@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -22,6 +24,7 @@ from lpld_core.training.trainer import parameter_groups
 from lpld_core.training.weight_average import WeightAverage
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.sampling import POLICIES
+from lpld_labels.loader.settings import LabelSettings
 
 
 def test_cosine_falls_from_one_to_nothing() -> None:
@@ -93,6 +96,13 @@ def test_without_a_preset_imagenet1k_s_settings_hold_but_none_comes_again_before
     in1k, without = preset_named("imagenet1k"), preset_named(None)
     assert without.label == in1k.label
     assert without.train == replace(in1k.train, policy="shuffled") == TrainSettings()
+
+
+def test_the_policy_that_holds_by_default_is_no_worse_than_the_papers(project: Path) -> None:
+    results = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
+    verdicts = [c["verdict"] for c in results["claims"] if "shuffled is no worse than batches" in c["claim"]]
+    assert verdicts == ["holds"] * 4
+    assert TrainSettings().policy == LabelSettings().policy == "shuffled"
 
 
 def test_presets_become_augmentations() -> None:
