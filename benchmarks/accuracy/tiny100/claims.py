@@ -215,6 +215,15 @@ class _Judge:
                 claim = f"{name} helps {plain.codec_name} in the bytes of f16 at {budget:g}x"
                 warmed = self._cell("lpld", budget, **codec, **variant)
                 yield from self._compared(claim, warmed, plain, rows=self._judged)
+                if plain.codec == "klt":
+                    yield from self._compared(
+                        f"{plain.codec_name} with {name} in the bytes of f16 at {budget:g}x is within "
+                        f"{100 * KLT_COST:.0f} points of all labels in f16 at a constant temperature (ours)",
+                        warmed,
+                        self._cell("lpld", 1),
+                        least=-KLT_COST,
+                        rows=self._judged,
+                    )
 
     def _cell(self, method: str, ratio: float, **settings: object) -> Cell:
         cell = Cell(method=method, ratio=ratio, teacher=self._decided.teacher or "plain")

@@ -126,6 +126,8 @@ def test_claims_are_judged() -> None:
             results, 0.34 if fidelity == 0.97 else 0.30, seeds=(0,), ratio=40, codec="klt", fidelity=fidelity
         )
     add_students(results, 0.335, seeds=(1, 2, 3), ratio=40, codec="klt", fidelity=0.97)
+    warmer = {"ratio": 40, "codec": "klt", "fidelity": 0.97, "temperature_schedule": "step"}
+    add_students(results, 0.36, seeds=(1, 2, 3), **warmer)
     add_students(results, 0.20, ratio=40, by="diff_signed", prefer="easy")
     add_students(results, 0.30, ratio=10, policy="shuffled")
     found = {claim.claim: claim for claim in claims(FULL, results, Noise(deviation=0.005, freedom=100))}
@@ -138,6 +140,9 @@ def test_claims_are_judged() -> None:
         "klt 0.97 in the bytes of f16 at 40x is at least 6 points above it (ours)": "holds",
         "klt 0.97 in the bytes of f16 at 40x is within 2 points of all labels in f16 (ours)": "holds",
         "klt 0.97 beats f16 in the bytes of f16 at 40x (ours)": "holds",
+        "temperature schedule step helps klt 0.97 in the bytes of f16 at 40x": "holds",
+        "klt 0.97 with temperature schedule step in the bytes of f16 at 40x is within 2 points of all labels "
+        "in f16 at a constant temperature (ours)": "holds",
         "random pruning is no worse than the mean of 1 metrics (40x)": "holds",
         "random pruning is no worse than the best of 1 metrics, diff_signed easy (40x)": "holds",
         "shuffled is no worse than batches (10x)": "does not hold",
