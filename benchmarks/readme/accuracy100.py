@@ -37,6 +37,12 @@ def accuracy100(results: Results) -> Iterable[str]:
         yield "The paper's claims and ours (difference in points, beyond the margin where a claim names one):"
         yield ""
         yield from claim_lines(found["claims"])
+        yield ""
+        yield (
+            "What else was tried stands among them: for what 10x costs, label batches drawn without "
+            "replacement (shuffled); for klt against all labels, temperatures that fall and temperatures of "
+            "the student's own."
+        )
     yield ""
     yield "<details markdown><summary>All other tables, top-1 in %</summary>"
     for group in HEADINGS:

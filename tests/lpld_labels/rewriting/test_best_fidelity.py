@@ -58,3 +58,19 @@ def test_the_documents_show_why(project: Path) -> None:
         (f"{codec} {float(fidelity) if fidelity else ''}".strip(), int(views.replace(",", "")), float(top1))
         for codec, fidelity, views, top1 in shown
     }
+
+
+def test_the_documents_know_what_a_falling_temperature_gave(project: Path) -> None:
+    results = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
+    details = {claim["claim"]: claim["detail"].split(" (")[0] for claim in results["claims"]}
+    helps = details["temperature schedule step helps klt 0.95 in the bytes of f16 at 40x"]
+    warmed, plain = helps.replace("%", "").split(" against ")
+    (within,) = [
+        text
+        for claim, text in details.items()
+        if claim.startswith("klt 0.95 with temperature schedule step in")
+    ]
+    everything = within.replace("%", "").split(" against ")[1]
+    text = " ".join((project / "docs/howto/choose.md").read_text().split())
+    assert f"from {plain} to {warmed} % on those seeds" in text
+    assert f"at a constant one, {everything} %" in text
