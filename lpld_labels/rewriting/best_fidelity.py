@@ -23,7 +23,7 @@ class MeasuredBudget:
         return f"{self.fidelity:g} gave the best students in the bytes of f16 at {self.ratio:g}x"
 
 
-MEASURED = (MeasuredBudget(ratio=40, fidelity=0.95),)
+MEASURED = (MeasuredBudget(ratio=40, fidelity=0.95), MeasuredBudget(ratio=160, fidelity=0.95))
 
 
 def nearest_budget(ratio: float) -> MeasuredBudget:
