@@ -171,7 +171,8 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     chosen = plan.recommended
     ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}", highlight=False)
-    if facts["min_fidelity_because"] is not None:
+    # Where every view stays, no fidelity had to be traded for views.
+    if facts["min_fidelity_because"] is not None and not chosen.whole:
         console.print(f"   {facts['min_fidelity_because']}", highlight=False)
     if chosen.keep_partial and not chosen.whole:
         console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")

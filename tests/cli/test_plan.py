@@ -57,7 +57,9 @@ def test_table_marks_the_recommended_row(cli: Cli, pool: Path) -> None:
     marked = [line for line in result.stdout.splitlines() if "->" in line]
     assert len(marked) == 2
     assert "views per image" in result.stdout or "every view" in result.stdout
-    assert "0.95 gave the best students" in " ".join(result.stdout.split())
+    pruned = cli("plan", pool, "--budget", "20kB", "--codec", "int8").stdout
+    assert "0.95 gave the best students" in " ".join(pruned.split())
+    assert "best students" not in cli("plan", pool, "--budget", "1GB", "--codec", "int8").stdout
     asked = cli("plan", pool, "--budget", "60kB", "--codec", "int8", "--min-fidelity", 0.9)
     assert "best students" not in asked.stdout
 
