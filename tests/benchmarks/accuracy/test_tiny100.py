@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from benchmarks.accuracy.tiny100.plan import FULL, QUICK, Task, trial_cells
+from benchmarks.accuracy.cells import Cell
+from benchmarks.accuracy.tiny100.plan import FULL, QUICK, trial_cells
 from benchmarks.accuracy.tiny100.run import BUSY, Place, do_task, left
 from benchmarks.readme import parts
 from benchmarks.readme.accuracy100 import accuracy100
@@ -35,9 +36,9 @@ def test_a_task_that_another_process_does_is_left_alone(tmp_path: Path) -> None:
     assert not place.store.path.exists()
 
 
-def _locks_taken(place: Place, task: Task) -> set[str]:
+def _locks_taken(place: Place, task: Cell) -> set[str]:
     """Return the lock files of a task that is found done."""
-    place.store.add(task, replace(made_record(task, 0.5), scale=QUICK.scale.as_json()))  # type: ignore[arg-type]
+    place.store.add(task, replace(made_record(task, 0.5), scale=QUICK.scale.as_json()))
     assert do_task(QUICK, place, task) == "was done by another process"
     place.store.path.unlink()
     return {path.name for path in (place.work / "locks").iterdir()}
