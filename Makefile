@@ -73,7 +73,7 @@ engines: $(VENV)/.ready-dev
 kills: $(VENV)/.ready-dev
 	$(MAKE) -j 2 kills-1 kills-2
 	LPLD_KILL_MOMENTS=20 $(RUN)/python -m pytest -n 0 tests/lpld_labels/loader/test_orphans.py \
-		tests/lpld_labels/stores/test_kills.py
+		tests/lpld_labels/io/test_kills.py
 
 kills-%: $(VENV)/.ready-dev
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.trust.kills --random 200 --part $*/2

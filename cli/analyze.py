@@ -75,7 +75,7 @@ def command(**given: Any) -> None:
     options.prepare_machine()
     from lpld_core.analysis import analyse
     from lpld_core.images.real_images import RealFolder
-    from lpld_labels.inspection.pages.page import require_page_place
+    from lpld_labels.inspect.pages.page import require_page_place
 
     if options.html is not None:
         require_page_place(options.html, options.real, *options.folders)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.training.presets import preset_named
+from lpld_core.train.presets import preset_named
 
 from .build_like import Model, chosen_teachers, like_option
 from .build_options import settings_options
@@ -24,7 +24,7 @@ from .teacher_options import check_device, teacher_options
 if TYPE_CHECKING:
     from lpld_core.relabel.build import BuildResult
     from lpld_core.relabel.settings import BuildSettings
-    from lpld_labels.jobs.job import Engine
+    from lpld_labels.exec.job import Engine
 
 
 @click.command("build")
@@ -91,10 +91,10 @@ def command(
     if workers.engine == "local":
         check_device(settings.device)
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.rewriting.destinations import destination
-    from lpld_labels.rewriting.engine import require_free
-    from lpld_labels.rewriting.outputs import require_apart, sole_writer
-    from lpld_labels.stores.addresses import is_address
+    from lpld_labels.transforms.destinations import destination
+    from lpld_labels.transforms.engine import require_free
+    from lpld_labels.transforms.outputs import require_apart, sole_writer
+    from lpld_labels.io.addresses import is_address
 
     if overwrite and settings.part is not None:
         raise click.UsageError("--overwrite is for a whole build: it does not go with --part")

@@ -24,7 +24,7 @@ def show_dry_run(
     """
     from lpld_core.relabel.build import Build
     from lpld_core.relabel.dry_run import dry_run
-    from lpld_labels.rewriting.destinations import gathered_at
+    from lpld_labels.transforms.destinations import gathered_at
 
     with progress_bar("reading images") as progress:
         build = Build.prepare(images, gathered_at(out), settings, device=device, image_progress=progress)

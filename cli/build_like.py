@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lpld_core.teachers.choice import TeacherChoice
     from lpld_core.teachers.ensemble import Ensemble
     from lpld_labels.format.manifest import LineageStep, Manifest
-    from lpld_labels.jobs.job import Engine
+    from lpld_labels.exec.job import Engine
 
 like_option = click.option(
     "--like",

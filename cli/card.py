@@ -47,11 +47,11 @@ def command(
       lpld-labels card s3://bucket/pools/in1k_40x --license cc-by-4.0
     """
     from lpld_labels.format.schema import README_FILE
-    from lpld_labels.inspection.card import CardSettings, card_text, class_folders
+    from lpld_labels.inspect.card import CardSettings, card_text, class_folders
     from lpld_labels.pool.card_file import send_card, signed, write_card
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.stores.addresses import is_address, shown
-    from lpld_labels.stores.remote import RemoteStore
+    from lpld_labels.io.addresses import is_address, shown
+    from lpld_labels.io.remote import RemoteStore
 
     with PoolReader(pool) as reader:
         settings = CardSettings(

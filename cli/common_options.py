@@ -55,7 +55,7 @@ def jobs_option(what: str = "Processes.") -> Decorator[Any]:
 
 def preset_option(*, without: str) -> Decorator[Any]:
     """Add --preset, of the commands that have published settings. without: what holds if none is named."""
-    from lpld_core.training.presets import EXPERIMENT_PRESETS
+    from lpld_core.train.presets import EXPERIMENT_PRESETS
 
     return click.option(
         "--preset",

@@ -16,7 +16,7 @@ from .progress import progress_bar
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lpld_labels.inspection.comparison.compare import Comparison, PoolColumn
+    from lpld_labels.inspect.comparison.compare import Comparison, PoolColumn
 
 
 @click.command("compare", cls=GreedyCommand)
@@ -35,10 +35,10 @@ def command(pools: tuple[str, ...], out: Path | None, runs: tuple[Path, ...], as
       lpld-labels compare pools/* --out compare.html --runs runs/*
       lpld-labels compare pools/f16 pools/klt --json | jq .relations
     """
-    from lpld_labels.inspection.comparison.compare import compare_pools
-    from lpld_labels.inspection.comparison.document import comparison_page
-    from lpld_labels.inspection.pages.page import require_page_place
-    from lpld_labels.inspection.report.runs import read_runs
+    from lpld_labels.inspect.comparison.compare import compare_pools
+    from lpld_labels.inspect.comparison.document import comparison_page
+    from lpld_labels.inspect.pages.page import require_page_place
+    from lpld_labels.inspect.report.runs import read_runs
     from lpld_labels.pool.reader import PoolReader
 
     if len(pools) < 2:

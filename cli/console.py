@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from lpld_labels.errors import without_secrets
-from lpld_labels.inspection.pages import numbers
+from lpld_labels.inspect.pages import numbers
 
 from .common_options import quiet_and_verbose
 from .extras import missing_extra
@@ -111,7 +111,7 @@ class LazyGroup(click.Group):
 
 def _local(word: str) -> str:
     """Return a word with the path in the place of a ``file://`` address, also behind ``--option=``."""
-    from lpld_labels.stores.addresses import local_path
+    from lpld_labels.io.addresses import local_path
 
     option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     return f"{option}{equals}{local_path(value)}" if value.startswith("file://") else word
@@ -136,7 +136,7 @@ def _open_streams() -> None:
 def _leave(code: int) -> NoReturn:
     # Only who trains may be one of several processes, and has imported torch.
     if "RANK" in os.environ and "torch" in sys.modules:
-        from lpld_core.training.ranks import leave
+        from lpld_core.train.ranks import leave
 
         leave(code)
     sys.exit(code)

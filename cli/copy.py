@@ -74,7 +74,7 @@ def command(
 
 def _copy(pool: str, out: str, overwrite: bool) -> dict[str, Any]:
     """Copy all files."""
-    from lpld_labels.rewriting.copying import copy_pool
+    from lpld_labels.transforms.copying import copy_pool
 
     with progress_bar("copying MB") as bar:
         copied = copy_pool(pool, out, overwrite=overwrite, progress=_with_rate(bar))
@@ -90,9 +90,9 @@ def _copy_part(
 ) -> dict[str, Any]:
     """Write what a ratio keeps, in another codec if there is one."""
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.rewriting.codec_request import CodecRequest
-    from lpld_labels.rewriting.encode import encode_pool
-    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, pruned, write_pruned
+    from lpld_labels.transforms.codec_request import CodecRequest
+    from lpld_labels.transforms.encode import encode_pool
+    from lpld_labels.transforms.prune import PruneSettings, plan_prune, pruned, write_pruned
 
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
@@ -116,7 +116,7 @@ def _copy_part(
 
 def _facts(pool: str, out: str, manifest: Manifest) -> dict[str, Any]:
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.stores.addresses import shown
+    from lpld_labels.io.addresses import shown
 
     return {
         "pool": shown(pool),

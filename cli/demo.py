@@ -18,7 +18,7 @@ from .progress import progress_bar
 if TYPE_CHECKING:
     from lpld_core.images.digits import DigitFolders
     from lpld_core.images.view_settings import ViewSettings
-    from lpld_core.training.settings import TrainSettings
+    from lpld_core.train.settings import TrainSettings
 
 NETWORK = "small-resnet10:width=16,stem_stride=2,channels=1"
 SIDE = 28
@@ -164,7 +164,7 @@ def _digits(demo: Demo) -> None:
 
 def _teacher(demo: Demo) -> float:
     from lpld_core.images.view_settings import ViewSettings
-    from lpld_core.training.train_teacher import TEACHER_RECIPE
+    from lpld_core.train.train_teacher import TEACHER_RECIPE
 
     start = time.monotonic()
     views = ViewSettings(batch_size=TEACHER_BATCH_SIZE, crop_scale=CROPS, flip=False)
@@ -187,7 +187,7 @@ def train_on_true_classes(demo: Demo) -> None:
     import json
 
     from lpld_core.images.view_settings import ViewSettings
-    from lpld_core.training.presets import preset_named
+    from lpld_core.train.presets import preset_named
 
     views = ViewSettings(batch_size=BATCH_SIZE, crop_scale=CROPS, flip=False, mix="cutmix")
     recipe = preset_named("imagenet1k").train
@@ -204,8 +204,8 @@ def _train_on_truth(
 ) -> float:
     import torch
 
-    from lpld_core.training.evaluate import ValidationSet
-    from lpld_core.training.train_teacher import TeacherJob, train_teacher
+    from lpld_core.train.evaluate import ValidationSet
+    from lpld_core.train.train_teacher import TeacherJob, train_teacher
 
     torch.set_num_threads(1)
     job = TeacherJob(

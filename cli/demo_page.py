@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lpld_labels.inspection.pages.charts import Chart, Series, plot
-from lpld_labels.inspection.pages.markup import Markup, table, tag
-from lpld_labels.inspection.pages.numbers import human_bytes
-from lpld_labels.inspection.pages.page import Section, charts_in_grid, page, save_page
-from lpld_labels.inspection.report.runs import read_runs, run_charts
+from lpld_labels.inspect.pages.charts import Chart, Series, plot
+from lpld_labels.inspect.pages.markup import Markup, table, tag
+from lpld_labels.inspect.pages.numbers import human_bytes
+from lpld_labels.inspect.pages.page import Section, charts_in_grid, page, save_page
+from lpld_labels.inspect.report.runs import read_runs, run_charts
 
 from .demo_report import COLUMNS, Line, cells, findings, what_pruning_costs
 

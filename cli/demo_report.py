@@ -71,7 +71,7 @@ class Finding:
 
 def measured_lines(demo: Demo, *, teacher: float) -> list[Line]:
     """Weigh the pools and look up what their students reached."""
-    from lpld_labels.inspection.summary import summarise
+    from lpld_labels.inspect.summary import summarise
 
     lines = [Line(key="teacher", name="the teacher: 3,900 digits, true classes", top1=teacher)]
     for key, name in ROWS.items():

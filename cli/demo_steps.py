@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from lpld_labels.jobs.job import Steps
+    from lpld_labels.exec.job import Steps
 
 PROCESSES = 2
 Step = Callable[[], None]
@@ -38,8 +38,8 @@ class DemoLog:
 
 def run_chains(what: str, chains: Sequence[Chain], log: DemoLog) -> float:
     """Run chains side by side behind one bar that counts their steps; return the seconds it took."""
-    from lpld_labels.jobs.job import Job
-    from lpld_labels.jobs.local import LocalEngine
+    from lpld_labels.exec.job import Job
+    from lpld_labels.exec.local import LocalEngine
 
     start = time.monotonic()
     total = sum(map(len, chains))

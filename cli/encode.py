@@ -26,7 +26,7 @@ from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.schema import Views
-    from lpld_labels.rewriting.encode import EncodeResult
+    from lpld_labels.transforms.encode import EncodeResult
 
 
 @click.command("encode")
@@ -110,8 +110,8 @@ def command(
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.codec_request import CodecRequest
-    from lpld_labels.rewriting.encode import encode_pool
+    from lpld_labels.transforms.codec_request import CodecRequest
+    from lpld_labels.transforms.encode import encode_pool
 
     if (flags or options["temperature"] is not None) and not codec_kind(codec).demands:
         raise click.UsageError(f"{(flags or ['--temperature'])[0]} goes with --codec klt")
@@ -160,7 +160,7 @@ def _change_views(
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.change_views import change_views
+    from lpld_labels.transforms.change_views import change_views
 
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,

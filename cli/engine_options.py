@@ -14,7 +14,7 @@ from .common_options import Decorator, together
 from .parameters import TEXT, NumberRange
 
 if TYPE_CHECKING:
-    from lpld_labels.jobs.job import Engine
+    from lpld_labels.exec.job import Engine
 
 
 def engine_options(what: str = "Processes", *, gpus: bool = True) -> Decorator[Any]:
@@ -72,8 +72,8 @@ class EngineOptions:
 
     def require_shared(self, out: str) -> None:
         """Refuse an address if workers of other machines have no place to gather a pool for it."""
-        from lpld_labels.stores.addresses import is_address
-        from lpld_labels.stores.disk_cache import CACHE_VARIABLE
+        from lpld_labels.io.addresses import is_address
+        from lpld_labels.io.disk_cache import CACHE_VARIABLE
 
         if self.engine == "ray" and is_address(out) and not os.environ.get(CACHE_VARIABLE):
             raise click.UsageError(
@@ -90,12 +90,12 @@ class EngineOptions:
     def opened(self) -> Iterator[Engine]:
         """Give the engine; what it has started goes afterwards."""
         if self.engine == "local":
-            from lpld_labels.jobs.local import LocalEngine
+            from lpld_labels.exec.local import LocalEngine
 
             yield LocalEngine(self.jobs or 1)
             return
-        from lpld_labels.jobs.ray_engine import RayEngine
-        from lpld_labels.jobs.ray_session import RaySettings
+        from lpld_labels.exec.ray_engine import RayEngine
+        from lpld_labels.exec.ray_session import RaySettings
 
         settings = RaySettings(
             address=self.ray_address,

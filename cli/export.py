@@ -13,7 +13,7 @@ from .outputs import says_if_finished
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from lpld_labels.foreign.exporters import ExportReport
+    from lpld_labels.interop.exporters import ExportReport
 
 FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 
@@ -61,7 +61,7 @@ def command(
     if drop_incomplete and label_format != "lpld":
         raise click.UsageError("--drop-incomplete goes with --format lpld")
 
-    from lpld_labels.foreign.exporters import ExportOptions, export_pool
+    from lpld_labels.interop.exporters import ExportOptions, export_pool
     from lpld_labels.pool.reader import PoolReader
 
     options = ExportOptions(top_k=top_k, drop_incomplete=drop_incomplete)

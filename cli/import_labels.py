@@ -17,7 +17,7 @@ from .tables import facts_table
 from .teacher_options import normalisation_options
 
 if TYPE_CHECKING:
-    from lpld_labels.foreign.importers import ImportReport
+    from lpld_labels.interop.importers import ImportReport
 
 FORMATS = ("auto", "sre2l", "lpld", "lpld21k", "lpqld", "gvbsm", "fkd")
 SHOWN_HOLES = 5
@@ -134,14 +134,14 @@ def command(
       lpld-labels import gvbsm pool --images syn --mean .5,.5,.5 --std .2,.2,.2 --ensemble average
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
-    from lpld_labels.foreign.importers import (
+    from lpld_labels.interop.importers import (
         ImportOptions,
         detect_format,
         import_labels,
         require_importable,
     )
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.replay.image_folder import scan_image_folder
+    from lpld_labels.render.image_folder import scan_image_folder
 
     workers = EngineOptions.taken_from(options)
     workers.require_shared(out)

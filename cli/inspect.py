@@ -13,7 +13,7 @@ from .tables import facts_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lpld_labels.inspection.summary import PoolSummary
+    from lpld_labels.inspect.summary import PoolSummary
 
 COMPONENT_NAMES = {
     "crop": "1  crop coordinates",
@@ -42,7 +42,7 @@ def command(pool: str, as_json: bool) -> None:
       lpld-labels inspect pools/in1k_ipc10
       lpld-labels inspect s3://bucket/pools/in1k_ipc10 --json | jq .bytes.components
     """
-    from lpld_labels.inspection.summary import summarise
+    from lpld_labels.inspect.summary import summarise
 
     summary = summarise(pool)
     if as_json:
@@ -54,7 +54,7 @@ def command(pool: str, as_json: bool) -> None:
 
 
 def _what(summary: PoolSummary) -> Table:
-    from lpld_labels.inspection.settings import augmentation_of, codec_of, teachers_of
+    from lpld_labels.inspect.settings import augmentation_of, codec_of, teachers_of
 
     views = summary.views_per_image
     rows = {

@@ -41,7 +41,7 @@ def command(pools: tuple[str, ...], out: str, overwrite: bool, as_json: bool) ->
 
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.rewriting.merge import merge_pools
+    from lpld_labels.transforms.merge import merge_pools
 
     with ExitStack() as stack:
         # Batches are visited in file order, so one block of views and two shards at a time are enough.

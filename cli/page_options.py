@@ -48,7 +48,7 @@ def runs_option(function: F) -> F:
 
 def save_html(path: Path, data: bytes) -> None:
     """Write a page and say where it is."""
-    from lpld_labels.inspection.pages.page import save_page
+    from lpld_labels.inspect.pages.page import save_page
 
     save_page(path, data)
     if not quiet():

@@ -27,7 +27,7 @@ from .tables import Column, fitted_table
 if TYPE_CHECKING:
     from lpld_labels.format.schema import Views
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.rewriting.plan import BudgetPlan
+    from lpld_labels.transforms.plan import BudgetPlan
 
 
 @click.command("plan")
@@ -104,9 +104,9 @@ def command(
 
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.destinations import unfinished_at
-    from lpld_labels.rewriting.engine import require_possible
-    from lpld_labels.rewriting.plan import image_bytes, plan_budget
+    from lpld_labels.transforms.destinations import unfinished_at
+    from lpld_labels.transforms.engine import require_possible
+    from lpld_labels.transforms.plan import image_bytes, plan_budget
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
         if out is not None:
@@ -144,7 +144,7 @@ def command(
 def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.best_fidelity import WHERE_MEASURED
+    from lpld_labels.transforms.best_fidelity import WHERE_MEASURED
 
     counts = reader.manifest.counts
     return {
@@ -223,9 +223,9 @@ def _apply(
     overwrite: bool,
 ) -> dict[str, Any]:
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.jobs.local import LocalEngine
+    from lpld_labels.exec.local import LocalEngine
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.plan_apply import apply_row
+    from lpld_labels.transforms.plan_apply import apply_row
 
     with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
         applied = apply_row(

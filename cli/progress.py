@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
 
-    from lpld_labels.jobs.job import TaskCounts
+    from lpld_labels.exec.job import TaskCounts
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_JSON_LINES = 1.0

@@ -17,8 +17,8 @@ from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.rewriting.expected_loss import ExpectedLoss
-    from lpld_labels.rewriting.prune import PrunePlan
+    from lpld_labels.transforms.expected_loss import ExpectedLoss
+    from lpld_labels.transforms.prune import PrunePlan
 
 METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 
@@ -109,10 +109,10 @@ def command(
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.rewriting.destinations import unfinished_at
-    from lpld_labels.rewriting.engine import require_possible
-    from lpld_labels.rewriting.prune import PruneSettings, plan_prune, write_pruned
-    from lpld_labels.rewriting.prune_plan import Coverage
+    from lpld_labels.transforms.destinations import unfinished_at
+    from lpld_labels.transforms.engine import require_possible
+    from lpld_labels.transforms.prune import PruneSettings, plan_prune, write_pruned
+    from lpld_labels.transforms.prune_plan import Coverage
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
@@ -146,7 +146,7 @@ def command(
 
 def _expected(reader: PoolReader, plan: PrunePlan, top1: float | None) -> ExpectedLoss | str:
     """Return what a student is expected to lose, or why that is not known."""
-    from lpld_labels.rewriting.expected_loss import PruningLaw
+    from lpld_labels.transforms.expected_loss import PruningLaw
 
     if plan.settings.by != "random" or plan.settings.drops:
         return "measured for random choice"

@@ -17,7 +17,7 @@ import click
 from lpld_labels.errors import LabelPoolError, WorkerDiedError
 
 if TYPE_CHECKING:
-    from lpld_core.training.ranks import Ranks
+    from lpld_core.train.ranks import Ranks
 
 _LAUNCHER = "LPLD_LAUNCHER"
 """Set for processes that `start_ranks` has started: it says what becomes of them."""
@@ -62,7 +62,7 @@ def start_ranks(processes: int, out: Path) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from lpld_core.training.ranks import GO_ON
+    from lpld_core.train.ranks import GO_ON
 
     os.environ[_LAUNCHER] = str(os.getpid())
     # One thread each unless `--threads` says otherwise, which torch then follows.

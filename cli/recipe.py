@@ -35,7 +35,7 @@ def command(pool: str, images: str | None, weights: tuple[str, ...], out: str | 
       lpld-labels recipe pools/in1k_40x
       lpld-labels recipe pool.json --images syn/in1k_ipc10 --out pools/again | sh
     """
-    from lpld_labels.inspection.recipe import Paths, recipe
+    from lpld_labels.inspect.recipe import Paths, recipe
     from lpld_labels.pool.pool_files import manifest_of
 
     found = manifest_of(pool)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lpld_core.recover.run import RunSummary
     from lpld_core.teachers.machine import Machine
     from lpld_core.teachers.teacher import LoadedTeacher
-    from lpld_labels.jobs.job import Engine
+    from lpld_labels.exec.job import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     _check(options)
     machine = options.prepare_machine(options.workers)
     if options.html is not None:
-        from lpld_labels.inspection.pages.page import require_page_place
+        from lpld_labels.inspect.pages.page import require_page_place
 
         require_page_place(options.html, *([] if options.real is None else [options.real]))
     if options.real is not None:
@@ -246,7 +246,7 @@ def _check(options: Options) -> None:
         )
     if options.method != "lpld" and kind == "class":
         raise click.UsageError(f"--method {options.method} has no class statistics to match")
-    from lpld_labels.rewriting.outputs import require_apart
+    from lpld_labels.transforms.outputs import require_apart
 
     inputs = [path for path in (options.real, options.statistics) if path is not None]
     require_apart(options.out, *inputs)
@@ -257,10 +257,10 @@ def _check(options: Options) -> None:
 def _make(
     options: Options, teacher: LoadedTeacher, engine: Engine, machine: Machine, progress: Progress
 ) -> RunSummary:
-    from lpld_core.class_statistics.statistics import ClassStatistics
+    from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_core.images.real_images import RealFolder
     from lpld_core.recover.run import recover_images, stitch_images
-    from lpld_labels.replay.image_folder import class_names
+    from lpld_labels.render.image_folder import class_names
 
     settings = method_settings(
         options.method,

@@ -52,9 +52,9 @@ def command(
       lpld-labels report pools/klt --against pools/f16 --images syn --out klt.html
       lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 runs/seed1
     """
-    from lpld_labels.inspection.pages.page import require_page_place, save_page
-    from lpld_labels.inspection.report.document import make_report, report_page
-    from lpld_labels.inspection.report.runs import read_runs
+    from lpld_labels.inspect.pages.page import require_page_place, save_page
+    from lpld_labels.inspect.report.document import make_report, report_page
+    from lpld_labels.inspect.report.runs import read_runs
     from lpld_labels.pool.reader import PoolReader
 
     inputs = [str(given) for given in (pool, images, against, *runs) if given is not None]

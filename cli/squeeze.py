@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from lpld_core.class_statistics.settings import SqueezeSettings, Update, Views
+from lpld_core.squeeze.settings import SqueezeSettings, Update, Views
 
 from .common_options import FOLDER, json_option, overwrite_option
 from .console import human_bytes, print_json
@@ -20,12 +20,12 @@ from .parameters import SEED, NumberRange
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from lpld_core.class_statistics.statistics import ClassStatistics
-    from lpld_core.class_statistics.update_bound import UpdateBound
+    from lpld_core.squeeze.statistics import ClassStatistics
+    from lpld_core.squeeze.update_bound import UpdateBound
     from lpld_core.images.real_images import RealFolder
     from lpld_core.teachers.machine import Machine
     from lpld_core.teachers.teacher import LoadedTeacher
-    from lpld_labels.jobs.job import Engine
+    from lpld_labels.exec.job import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def command(**given: Any) -> None:
 
 def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
     """Train the teacher if asked for, gather, save, show."""
-    from lpld_core.class_statistics.squeeze import finished_squeeze, folder_bound, squeeze_folder
+    from lpld_core.squeeze.squeeze import finished_squeeze, folder_bound, squeeze_folder
     from lpld_core.images.real_images import RealFolder
     from lpld_core.networks.batchnorm import batchnorm_layers
     from lpld_core.unfinished import unfinished_beside, workplace
@@ -164,7 +164,7 @@ def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
 
 def _require_free(options: Options, teacher: LoadedTeacher | None, folder: RealFolder) -> None:
     """Refuse an OUT that is not what this squeeze makes, as far as one can tell yet."""
-    from lpld_core.class_statistics.squeeze import finished_squeeze
+    from lpld_core.squeeze.squeeze import finished_squeeze
 
     if teacher is not None:
         found = finished_squeeze(options.out, teacher, folder, options.settings, overwrite=options.overwrite)
@@ -176,9 +176,9 @@ def _require_free(options: Options, teacher: LoadedTeacher | None, folder: RealF
 
 def _require_replaceable(options: Options) -> None:
     """Refuse an OUT that is there, unless it is to be replaced and holds statistics."""
-    from lpld_core.class_statistics.statistics import ClassStatistics
+    from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.errors import PoolConflictError
-    from lpld_labels.rewriting.outputs import OVERWRITE_HINT
+    from lpld_labels.transforms.outputs import OVERWRITE_HINT
 
     if not options.out.exists():
         return
@@ -189,7 +189,7 @@ def _require_replaceable(options: Options) -> None:
 
 def _check(options: Options) -> None:
     """Refuse options that contradict each other, before anything is read."""
-    from lpld_labels.rewriting.outputs import require_apart
+    from lpld_labels.transforms.outputs import require_apart
 
     require_apart(options.out, options.data, *([] if options.val is None else [options.val]))
     shared_out = options.workers.engine == "ray" or (options.workers.jobs or 1) > 1
@@ -212,8 +212,8 @@ def _check(options: Options) -> None:
 def _training(options: Options, folder: RealFolder) -> Callable[[], float | None]:
     """Return what trains the teacher, saves it and gives its accuracy on --val; all inputs are checked."""
     from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD
-    from lpld_core.training.evaluate import ValidationSet
-    from lpld_core.training.train_teacher import (
+    from lpld_core.train.evaluate import ValidationSet
+    from lpld_core.train.train_teacher import (
         TEACHER_RECIPE,
         TeacherJob,
         check_network,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.training.presets import preset_named
+from lpld_core.train.presets import preset_named
 
 from .common_options import (
     FILE,
@@ -29,9 +29,9 @@ from .teacher_options import check_device
 from .train_options import settings_options
 
 if TYPE_CHECKING:
-    from lpld_core.training.ranks import Ranks
-    from lpld_core.training.settings import TrainSettings
-    from lpld_core.training.student import RunFacts, TrainResult
+    from lpld_core.train.ranks import Ranks
+    from lpld_core.train.settings import TrainSettings
+    from lpld_core.train.student import RunFacts, TrainResult
 
 
 @click.command("train", cls=SpokenOnce)
@@ -93,9 +93,9 @@ def command(
     """
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
-    from lpld_core.training.ranks import joined_ranks, launched
-    from lpld_labels.rewriting.outputs import require_apart
-    from lpld_labels.stores.addresses import shown
+    from lpld_core.train.ranks import joined_ranks, launched
+    from lpld_labels.transforms.outputs import require_apart
+    from lpld_labels.io.addresses import shown
 
     check_device(given["device"])
     settings = _settings(preset, given)
@@ -146,9 +146,9 @@ def _train(
     """Train; validation_folder: where it is, and whether its classes are told by their order."""
     import torch
 
-    from lpld_core.training.evaluate import ValidationSet
-    from lpld_core.training.ranks import threads_of_a_rank
-    from lpld_core.training.student import train_student
+    from lpld_core.train.evaluate import ValidationSet
+    from lpld_core.train.ranks import threads_of_a_rank
+    from lpld_core.train.student import train_student
     from lpld_labels.pool.reader import PoolReader
 
     torch.set_num_threads(threads_of_a_rank(threads))

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import click
 
-from lpld_core.training import settings as choices
+from lpld_core.train import settings as choices
 
 from .common_options import together
 from .parameters import NUMBER, SEED, TEXT

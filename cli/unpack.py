@@ -30,8 +30,8 @@ def command(pool: str, folder: str, overwrite: bool, as_json: bool) -> None:
     from lpld_labels.errors import InvalidArgumentError
     from lpld_labels.pool.packed_images import packed_images
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.rewriting.outputs import require_apart
-    from lpld_labels.rewriting.unpack import unpack_images
+    from lpld_labels.transforms.outputs import require_apart
+    from lpld_labels.transforms.unpack import unpack_images
 
     require_apart(folder, pool)
     with PoolReader(pool) as reader:

@@ -15,7 +15,7 @@ from .teacher_options import check_device, machine_options, teacher_choices, tea
 
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
-    from lpld_labels.inspection.check import CheckReport
+    from lpld_labels.inspect.check import CheckReport
     from lpld_labels.pool.reader import PoolReader
 
 
@@ -64,7 +64,7 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
       lpld-labels verify pools/in1k_ipc10 --json | jq '.problems[].file'
       lpld-labels verify pools/in1k_ipc10 --images syn/in1k_ipc10 --teacher resnet18 --batches 20
     """
-    from lpld_labels.inspection.check import check_pool
+    from lpld_labels.inspect.check import check_pool
 
     if options["images"] is not None and not options["teachers"]:
         raise click.UsageError("--images goes with --teacher")
@@ -125,8 +125,8 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
 
 def _require_packed(pool: str) -> None:
     """Refuse, before anything is read, a pool whose images are not at hand."""
-    from lpld_labels.inspection.summary import summarise
-    from lpld_labels.replay.image_source import no_images
+    from lpld_labels.inspect.summary import summarise
+    from lpld_labels.render.image_source import no_images
 
     if not summarise(pool).bytes.components["packed"]:
         raise no_images(pool)

@@ -10,10 +10,10 @@ from PIL import Image
 from lpld_core.analysis import Analysis
 from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.contact_sheet import evenly
-from lpld_labels.inspection.pages.charts import Bar, Chart, bars
-from lpld_labels.inspection.pages.markup import Markup, shortened, table, tag
-from lpld_labels.inspection.pages.page import Section, charts_in_grid, page
-from lpld_labels.inspection.pages.pictures import jpeg_uri, strip
+from lpld_labels.inspect.pages.charts import Bar, Chart, bars
+from lpld_labels.inspect.pages.markup import Markup, shortened, table, tag
+from lpld_labels.inspect.pages.page import Section, charts_in_grid, page
+from lpld_labels.inspect.pages.pictures import jpeg_uri, strip
 
 _CLASSES = 20
 _PICTURES = 600

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.files.storage import TEMPORARY, refuse_links, write_errors
-from lpld_labels.stores.locks import locked
+from lpld_labels.io.storage import TEMPORARY, refuse_links, write_errors
+from lpld_labels.io.locks import locked
 
 SUFFIX = ".unfinished"
 LOCK = "lock"

@@ -16,16 +16,16 @@ from benchmarks.accuracy.cells import Cell, Scale
 from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.accuracy.temperatures import with_temperatures
 from benchmarks.accuracy.work import Workshop
-from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.settings import SamplingPolicy, TrainSettings
-from lpld_core.training.student import train_student
+from lpld_core.train.evaluate import ValidationSet
+from lpld_core.train.settings import SamplingPolicy, TrainSettings
+from lpld_core.train.student import train_student
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting.codec_request import DEFAULT_FIDELITY
-from lpld_labels.rewriting.plan import plan_budget
-from lpld_labels.rewriting.plan_apply import apply_row
-from lpld_labels.rewriting.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.codec_request import DEFAULT_FIDELITY
+from lpld_labels.transforms.plan import plan_budget
+from lpld_labels.transforms.plan_apply import apply_row
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
 
 EPOCHS_BETWEEN_CHECKPOINTS = 25
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lpld_core.images.view_settings import Mix
-from lpld_core.training.settings import SamplingPolicy
+from lpld_core.train.settings import SamplingPolicy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.accuracy.cells import Cell
-from lpld_core.training.settings import TrainSettings
+from lpld_core.train.settings import TrainSettings
 
 FIELDS = ("temperature_schedule", "student_temperature")
 VARIANTS: tuple[dict[str, str], ...] = (

@@ -31,16 +31,16 @@ from lpld_core.relabel.jobs import build_pool
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import load_teacher
-from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.settings import TrainSettings
-from lpld_core.training.student import train_student
-from lpld_core.training.train_teacher import TeacherJob, train_teacher
+from lpld_core.train.evaluate import ValidationSet
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import train_student
+from lpld_core.train.train_teacher import TeacherJob, train_teacher
 from lpld_labels import PoolReader
 from lpld_labels.codecs import codec_named
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
-from lpld_labels.rewriting.encode_size import weigh
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.encode_size import weigh
 
 FIDELITY, TEMPERATURE = 0.97, 20.0
 

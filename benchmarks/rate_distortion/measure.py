@@ -20,7 +20,7 @@ from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.format.records import LabelArray
-from lpld_labels.rewriting.encode_size import weigh
+from lpld_labels.transforms.encode_size import weigh
 
 MILLION = 1_000_000
 ROWS = (10_000, MILLION, 60_000_000)

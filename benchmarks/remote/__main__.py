@@ -36,13 +36,13 @@ from benchmarks.common.label_source import REAL_LABELS
 from benchmarks.remote import peer
 from benchmarks.remote.rounds import LATENCY, Place, Rounds, asked
 from benchmarks.speed.pruning import write_large_pool
-from lpld_labels.inspection.check import check_pool
-from lpld_labels.inspection.summary import summarise as inspect_pool
+from lpld_labels.inspect.check import check_pool
+from lpld_labels.inspect.summary import summarise as inspect_pool
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
-from lpld_labels.rewriting.prune import PruneSettings, plan_prune, prune_pool, pruned
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.prune import PruneSettings, plan_prune, prune_pool, pruned
 from tests.servers.files import file_server
 from tests.servers.objects import object_server
 from tests.servers.proxy import Proxy, proxy_of

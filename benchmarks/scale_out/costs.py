@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lpld_core.relabel.cost import LabelCost, label_cost
-from lpld_core.training.presets import preset_named
+from lpld_core.train.presets import preset_named
 
 DATA_SETS = (
     ("ImageNet-1K, IPC 10", "imagenet1k", 1000, 10),

@@ -20,10 +20,10 @@ from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.choice import TeacherChoice
-from lpld_labels.jobs.job import Engine, TaskCounts
-from lpld_labels.jobs.local import LocalEngine
-from lpld_labels.jobs.ray_engine import RayEngine
-from lpld_labels.jobs.ray_session import RaySettings
+from lpld_labels.exec.job import Engine, TaskCounts
+from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.ray_engine import RayEngine
+from lpld_labels.exec.ray_session import RaySettings
 
 NETWORK, SIDE = "small-resnet10:width=8,stem_stride=2", 16
 """So small that a batch is about as much work as what surrounds it: the hardest case for an engine."""

@@ -27,14 +27,14 @@ from rich.table import Table
 
 from benchmarks.common.harness import PROJECT, parsed, summarise, write_json
 from benchmarks.common.label_source import REAL_LABELS, LabelSource, image_table
-from lpld_core.training.presets import preset_named
+from lpld_core.train.presets import preset_named
 from lpld_labels import PoolHeader, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
-from lpld_labels.rewriting.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
 
 ROWS, CLASSES, IMAGES, PER_EPOCH = 128, 1000, 10_000, 78
 """ImageNet-1K at 10 images per class, in batches of 128."""

@@ -34,12 +34,12 @@ from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.verify_teacher import verify_with_teacher
 from lpld_core.teachers.choice import TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
-from lpld_core.training.presets import preset_named
+from lpld_core.train.presets import preset_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.replay.image_folder import scan_image_folder
-from lpld_labels.replay.image_source import FolderImages
+from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.image_source import FolderImages
 
 MEMORY_TEACHER = "small-resnet10:width=8,stem_stride=2"
 

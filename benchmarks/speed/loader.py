@@ -39,8 +39,8 @@ from benchmarks.speed.reference_loader import (
 from lpld_labels import Augmentation, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
 from lpld_labels.loader import PoolLoader, pool_loader
-from lpld_labels.replay import batches_per_epoch, draw_views
-from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.render import batches_per_epoch, draw_views
+from lpld_labels.render.image_folder import scan_image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FORMS = ("f16", "f16:plain", "int8")

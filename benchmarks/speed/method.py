@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common.harness import Timing, interleaved, parsed, write_json
-from lpld_core.class_statistics.class_moments import BatchRows, ExactMoments
+from lpld_core.squeeze.class_moments import BatchRows, ExactMoments
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import Group, class_units, grouped

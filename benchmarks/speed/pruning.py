@@ -25,7 +25,7 @@ from benchmarks.common.harness import parsed, write_json
 from benchmarks.common.label_source import REAL_LABELS, real_batches
 from lpld_labels import Augmentation, ImageTable, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
-from lpld_labels.replay import batches_per_epoch, draw_views
+from lpld_labels.render import batches_per_epoch, draw_views
 
 BATCH = 128
 IMAGES = 10_000
@@ -92,7 +92,7 @@ PRUNE = """
 
     start = time.perf_counter()
     from lpld_labels import PoolReader
-    from lpld_labels.rewriting.prune import PruneSettings, prune_pool
+    from lpld_labels.transforms.prune import PruneSettings, prune_pool
     imported = time.perf_counter()
     at_rest = peak_kb()
     pool, out, settings = sys.argv[1:]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from lpld_labels.replay.resize import resize_torch
+from lpld_labels.render.resize import resize_torch
 
 WHOLE_IMAGE_BELOW = 128
 LARGE_IMAGE_SHARE = 224 / 256

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.replay.resize import resize_torch
+from lpld_labels.render.resize import resize_torch
 
 CROP_SCALE = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)

@@ -21,9 +21,9 @@ from torch import Tensor
 from lpld_core.images.centre import centre_view
 from lpld_core.images.prefetch import map_ahead
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.replay import normalise
-from lpld_labels.replay.decoding import decode_image
-from lpld_labels.replay.image_folder import class_names, file_status, list_images, read_file
+from lpld_labels.render import normalise
+from lpld_labels.render.decoding import decode_image
+from lpld_labels.render.image_folder import class_names, file_status, list_images, read_file
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)

@@ -11,7 +11,7 @@ import torch
 from lpld_core.images.prefetch import map_ahead
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.replay import ImageStore, apply_views
+from lpld_labels.render import ImageStore, apply_views
 
 V = TypeVar("V", bound=ViewBatch)
 

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import nn
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.files.storage import write_atomically
+from lpld_labels.io.storage import write_atomically
 
 Tensors = dict[str, torch.Tensor]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from lpld_labels.replay.decoding import decode_image
-from lpld_labels.replay.image_folder import read_file
+from lpld_labels.render.decoding import decode_image
+from lpld_labels.render.image_folder import read_file
 
 _GAP = 2
 _BACKGROUND = (255, 255, 255)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.weights import Tensors
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lpld_labels.jobs.pieces import require_listable
+from lpld_labels.exec.pieces import require_listable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
@@ -22,8 +22,8 @@ from lpld_core.recover.worker import GroupWorker, LastLosses, Method, Optimising
 from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.jobs.job import Engine, Job, Progress
-from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.exec.job import Engine, Job, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.version import __version__
 
 _SHEET_CLASSES = 10

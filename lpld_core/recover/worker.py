@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.folder import RecoveredFolder, to_pixels
 from lpld_core.recover.losses import LayerTarget
@@ -24,7 +24,7 @@ from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.unfinished import workplace
 from lpld_labels.errors import ComputationError
-from lpld_labels.jobs.job import Steps
+from lpld_labels.exec.job import Steps
 
 log = logging.getLogger(__name__)
 

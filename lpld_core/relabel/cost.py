@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from lpld_labels.pool.sizes import PoolSize
-from lpld_labels.rewriting.selection import kept_count
+from lpld_labels.transforms.selection import kept_count
 
 VIEW_BYTES = 13.0
 """Of a view that is stored: the crops, flips and mixes of ImageNet-1K's recipe."""

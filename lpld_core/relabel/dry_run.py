@@ -10,7 +10,7 @@ from lpld_core.relabel.cost import LabelCost, label_cost
 from lpld_core.relabel.rehearsal import labelled
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.shard_files import views_file_bytes
-from lpld_labels.replay import ImageStore, apply_views
+from lpld_labels.render import ImageStore, apply_views
 
 
 @dataclass(frozen=True, kw_only=True)

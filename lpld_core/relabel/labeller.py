@@ -10,9 +10,9 @@ from lpld_core.images.prefetch import WorkBehind
 from lpld_core.images.rendering import rendered
 from lpld_core.relabel.rehearsal import labelled
 from lpld_labels.format.records import BatchKey
-from lpld_labels.jobs.job import Steps
+from lpld_labels.exec.job import Steps
 from lpld_labels.pool.writer import PoolWriter, missing_keys
-from lpld_labels.replay import ImageStore
+from lpld_labels.render import ImageStore
 
 if TYPE_CHECKING:
     from lpld_core.relabel.build import Build

@@ -16,11 +16,11 @@ from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
 from lpld_core.unfinished import unfinished_beside, workplace
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
-from lpld_labels.inspection.recipe import built_codec, built_views, fewer_classes
-from lpld_labels.jobs.job import Engine, Progress
-from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.inspect.recipe import built_codec, built_views, fewer_classes
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.past import past_of, repeat, repeatable
+from lpld_labels.transforms.past import past_of, repeat, repeatable
 
 
 def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:

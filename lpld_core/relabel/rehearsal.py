@@ -19,7 +19,7 @@ from lpld_labels.errors import ComputationError, PoolWriteError
 from lpld_labels.format.records import LabelBatch, ViewBatch, check_labels
 from lpld_labels.format.views import labelled as with_labels
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.replay import ImageStore, apply_views, draw_views
+from lpld_labels.render import ImageStore, apply_views, draw_views
 
 if TYPE_CHECKING:
     from lpld_core.relabel.build import Build

@@ -32,10 +32,10 @@ from lpld_labels.format.ensembles import EnsembleRule, ensemble_rule
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelBatch
-from lpld_labels.jobs.job import Progress
+from lpld_labels.exec.job import Progress
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay import ImageStore
-from lpld_labels.replay.image_source import check_images, find_images
+from lpld_labels.render import ImageStore
+from lpld_labels.render.image_source import check_images, find_images
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -16,7 +16,7 @@ from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule
 from lpld_labels.format.manifest import Teacher
-from lpld_labels.replay import normalise
+from lpld_labels.render import normalise
 
 
 def load_ensemble(

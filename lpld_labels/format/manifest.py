@@ -74,7 +74,7 @@ class Augmentation:
     """How views were drawn and which code turned them into pixels.
 
     output_height, output_width: size of a view in pixels.
-    resize: name of the resize code (see lpld_labels.replay), e.g. ``torch`` or ``pil``.
+    resize: name of the resize code (see lpld_labels.render), e.g. ``torch`` or ``pil``.
     crop_scale, crop_ratio: RandomResizedCrop's area share and aspect ratio, (low, high).
     flip_probability, mix, mix_alpha, cutout_fraction, patch_grid: None or "none" where not used.
     """

@@ -16,7 +16,7 @@ from lpld_labels.loader.buffers import BufferPool
 from lpld_labels.loader.dataset import Prepared, Renderer
 from lpld_labels.loader.decoders import TorchDecoder
 from lpld_labels.loader.settings import Temperature
-from lpld_labels.replay import normalise
+from lpld_labels.render import normalise
 
 
 @dataclass(kw_only=True, eq=False)

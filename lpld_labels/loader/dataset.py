@@ -17,7 +17,7 @@ from lpld_labels.format.records import CutOut, ViewBatch
 from lpld_labels.loader.cursor import Task
 from lpld_labels.loader.decoders import Parts, TorchDecoder
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay import ImageStore, apply_views
+from lpld_labels.render import ImageStore, apply_views
 
 Slots = npt.NDArray[np.int64]
 

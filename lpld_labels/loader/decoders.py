@@ -18,7 +18,7 @@ from lpld_labels.codecs import Codec, Payload
 from lpld_labels.codecs.affine import AffineCodec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.label_meaning import softmax
-from lpld_labels.replay.normalisation import SERIAL_VALUES
+from lpld_labels.render.normalisation import SERIAL_VALUES
 
 Parts = tuple[npt.NDArray[Any], ...]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from lpld_labels.replay import ImageStore
-from lpld_labels.replay.image_source import FolderImages, ImageSource
-from lpld_labels.rewriting.outputs import require_apart
+from lpld_labels.render import ImageStore
+from lpld_labels.render.image_source import FolderImages, ImageSource
+from lpld_labels.transforms.outputs import require_apart
 
 MEMORY_BYTES = 4 * 1024**3
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the file system in memory; names in it are random

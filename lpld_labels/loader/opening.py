@@ -14,9 +14,9 @@ from lpld_labels.loader.sampling import Sampling
 from lpld_labels.loader.settings import ImageSettings, LabelSettings
 from lpld_labels.loader.share import Cut, EqualCut, GlobalCut
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_source import ImageSource
-from lpld_labels.stores.addresses import is_address
-from lpld_labels.stores.disk_cache import CACHE_BYTES, DiskCache, cache_folder
+from lpld_labels.render.image_source import ImageSource
+from lpld_labels.io.addresses import is_address
+from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
 
 Location = str | os.PathLike[str]
 FETCHED = "fetched"

@@ -26,7 +26,7 @@ from lpld_labels.loader.steps import TrainingSteps
 from lpld_labels.loader.streaming import LabelStream
 from lpld_labels.loader.streaming_loader import StreamingLoader
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_source import check_images, find_images
+from lpld_labels.render.image_source import check_images, find_images
 
 
 class PoolLoader(StreamingLoader):

@@ -23,7 +23,7 @@ import numpy as np
 from lpld_labels.codecs.base import raw_bytes
 from lpld_labels.codecs.fitting import Arrays
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.files.storage import TEMPORARY, refuse_links, write_atomically, write_errors
+from lpld_labels.io.storage import TEMPORARY, refuse_links, write_atomically, write_errors
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import STAGING_DIRECTORY

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
-from lpld_labels.files.regular_file import read_regular
-from lpld_labels.files.storage import TEMPORARY, refuse_links
+from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.storage import TEMPORARY, refuse_links
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.paths import PATTERNS, pool_path_problem
 from lpld_labels.format.schema import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.files.proven_parquet import ProvenParquet
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.files import FileEntry

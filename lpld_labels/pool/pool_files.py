@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from lpld_labels.errors import NotAPoolError, PoolCorruptError
-from lpld_labels.files.byte_access import (
+from lpld_labels.io.byte_access import (
     ByteSource,
     LocalFile,
     StoredFile,
@@ -23,9 +23,9 @@ from lpld_labels.files.byte_access import (
     once_more,
     open_file,
 )
-from lpld_labels.files.proven_parquet import ProvenParquet
-from lpld_labels.files.regular_file import open_regular, size_of_regular
-from lpld_labels.files.storage import refuse_links_out
+from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.regular_file import open_regular, size_of_regular
+from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES, TABLE_GROWTH, TABLE_SPARE_BYTES
@@ -39,12 +39,12 @@ from lpld_labels.format.schema import (
     STAGING_DIRECTORY,
     VIEWS_DIRECTORY,
 )
-from lpld_labels.stores.addresses import Location, is_address, local_path
+from lpld_labels.io.addresses import Location, is_address, local_path
 
 if TYPE_CHECKING:
-    from lpld_labels.stores.cached_ranges import CutFile
-    from lpld_labels.stores.disk_cache import DiskCache
-    from lpld_labels.stores.ranges import Range
+    from lpld_labels.io.cached_ranges import CutFile
+    from lpld_labels.io.disk_cache import DiskCache
+    from lpld_labels.io.ranges import Range
 
 _CHUNK = 1 << 22
 FOLDERS = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
-from lpld_labels.files.proven_parquet import ProvenParquet
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format.bounds import Frame, frame_of
 from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
@@ -37,8 +37,8 @@ from lpld_labels.pool.pool_files import PoolFiles, open_files, open_proven, read
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
-from lpld_labels.stores.addresses import is_address, shown
-from lpld_labels.stores.disk_cache import DiskCache
+from lpld_labels.io.addresses import is_address, shown
+from lpld_labels.io.disk_cache import DiskCache
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -53,7 +53,7 @@ class PoolReader:
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
     check_sizes: refuse at once if a file is missing or has the wrong size.
     open_shards: how many shards to keep open. Two are enough to read from front to back.
-    cache: where to keep what is fetched from an address, see `lpld_labels.stores.disk_cache`; without one,
+    cache: where to keep what is fetched from an address, see `lpld_labels.io.disk_cache`; without one,
         pages are fetched when they are read.
 
     Opening reads the manifest, the batch index and codec tables only, and proves them. Readers can be

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.stores.ranges import Ranges
+from lpld_labels.io.ranges import Ranges
 
 _NOTHING = pa.py_buffer(b"")
 

@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
-from lpld_labels.files.byte_access import open_file
-from lpld_labels.files.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
-from lpld_labels.files.proven_parquet import ProvenParquet
-from lpld_labels.files.storage import DigestingFile, write_durably
+from lpld_labels.io.byte_access import open_file
+from lpld_labels.io.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
+from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.storage import DigestingFile, write_durably
 from lpld_labels.format import arrow
 from lpld_labels.format.bounds import Frame
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest

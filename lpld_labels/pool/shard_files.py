@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, Payload
-from lpld_labels.files.parquet_files import footer_metadata, page_settings
-from lpld_labels.files.storage import DigestingFile
+from lpld_labels.io.parquet_files import footer_metadata, page_settings
+from lpld_labels.io.storage import DigestingFile
 from lpld_labels.format import views as view_rows
 from lpld_labels.format.arrow import Array, Column
 from lpld_labels.format.limits import MAX_GROUP_ROWS

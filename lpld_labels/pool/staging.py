@@ -26,8 +26,8 @@ from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.files.regular_file import read_regular
-from lpld_labels.files.storage import (
+from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.storage import (
     TEMPORARY,
     fsync,
     move,
@@ -58,7 +58,7 @@ from lpld_labels.pool.own_files import (
 )
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.staging_plan import PURPOSE, describe, joined_plan
-from lpld_labels.stores.locks import Hold, in_use, locked
+from lpld_labels.io.locks import Hold, in_use, locked
 
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 Stamps = tuple[tuple[int, ...] | None, ...]

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
-from lpld_labels.files.proven_parquet import ProvenParquet
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
 from lpld_labels.format.drawing import batches_per_epoch, draw_images, draw_views
 from lpld_labels.format.images import ImageTable

@@ -19,7 +19,7 @@ from lpld_labels.errors import (
     PoolConflictError,
     PoolWriteError,
 )
-from lpld_labels.files.storage import write_errors
+from lpld_labels.io.storage import write_errors
 from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader

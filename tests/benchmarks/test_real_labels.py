@@ -12,7 +12,7 @@ from benchmarks.common.label_source import REAL_LABELS, LabelSource, real_batche
 from benchmarks.common.photos import photo_folder
 from benchmarks.data.make_in1k_logits import batches, write_pool
 from lpld_labels import PoolReader
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 
 
 def test_the_committed_pool_is_whole_and_small() -> None:

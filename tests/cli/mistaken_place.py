@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from lpld_labels import LineageStep, PoolWriter, Teacher
-from lpld_labels.replay.image_source import find_images
-from lpld_labels.rewriting.pack import pack_pool
+from lpld_labels.render.image_source import find_images
+from lpld_labels.transforms.pack import pack_pool
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import write_images
-from tests.lpld_labels.foreign.importers.label_folders import write_epochs
-from tests.lpld_labels.foreign.importers.label_folders import write_images as write_labelled_images
+from tests.lpld_labels.interop.importers.label_folders import write_epochs
+from tests.lpld_labels.interop.importers.label_folders import write_images as write_labelled_images
 from tests.lpld_labels.loader.loader_pools import build
 from tests.lpld_labels.loader.loader_pools import write_images as write_pictures
 

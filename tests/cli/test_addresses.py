@@ -12,7 +12,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, without_secrets
-from lpld_labels.rewriting.outputs import require_apart
+from lpld_labels.transforms.outputs import require_apart
 from tests.factories import make_batches, write_pool
 from tests.servers.files import file_server
 

@@ -9,7 +9,7 @@ from click.testing import Result
 from PIL import Image
 
 from tests.lpld_core.networks import noisy_folder
-from tests.lpld_labels.inspection.pages import read_page
+from tests.lpld_labels.inspect.pages import read_page
 
 Cli = Callable[..., Result]
 MODEL = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")

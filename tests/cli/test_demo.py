@@ -43,9 +43,9 @@ def test_the_seed_reaches_what_learns_from_true_classes(
 ) -> None:
     jobs = []
     monkeypatch.setattr(
-        "lpld_core.training.train_teacher.train_teacher", lambda images, job, **rest: jobs.append(job)
+        "lpld_core.train.train_teacher.train_teacher", lambda images, job, **rest: jobs.append(job)
     )
-    monkeypatch.setattr("lpld_core.training.evaluate.ValidationSet", lambda *where, **size: None)
+    monkeypatch.setattr("lpld_core.train.evaluate.ValidationSet", lambda *where, **size: None)
     demo = Demo(out=tmp_path, seed=7, epochs=1, teacher_epochs=1, iterations=1)
     train_on_true_classes(demo)
     assert [job.seed for job in jobs] == [7]

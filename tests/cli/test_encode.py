@@ -12,7 +12,7 @@ from click.testing import Result
 from lpld_labels import PoolReader
 from tests.factories import make_header
 from tests.factories import write_pool as write
-from tests.lpld_labels.rewriting.test_encode import CLASSES, ROWS, labelled
+from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
 
 Cli = Callable[..., Result]
 

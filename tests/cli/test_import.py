@@ -15,8 +15,8 @@ from click.testing import Result
 
 from lpld_core.teachers.teacher import load_teacher
 from lpld_labels import PoolReader
-from tests.lpld_labels.foreign.importers.label_folders import CLASSES, write_epochs, write_images
-from tests.lpld_labels.foreign.restated import SMALL, label_again, small_teacher
+from tests.lpld_labels.interop.importers.label_folders import CLASSES, write_epochs, write_images
+from tests.lpld_labels.interop.restated import SMALL, label_again, small_teacher
 
 Cli = Callable[..., Result]
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.2)

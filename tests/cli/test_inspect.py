@@ -14,7 +14,7 @@ from click.testing import Result
 
 from lpld_labels import LineageStep
 from lpld_labels.format import schema
-from lpld_labels.inspection.summary import pickle_layout_bytes
+from lpld_labels.inspect.summary import pickle_layout_bytes
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 
 Cli = Callable[..., Result]

@@ -15,7 +15,7 @@ from lpld_cli.main import LAZY_COMMANDS, group
 from lpld_cli.parameters import Amount, Budget
 
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.training.settings import TrainSettings
+from lpld_core.train.settings import TrainSettings
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lpld_cli.parameters import NUMBER, TEXT, Budget, Number, NumberRange, Text,
 
 from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.inspection.card import CardSettings
+from lpld_labels.inspect.card import CardSettings
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, write_pool
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.rewriting import expected_loss
+from lpld_labels.transforms import expected_loss
 from tests.factories import make_batches, make_header, make_images, write_pool
-from tests.lpld_labels.rewriting.test_plan import labelled_pool
+from tests.lpld_labels.transforms.test_plan import labelled_pool
 
 Cli = Callable[..., Result]
 

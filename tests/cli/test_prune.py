@@ -11,7 +11,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.rewriting import expected_loss
+from lpld_labels.transforms import expected_loss
 from tests.factories import make_batches, write_pool
 
 Cli = Callable[..., Result]

@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import LineageStep, PoolReader, PoolWriter
-from lpld_labels.inspection.recipe import Paths, recipe
+from lpld_labels.inspect.recipe import Paths, recipe
 from lpld_labels.pool.pool_files import manifest_of
-from lpld_labels.rewriting.past import ratio_that_keeps
-from lpld_labels.rewriting.selection import kept_count
+from lpld_labels.transforms.past import ratio_that_keeps
+from lpld_labels.transforms.selection import kept_count
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from tests.lpld_core.networks import noisy_folder
-from tests.lpld_labels.inspection.pages import read_page
+from tests.lpld_labels.inspect.pages import read_page
 
 Cli = Callable[..., Result]
 NETWORK = ("--teacher", "tests.lpld_core.networks:tiny_net", "--size", "8", "--threads", "1")

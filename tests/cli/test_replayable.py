@@ -12,12 +12,12 @@ from click.testing import Result
 from torch.utils.data import BatchSampler, RandomSampler
 
 from lpld_labels import PoolReader
-from lpld_labels.foreign.programs import TINY
-from lpld_labels.foreign.sampler import SampledOrders, epoch_orders
-from lpld_labels.replay import ImageStore, apply_views
-from lpld_labels.replay.image_source import FolderImages
-from tests.lpld_labels.foreign.importers.label_folders import IMAGES, write_images
-from tests.lpld_labels.foreign.restated import image_files, mixed, replayed
+from lpld_labels.interop.programs import TINY
+from lpld_labels.interop.sampler import SampledOrders, epoch_orders
+from lpld_labels.render import ImageStore, apply_views
+from lpld_labels.render.image_source import FolderImages
+from tests.lpld_labels.interop.importers.label_folders import IMAGES, write_images
+from tests.lpld_labels.interop.restated import image_files, mixed, replayed
 
 Cli = Callable[..., Result]
 SIDE, BATCH, EPOCHS = 64, 8, 3

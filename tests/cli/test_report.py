@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lpld_core.training.run_directory import TrainingRun
+from lpld_core.train.run_directory import TrainingRun
 from lpld_labels import PoolReader
 from tests.browser import Browser
 from tests.factories import make_batches, make_header, write_pool
-from tests.lpld_labels.inspection.pages import picture_folder, read_page
+from tests.lpld_labels.inspect.pages import picture_folder, read_page
 
 Cli = Callable[..., Result]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from tests.lpld_core.networks import noisy_folder
 
 Cli = Callable[..., Result]

@@ -12,7 +12,7 @@ from click.testing import Result
 from PIL import Image
 
 from lpld_core.networks.weights import read_weights
-from lpld_core.training.trainer import Trainer
+from lpld_core.train.trainer import Trainer
 from tests.cli.build_runs import one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
@@ -146,7 +146,7 @@ def test_a_normalisation_can_be_given(pool: Path, images: Path, tmp_path: Path, 
 def test_a_run_goes_on_to_the_same_weights(
     pool: Path, images: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lpld_core.training.run_directory import TrainingRun
+    from lpld_core.train.run_directory import TrainingRun
 
     options = ("--images", images, *STUDENT, "--epochs", 4)
     assert cli("train", pool, *options, "--out", tmp_path / "whole").exit_code == 0

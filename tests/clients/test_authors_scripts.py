@@ -20,9 +20,9 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.loader import pool_loader
-from lpld_labels.replay import normalise
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.render import normalise
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
 from tests.lpld_labels.loader.loader_pools import CLASSES, MEAN, STD, build, write_images
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -15,8 +15,8 @@ from lpld_core.networks.models import network_source
 from tests.docs.documents import NAMES, PROJECT, blocks, commands
 from tests.docs.test_tutorial import write_photos
 from tests.factories import make_batches, write_pool
-from tests.lpld_labels.foreign.importers.label_folders import write_epochs
-from tests.lpld_labels.foreign.importers.label_folders import write_images as write_labelled
+from tests.lpld_labels.interop.importers.label_folders import write_epochs
+from tests.lpld_labels.interop.importers.label_folders import write_images as write_labelled
 
 Cli = Callable[..., Result]
 NETWORK = "small-resnet10:width=8,stem_stride=2"
@@ -46,7 +46,7 @@ ELSEWHERE = {
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
     "docs/publish.md": "tests/docs/test_publish.py",
     "docs/howto/install.md": "tests/package/test_wheel.py",
-    "docs/howto/remote.md": "tests/lpld_labels/stores",  # against servers of S3 and HTTP
+    "docs/howto/remote.md": "tests/lpld_labels/io",  # against servers of S3 and HTTP
     "docs/howto/devices.md": "tests/lpld_core/test_ranks.py",  # several processes
     "docs/clusters.md": "tests/engines",  # Slurm, Ray and GPUs
 }

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.class_statistics.settings import SqueezeSettings
-from lpld_core.class_statistics.squeeze import squeeze_folder
-from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.squeeze.squeeze import squeeze_folder
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import ImageFiles, RecoverSettings
@@ -20,16 +20,16 @@ from lpld_core.relabel.jobs import run_build
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.choice import TeacherChoice
 from lpld_core.teachers.machine import Machine
-from lpld_labels.foreign.importers import import_labels
-from lpld_labels.jobs.job import Engine
-from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.interop.importers import import_labels
+from lpld_labels.exec.job import Engine
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
 from tests.factories import make_batches, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
-from tests.lpld_labels.foreign.importers import label_folders
+from tests.lpld_labels.interop.importers import label_folders
 
 ONE_THREAD = Machine(threads=1)
 BUILD = BuildSettings(

@@ -7,10 +7,10 @@ import functools
 import time
 from typing import Any
 
-from lpld_labels.jobs.job import Job, Progress, Start, Steps, Worker
-from lpld_labels.jobs.ray_engine import RayEngine
+from lpld_labels.exec.job import Job, Progress, Start, Steps, Worker
+from lpld_labels.exec.ray_engine import RayEngine
 from tests.engines.ray_cluster import WHOLE
-from tests.lpld_labels.jobs.test_local import Watcher
+from tests.lpld_labels.exec.test_local import Watcher
 
 STEP_SECONDS = 0.3 if WHOLE else 0.15
 

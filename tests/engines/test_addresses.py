@@ -10,15 +10,15 @@ from click.testing import Result
 
 from lpld_labels.errors import StoreError
 from lpld_labels.format.files import FileEntry
-from lpld_labels.jobs.ray_engine import RayEngine
-from lpld_labels.jobs.ray_session import RaySettings
+from lpld_labels.exec.ray_engine import RayEngine
+from lpld_labels.exec.ray_session import RaySettings
 from lpld_labels.pool.pool_files import PoolFiles
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
-from lpld_labels.rewriting.targets import RemoteTarget
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.targets import RemoteTarget
 from tests.engines.ray_cluster import WHOLE
 from tests.factories import make_batches, write_pool
-from tests.lpld_labels.stores.pools import content
+from tests.lpld_labels.io.pools import content
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from lpld_labels.jobs.job import Job, Progress
-from lpld_labels.jobs.local import LocalEngine
+from lpld_labels.exec.job import Job, Progress
+from lpld_labels.exec.local import LocalEngine
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 

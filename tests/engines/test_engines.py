@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from lpld_labels.jobs.job import Engine
-from lpld_labels.jobs.local import ONE_PROCESS, LocalEngine
-from lpld_labels.jobs.ray_engine import RayEngine
-from lpld_labels.jobs.ray_session import RaySettings
+from lpld_labels.exec.job import Engine
+from lpld_labels.exec.local import ONE_PROCESS, LocalEngine
+from lpld_labels.exec.ray_engine import RayEngine
+from lpld_labels.exec.ray_session import RaySettings
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.engines.slow import SlowEngine

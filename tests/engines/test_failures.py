@@ -15,25 +15,25 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from lpld_core.class_statistics.settings import SqueezeSettings
-from lpld_core.class_statistics.squeeze import squeeze_folder
+from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_core.images.real_images import RealFolder
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
-from lpld_labels.jobs.job import Job, Progress, Start, Worker
-from lpld_labels.jobs.local import LocalEngine
-from lpld_labels.jobs.ray_engine import RayEngine
-from lpld_labels.jobs.ray_session import RaySettings
+from lpld_labels.exec.job import Job, Progress, Start, Worker
+from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.ray_engine import RayEngine
+from lpld_labels.exec.ray_session import RaySettings
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
 from tests.engines.commands import BUILD, COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.factories import make_batches, write_pool
 from tests.lpld_core.image_folders import NETWORK, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
-from tests.lpld_labels.foreign.importers import label_folders
+from tests.lpld_labels.interop.importers import label_folders
 
 Cli = Callable[..., Result]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from lpld_labels.errors import ClusterError, InvalidArgumentError, WorkerDiedError
-from lpld_labels.jobs import ray_engine
-from lpld_labels.jobs.job import Job, Steps, TaskCounts
-from lpld_labels.jobs.ray_engine import RayEngine
-from lpld_labels.jobs.ray_session import RaySettings
+from lpld_labels.exec import ray_engine
+from lpld_labels.exec.job import Job, Steps, TaskCounts
+from lpld_labels.exec.ray_engine import RayEngine
+from lpld_labels.exec.ray_session import RaySettings
 from tests.engines.ray_cluster import WHOLE, TwoNodes
-from tests.lpld_labels.jobs.test_local import Watcher
+from tests.lpld_labels.exec.test_local import Watcher
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.ranks import ALONE, Ranks
-from lpld_core.training.settings import TrainSettings
-from lpld_core.training.student import TrainResult, train_student
+from lpld_core.train.evaluate import ValidationSet
+from lpld_core.train.ranks import ALONE, Ranks
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import TrainResult, train_student
 from lpld_labels.loader.steps import TrainingSteps
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import SIDE

@@ -13,9 +13,9 @@ import pytest
 from click.testing import Result
 from PIL import Image
 
-from lpld_core.class_statistics.settings import SqueezeSettings, Update
-from lpld_core.class_statistics.squeeze import finished_squeeze, squeeze_folder, squeeze_job
-from lpld_core.class_statistics.statistics import ClassStatistics
+from lpld_core.squeeze.settings import SqueezeSettings, Update
+from lpld_core.squeeze.squeeze import finished_squeeze, squeeze_folder, squeeze_job
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_labels.errors import PoolConflictError
 from tests.lpld_core.networks import tiny_teacher
@@ -118,7 +118,7 @@ def test_what_an_older_version_left_counts_without_dates(tmp_path: Path, real: P
     assert finished_squeeze(path, teacher, folder, SETTINGS) is not None
     place.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lpld_core.class_statistics.squeeze.squeeze_job", lambda *_: job)
+        patch.setattr("lpld_core.squeeze.squeeze.squeeze_job", lambda *_: job)
         squeeze_folder(teacher, folder, SETTINGS, place=place)
     kept = {file: file.stat().st_mtime_ns for file in place.iterdir()}
     squeeze_folder(teacher, folder, SETTINGS, place=place)

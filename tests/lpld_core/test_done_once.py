@@ -19,11 +19,11 @@ from lpld_labels.loader import pool_loader
 from lpld_labels.pool import view_checks, views_source, writer
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.replay import apply
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
-from lpld_labels.rewriting.prune import prune_pool
-from lpld_labels.rewriting.prune_plan import PruneSettings
+from lpld_labels.render import apply
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.prune_plan import PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 BATCHES = 12

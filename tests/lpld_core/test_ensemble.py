@@ -14,7 +14,7 @@ from lpld_core.teachers.ensemble import (
 )
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.ensembles import ENSEMBLE_WORDS
-from lpld_labels.replay import normalise
+from lpld_labels.render import normalise
 
 SMALL = "small-resnet10:width=8,stem_stride=2"
 

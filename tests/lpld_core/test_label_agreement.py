@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from lpld_core.training.losses import StudentLoss
-from lpld_core.training.settings import TrainSettings
-from lpld_core.training.student import train_student
+from lpld_core.train.losses import StudentLoss
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import train_student
 from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.foreign.importers import ImportOptions, import_labels
+from lpld_labels.interop.importers import ImportOptions, import_labels
 from lpld_labels.loader import pool_loader
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK
-from tests.lpld_labels.foreign.importers.label_folders import CLASSES, write_images
+from tests.lpld_labels.interop.importers.label_folders import CLASSES, write_images
 
 GREY = (0.5, 0.5, 0.5)
 CROPS = 2

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from lpld_core.training.losses import (
+from lpld_core.train.losses import (
     CALIBRATION_GRID,
     StudentLoss,
     TrueClasses,
     largest_only,
     mixed_cross_entropy,
 )
-from lpld_core.training.settings import TrainSettings
+from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])

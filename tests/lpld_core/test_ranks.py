@@ -21,8 +21,8 @@ import torch
 from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.teachers.choice import TeacherChoice
-from lpld_core.training.settings import TrainSettings
-from lpld_core.training.student import train_student
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import train_student
 from lpld_labels.pool.reader import PoolReader
 from tests.clients.launching import environment, launcher
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
@@ -254,7 +254,7 @@ def test_one_of_several_ends_without_tidying_up(alone: bool) -> None:
     """Torch keeps gloo's threads of a parallel model, and Python's ending may abort on them."""
     code = (
         "import atexit, sys\n"
-        "from lpld_core.training.ranks import leave\n"
+        "from lpld_core.train.ranks import leave\n"
         "atexit.register(print, 'tidied')\n"
         "print('said', end='')\n"
         "leave(3)\n"

@@ -15,8 +15,8 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.jobs.job import carry_out
-from lpld_labels.replay.resize import resize_torch
+from lpld_labels.exec.job import carry_out
+from lpld_labels.render.resize import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 SIDE, TILES, IPC, CROPS = 16, 2, 2, 3

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import functional
 
-from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.recover.optimise import GroupOptimiser, layer_targets
 from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import Method, PresetName, RecoverSettings, StatisticsKind, method_settings

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.part import Part
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import class_units, grouped, mixed_units

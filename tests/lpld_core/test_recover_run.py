@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.class_statistics.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import contact_sheet, evenly
@@ -22,7 +22,7 @@ from lpld_core.recover.settings import ImageFiles, RdedSettings, RecoverSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import Teacher
-from lpld_labels.replay.image_folder import scan_image_folder
+from lpld_labels.render.image_folder import scan_image_folder
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")

@@ -28,11 +28,11 @@ from lpld_labels.errors import (
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
-from lpld_labels.jobs.local import ONE_PROCESS
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_folder import scan_image_folder
-from lpld_labels.rewriting.prune import prune_pool
-from lpld_labels.rewriting.prune_plan import PruneSettings
+from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.prune_plan import PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes, write_images
 
 Build = Callable[..., BuildResult]
@@ -105,8 +105,8 @@ def test_images_of_different_sizes_are_labelled(full: Path, table: ImageTable) -
 
 
 def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ensemble: Ensemble) -> None:
-    from lpld_labels.replay import ImageStore, apply_views
-    from lpld_labels.replay.image_source import FolderImages
+    from lpld_labels.render import ImageStore, apply_views
+    from lpld_labels.render.image_source import FolderImages
 
     with PoolReader(full) as pool:
         batch = pool.read((3, 2))

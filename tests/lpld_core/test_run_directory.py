@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.teachers.choice import TeacherChoice
-from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.settings import TrainSettings
-from lpld_core.training.student import TrainResult, train_student
+from lpld_core.train.evaluate import ValidationSet
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import TrainResult, train_student
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
@@ -144,7 +144,7 @@ def test_stopped_before_anything_is_saved_a_run_goes_on(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log has a line then that no save has followed; it is this run's own all the same."""
-    from lpld_core.training.run_directory import TrainingRun
+    from lpld_core.train.run_directory import TrainingRun
 
     log = TrainingRun.log
 
@@ -168,7 +168,7 @@ def test_stopped_before_anything_is_saved_a_run_goes_on(
 
 
 def test_a_run_that_has_done_nothing_is_in_nobodys_way(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpld_core.training.trainer import Trainer
+    from lpld_core.train.trainer import Trainer
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", lambda *_: float("nan"))

@@ -17,11 +17,11 @@ from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.teachers.choice import TeacherChoice
 from lpld_core.teachers.teacher import load_teacher
-from lpld_core.training.evaluate import ValidationSet
-from lpld_core.training.settings import StudentTemperature, TrainSettings
-from lpld_core.training.student import epoch_steps, train_student
-from lpld_core.training.train_teacher import TeacherJob, train_teacher
-from lpld_core.training.trainer import Trainer, TrainingBatch
+from lpld_core.train.evaluate import ValidationSet
+from lpld_core.train.settings import StudentTemperature, TrainSettings
+from lpld_core.train.student import epoch_steps, train_student
+from lpld_core.train.train_teacher import TeacherJob, train_teacher
+from lpld_core.train.trainer import Trainer, TrainingBatch
 from lpld_labels.errors import (
     ComputationError,
     ImageMismatchError,
@@ -29,7 +29,7 @@ from lpld_labels.errors import (
     PoolConflictError,
 )
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.rewriting.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)

@@ -22,7 +22,7 @@ from lpld_labels.loader.opening import Location, find_normalisation, open_reader
 from lpld_labels.loader.orphans import watch_parent
 from lpld_labels.loader.settings import ImageSettings
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.replay.image_source import find_images
+from lpld_labels.render.image_source import find_images
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

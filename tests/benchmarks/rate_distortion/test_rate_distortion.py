@@ -12,7 +12,7 @@ from benchmarks.rate_distortion.chart import draw_chart
 from benchmarks.rate_distortion.claims import check_claims, lost_at
 from benchmarks.rate_distortion.measure import MILLION, ROWS, RateDistortion, cpu_seconds
 from benchmarks.rate_distortion.speed import decode_against_replay, many_classes
-from tests.lpld_labels.rewriting.test_plan import labelled_pool
+from tests.lpld_labels.transforms.test_plan import labelled_pool
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.readme.law import COSTS, VIEWS, law
 from benchmarks.readme.parts import Results
-from lpld_labels.rewriting.expected_loss import PruningLaw
+from lpld_labels.transforms.expected_loss import PruningLaw
 
 CLASSES = 1000
 

@@ -13,7 +13,7 @@ from typing import Any
 from lpld_cli.console import run
 from lpld_cli.main import group
 
-from lpld_core.training.trainer import Trainer
+from lpld_core.train.trainer import Trainer
 from lpld_labels.pool import pace
 
 

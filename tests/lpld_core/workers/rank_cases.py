@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.training.ranks import joined_ranks, leave
+from lpld_core.train.ranks import joined_ranks, leave
 from tests.lpld_core.rank_cases import CASES, recorded_rows, train
 
 

@@ -16,9 +16,9 @@ from torchvision.transforms import RandomResizedCrop
 from lpld_labels import Augmentation, ImageTable, ViewBatch
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import keyed_generator
-from lpld_labels.replay import batches_per_epoch, draw_views
+from lpld_labels.render import batches_per_epoch, draw_views
 from tests.lpld_labels.format.slow_draw import slow_draw
-from tests.lpld_labels.replay.pictures import FEATURES, augmentation
+from tests.lpld_labels.render.pictures import FEATURES, augmentation
 
 
 def table_of(sizes: list[tuple[int, int]]) -> ImageTable:
@@ -257,6 +257,6 @@ def test_streams_do_not_run_together() -> None:
 
 def test_drawing_starts_without_torch() -> None:
     program = (
-        "import sys, lpld_labels.replay, lpld_labels.replay.image_folder; sys.exit('torch' in sys.modules)"
+        "import sys, lpld_labels.render, lpld_labels.render.image_folder; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

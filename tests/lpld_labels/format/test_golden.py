@@ -17,7 +17,7 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.codecs import CODECS
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from tests.factories import assert_same_views
 from tests.golden.drawing_vectors import vectors
 from tests.golden.expected import views_from_json

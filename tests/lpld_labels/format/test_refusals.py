@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lpld_labels import LabelPoolError, PoolReader
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from tests.golden.crafting.__main__ import MODULES
 from tests.golden.crafting.cases import CASES
 from tests.golden.crafting.crafted import Crafted

@@ -22,8 +22,8 @@ from lpld_labels.loader import (
     sre2l_loader,
 )
 from lpld_labels.loader.authors.programme import Process, Programme
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
 

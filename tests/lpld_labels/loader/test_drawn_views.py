@@ -11,7 +11,7 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.loader import PoolBatch, pool_loader
 from lpld_labels.loader.sampling import POLICIES
-from lpld_labels.rewriting.change_views import change_views
+from lpld_labels.transforms.change_views import change_views
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 

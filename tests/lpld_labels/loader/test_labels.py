@@ -11,8 +11,8 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.loader import label_loader, pool_loader
 from lpld_labels.loader.sampling import Sampling
-from lpld_labels.rewriting.codec_request import CodecRequest
-from lpld_labels.rewriting.encode import encode_pool
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 IMAGES, BATCH = 80, 32

@@ -17,8 +17,8 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.loader.sampling import POLICIES, Sampling
 from lpld_labels.loader.steps import StepSampler
-from lpld_labels.replay import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.replay.image_source import FolderImages
+from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
+from lpld_labels.render.image_source import FolderImages
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
 IMAGES, BATCH, PER_EPOCH = 80, 32, 8

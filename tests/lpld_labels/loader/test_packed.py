@@ -15,8 +15,8 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.loader import pool_loader
 from lpld_labels.loader.authors import sre2l_loader
-from lpld_labels.replay.image_source import find_images
-from lpld_labels.rewriting.pack import pack_pool
+from lpld_labels.render.image_source import find_images
+from lpld_labels.transforms.pack import pack_pool
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 

@@ -17,8 +17,8 @@ from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 from lpld_labels.loader.dataset import take_views
 from lpld_labels.loader.processes import Processes, current_processes
 from lpld_labels.loader.share import EpochUnits, EqualCut, GlobalCut, Position
-from lpld_labels.replay import ImageStore, apply_views
-from lpld_labels.replay.image_source import FolderImages
+from lpld_labels.render import ImageStore, apply_views
+from lpld_labels.render.image_source import FolderImages
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 PER_EPOCH = 6

@@ -21,7 +21,7 @@ import zstandard
 from lpld_labels import LabelPoolError, PoolReader
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from tests.golden.crafting.crafted import Crafted
 from tests.golden.crafting.payload_cases import place_groups
 from tests.independent_reader import Refused, verify

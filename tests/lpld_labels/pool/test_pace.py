@@ -8,7 +8,7 @@ import pytest
 
 from lpld_labels import PoolReader, PoolWriter
 from lpld_labels.pool.pace import Pace
-from lpld_labels.rewriting.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.factories import make_batches, make_header, make_images, write_pool
 
 

@@ -23,7 +23,7 @@ from lpld_labels.errors import (
     PoolCorruptError,
     PoolFormatError,
 )
-from lpld_labels.files.proven_parquet import ProvenParquet
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.pool.label_pages import LabelPages
 from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.view_counts import views_per_image

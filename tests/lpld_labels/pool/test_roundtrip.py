@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
 
 CODECS = ("f16", "f16:plain", "f32", "f32:plain", "int8")

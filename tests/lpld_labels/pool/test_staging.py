@@ -13,10 +13,10 @@ import pytest
 
 from lpld_labels import PoolReader, Teacher
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, StagingMismatchError
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.shard import SEAL, SealedShard, load_sealed
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.stores.locks import in_use, locked
+from lpld_labels.io.locks import in_use, locked
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.pool.test_writer import digest_of, open_writer
 
@@ -183,7 +183,7 @@ def test_one_commit_at_a_time(tmp_path: Path, project: Path) -> None:
     script = """
         import sys
         from pathlib import Path
-        from lpld_labels.stores.locks import locked
+        from lpld_labels.io.locks import locked
         with locked(Path(sys.argv[1], "staging", "commit.lock")):
             print("held", flush=True)
             sys.stdin.read()

@@ -21,7 +21,7 @@ from lpld_labels.errors import (
     PoolConflictError,
     StagingMismatchError,
 )
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 
 HEADER = make_header()

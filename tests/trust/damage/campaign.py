@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from lpld_labels import PoolReader
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.packed_images import packed_images
 from tests.golden.expected import as_json
 from tests.trust.children import endings

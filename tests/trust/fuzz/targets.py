@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from lpld_labels import LabelPoolError, PoolReader
 from lpld_labels.codecs.base import Codec, Payload
-from lpld_labels.foreign.importers.batch_list import read_batch_list
-from lpld_labels.foreign.importers.torch_zip import read_torch_zip
+from lpld_labels.interop.importers.batch_list import read_batch_list
+from lpld_labels.interop.importers.torch_zip import read_torch_zip
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.replay.decoding import decode_image, image_size
+from lpld_labels.render.decoding import decode_image, image_size
 from tests.trust.hostile.images import seeds as image_seeds
 from tests.trust.signing import sign
 
@@ -182,7 +182,7 @@ def _torch_zips() -> list[bytes]:
     import numpy as np
     import torch
 
-    from tests.lpld_labels.foreign.importers.label_folders import batch_list
+    from tests.lpld_labels.interop.importers.label_folders import batch_list
 
     found = []
     for mix in ("none", "cutmix", "mixup"):
@@ -216,7 +216,7 @@ TARGETS: dict[str, Target] = {
         seeds=_manifests,
         parsers=("format/strict_json.py", "format/json_fields.py", "format/manifest.py", "format/files.py"),
     ),
-    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "files/proven_parquet.py")),
+    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "io/proven_parquet.py")),
     **{
         f"codec-{name}": Target(
             run=partial(_decode, name), seeds=partial(_payloads, name), parsers=(f"codecs/{file}",)
@@ -232,12 +232,12 @@ TARGETS: dict[str, Target] = {
     "pickle": Target(
         run=_pickle,
         seeds=_pickles,
-        parsers=("foreign/importers/pickle_data.py", "foreign/importers/numpy_pickle.py"),
+        parsers=("interop/importers/pickle_data.py", "interop/importers/numpy_pickle.py"),
     ),
     "torch-zip": Target(
         run=_torch_zip,
         seeds=_torch_zips,
-        parsers=("foreign/importers/zip_directory.py", "foreign/importers/torch_zip.py"),
+        parsers=("interop/importers/zip_directory.py", "interop/importers/torch_zip.py"),
     ),
-    "image": Target(run=_image, seeds=lambda: list(image_seeds()), parsers=("replay/decoding.py",)),
+    "image": Target(run=_image, seeds=lambda: list(image_seeds()), parsers=("render/decoding.py",)),
 }

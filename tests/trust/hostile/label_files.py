@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.foreign.importers.batch_list import read_batch_list
-from lpld_labels.foreign.importers.fkd_file import read_image_crops
-from tests.lpld_labels.foreign.importers.label_folders import batch_list
+from lpld_labels.interop.importers.batch_list import read_batch_list
+from lpld_labels.interop.importers.fkd_file import read_image_crops
+from tests.lpld_labels.interop.importers.label_folders import batch_list
 
 FLAG = "it ran"
 _NAMES = (
@@ -38,7 +38,7 @@ _NAMES = (
     "numpy._core.multiarray scalar",
     "_codecs encode",
     "collections OrderedDict",
-    "lpld_labels.foreign.importers.torch_zip read_torch_zip",
+    "lpld_labels.interop.importers.torch_zip read_torch_zip",
 )
 
 

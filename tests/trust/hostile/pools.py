@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels import PoolReader
-from lpld_labels.inspection.check import check_pool
-from lpld_labels.inspection.summary import summarise
+from lpld_labels.inspect.check import check_pool
+from lpld_labels.inspect.summary import summarise
 from tests.golden.crafting.crafted import PAYLOAD_SETTINGS, TABLE_SETTINGS, Crafted
 from tests.golden.crafting.payload_cases import place_groups
 from tests.trust.damage.campaign import GOLDEN

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from lpld_labels import LabelBatch, LabelPoolError, PoolReader, PoolWriter
-from lpld_labels.inspection.check import check_pool
+from lpld_labels.inspect.check import check_pool
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.trust.children import Ending, at_once, watched
 from tests.trust.figures import Tally, finish, parser, workplace

@@ -1,0 +1,274 @@
+"""The training loop's inside: a network, its optimizer and its schedule, one epoch at a time.
+
+Everything random in a step follows from (seed, epoch, step, process) and everything else is in `state`, so a
+run that stops after any step and goes on from its state ends with the same weights.
+
+Several processes (`Ranks`) take a step together, each with some of its rows. A row counts the same wherever
+it is: gradients are the mean over all rows of the step, however unequal the shares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from lpld_core.networks.models import seeded
+from lpld_core.networks.synced_batchnorm import with_synced_batchnorm
+from lpld_core.networks.weights import Tensors
+from lpld_core.train.losses import LossOf
+from lpld_core.train.ranks import ALONE, Ranks
+from lpld_core.train.schedules import rate_factor
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.weight_average import WeightAverage
+from lpld_labels.errors import ComputationError, InvalidArgumentError
+from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.render import normalise
+
+VECTOR_CHANNELS = 16
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSoFar:
+    """What was done of an epoch: steps and images, the sum of their losses, and the seconds it took."""
+
+    steps: int
+    images: int
+    loss_sum: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochFacts:
+    """Mean loss per image, last learning rate, and how much was done in how many seconds."""
+
+    loss: float
+    learning_rate: float
+    steps: int
+    images: int
+    seconds: float
+
+
+class TrainingBatch(NamedTuple):
+    """A process's share of a step.
+
+    pixels: [n, 3, H, W] with values 0..255; n may be 0. loss_of: of these rows. rows: of the whole step, in
+    all processes.
+    """
+
+    pixels: torch.Tensor
+    loss_of: LossOf
+    rows: int
+
+
+AfterStep = Callable[[EpochSoFar, float], None]
+"""Called with what is done of the epoch and the learning rate of the last step."""
+
+
+class Trainer:
+    """Trains one network; the settings must say the normalisation of its pixels.
+
+    ranks: the processes that train it together. The network keeps its own precision: one with parameters of
+    float64 is trained in float64.
+    """
+
+    def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
+        if settings.mean is None or settings.std is None:
+            raise InvalidArgumentError("training needs a normalisation", expected="mean and std")
+        self._mean, self._std = settings.mean, settings.std
+        self.settings = settings
+        self.ranks = ranks
+        self.device = ranks.device if ranks.world > 1 else torch.device(settings.device)
+        self._synced = ranks.world > 1 and settings.sync_batchnorm
+        if self._synced:
+            model = with_synced_batchnorm(model, self.device)
+        self._format = _memory_format(model, self.device)
+        self.model = model.to(self.device).to(memory_format=self._format)
+        self._optimizer = _optimizer(self.model, settings)
+        self._dtype = next(self.model.parameters()).dtype
+        self._normalises_by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
+        self._parallel: DistributedDataParallel | None = None
+        self._average = None if settings.ema is None else WeightAverage(self.model, settings.ema)
+
+    @property
+    def result(self) -> nn.Module:
+        """What to evaluate and keep: the averaged network where there is one."""
+        return self.model if self._average is None else self._average.model
+
+    def run_epoch(
+        self,
+        epoch: int,
+        batches: Iterable[TrainingBatch],
+        *,
+        steps: int,
+        begin: EpochSoFar | None = None,
+        after_step: AfterStep | None = None,
+    ) -> EpochFacts:
+        """Take one step per batch.
+
+        steps: how many batches the epoch has; the schedule needs to know in advance.
+        begin: what was done of it before the state was saved that `load_state` was given; `batches` are
+        the rest then. after_step: called with what is done so far and the learning rate.
+        """
+        before = begin or EpochSoFar(steps=0, images=0, loss_sum=0.0, seconds=0.0)
+        start = time.perf_counter() - before.seconds
+        self.model.train()
+        total, images, rate = before.loss_sum, before.images, 0.0
+        with seeded(0):
+            for number, batch in enumerate(batches, before.steps):
+                rate = self.settings.learning_rate * rate_factor(self.settings, epoch + number / steps)
+                if batch.rows > 1:  # BatchNorm cannot learn from a single view
+                    self._seed(epoch, number)
+                    total += self._step(batch, rate)
+                    images += batch.rows
+                if after_step is not None:
+                    seconds = time.perf_counter() - start
+                    so_far = EpochSoFar(steps=number + 1, images=images, loss_sum=total, seconds=seconds)
+                    after_step(so_far, rate)
+        loss = total / max(images, 1)
+        if not math.isfinite(loss):
+            raise ComputationError(
+                f"training diverged in epoch {epoch}: the loss is {loss}", hint="lower the learning rate"
+            )
+        return EpochFacts(
+            loss=loss,
+            learning_rate=rate,
+            steps=steps,
+            images=images,
+            seconds=time.perf_counter() - start,
+        )
+
+    def _seed(self, epoch: int, step: int) -> None:
+        """Let torch's own draws (dropout) follow from the step and the process alone."""
+        place = (self.settings.seed, Stream.TRAINING, epoch, step, self.ranks.rank)
+        torch.manual_seed(int(keyed_generator(*place).random() * 2**53))
+
+    def _step(self, batch: TrainingBatch, rate: float) -> float:
+        """Take a step; return the sum of the losses of all its rows."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad(set_to_none=True)
+        if self.ranks.world > 1 and self._parallel is None:
+            self._parallel = self.ranks.parallel(self.model, unused=self._has_unused(batch.pixels))
+        losses = 0.0
+        for rows, gathering in self._parts(len(batch.pixels)):
+            with gathering:
+                losses += self._pass(batch, rows)
+        if self._average is not None:
+            self._average.update(self.model)
+        self._optimizer.step()
+        return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
+
+    def _parts(self, rows: int) -> Iterator[tuple[slice, contextlib.AbstractContextManager[None]]]:
+        """Yield which rows to compute at once, and how: gradients travel with the last of them."""
+        count = max(1, min(self.settings.accumulate, rows))
+        for part in range(count):
+            gathering: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if self._parallel is not None and part < count - 1:
+                gathering = self._parallel.no_sync()
+            yield slice(part * rows // count, (part + 1) * rows // count), gathering
+
+    def _pass(self, batch: TrainingBatch, rows: slice) -> float:
+        """Add the gradients of some rows, so that those of all add up to the mean over the step's rows."""
+        count: int = rows.stop - rows.start
+        inputs = self._inputs(batch.pixels[rows])
+        model = self._parallel or self.model
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
+            output = model(inputs)[:count]
+        output = output if output.dtype == torch.float64 else output.float()
+        if not count:
+            # Everybody has to take part in the exchange of gradients, also with nothing to say.
+            (0 * output.sum()).backward()
+            return 0.0
+        loss = batch.loss_of(output, rows)
+        # DistributedDataParallel takes the mean over processes, which undoes the factor.
+        weighed = loss * (count * self.ranks.world / batch.rows)
+        weighed.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return float(loss.detach()) * count
+
+    def _inputs(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return normalised pixels, as many as BatchNorm needs to work: it refuses a single row, or none.
+
+        A row that stands there twice changes neither the statistics nor the outputs. Rows in the place of
+        none leave traces in this process's buffers; those of the first one count, which always has a row.
+        """
+        if self._normalises_by_batch and not self._synced and len(pixels) < 2:
+            pixels = pixels.repeat(2, 1, 1, 1) if len(pixels) else pixels.new_zeros(2, *pixels.shape[1:])
+        inputs = normalise(pixels.to(self.device, non_blocking=True), self._mean, self._std)
+        return inputs.to(self._dtype).contiguous(memory_format=self._format)
+
+    def _has_unused(self, pixels: torch.Tensor) -> bool:
+        """Whether some parameters have no part in the output, such as those of a branch that is not used."""
+        trial = copy.deepcopy(self.model)
+        with torch.random.fork_rng(devices=[]):
+            trial.eval()(self._inputs(pixels.new_zeros(2, *pixels.shape[1:]))).sum().backward()
+        return any(parameter.grad is None for parameter in trial.parameters() if parameter.requires_grad)
+
+    def state(self) -> Tensors:
+        """Return all that the next step depends on: parameters, buffers, optimizer state, average."""
+        tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
+        for index, fields in self._optimizer.state_dict()["state"].items():
+            for field, value in fields.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"{_OPTIMIZER}{index}.{field}"] = value
+        return tensors if self._average is None else {**tensors, **self._average.state()}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Go on from what `state` returned, which may be saved with other tensors."""
+        self.model.load_state_dict(
+            {name.removeprefix(_MODEL): value for name, value in tensors.items() if name.startswith(_MODEL)}
+        )
+        state: dict[int, Tensors] = {}
+        for name, value in tensors.items():
+            if name.startswith(_OPTIMIZER):
+                index, field = name.removeprefix(_OPTIMIZER).split(".")
+                state.setdefault(int(index), {})[field] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if self._average is not None:
+            self._average.load_state(tensors)
+
+
+def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_format:
+    """Return channels-last, which is faster, unless training this network that way is unsafe.
+
+    For a strided 1x1 convolution with fewer input channels than a vector register holds, oneDNN's
+    channels-last weight gradient writes past its workspace (uxlfoundation/oneDNN#6035): 8 channels
+    with AVX2, 16 with AVX-512. Seen as heap corruption with networks of width 2 to 7.
+    """
+    narrow = any(
+        isinstance(module, nn.Conv2d)
+        and max(module.kernel_size) == 1
+        and max(module.stride) > 1
+        and module.in_channels < VECTOR_CHANNELS
+        for module in model.modules()
+    )
+    return torch.contiguous_format if narrow and device.type == "cpu" else torch.channels_last
+
+
+def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    groups = parameter_groups(model, settings)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=settings.momentum)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate)
+
+
+def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
+    """Return what decays and, where only weights do, what does not: biases and normalisation."""
+    decaying: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        weight = parameter.ndim > 1 or settings.decay_on == "all"
+        (decaying if weight else spared).append(parameter)
+    groups = [(decaying, settings.weight_decay), (spared, 0.0)]
+    return [{"params": tensors, "weight_decay": decay} for tensors, decay in groups if tensors]

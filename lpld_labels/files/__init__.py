@@ -1,1 +1,0 @@
-"""Files of this machine: regular ones, written whole, read at random; Parquet proven before Arrow sees it."""

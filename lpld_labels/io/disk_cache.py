@@ -1,0 +1,134 @@
+"""Bytes from elsewhere, kept on disk within a limit and shared by processes.
+
+Entries are files under names that say what they hold (a digest, a place in a file of that digest), so what
+is there is right for everybody who asks for that name. An entry comes by a rename and is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from lpld_labels.errors import InvalidArgumentError, PoolWriteError
+from lpld_labels.io.locks import locked
+
+CACHE_VARIABLE = "LPLD_LABELS_CACHE"
+CACHE_BYTES = 64 * 1024**3
+_TEMPORARY = ".tmp-"
+_LOCKS = "locks"
+_SHARE_KEPT = 0.9
+"""Of the limit, when old entries go: they go many at a time."""
+
+
+def cache_folder() -> Path:
+    """Return where this project keeps what it may lose: $LPLD_LABELS_CACHE, or below ~/.cache."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lpld-labels"
+
+
+class DiskCache:
+    """Entries in a directory, the oldest first out. Can be pickled; processes and threads may share one.
+
+    limit: bytes of all entries together, give or take what is under way.
+    """
+
+    def __init__(self, directory: Path, limit: int = CACHE_BYTES) -> None:
+        if limit < 1:
+            raise InvalidArgumentError("a cache of no bytes", expected="at least 1", got=limit)
+        self.directory = directory.absolute()
+        self.limit = limit
+        self._held: int | None = None
+
+    def path(self, name: str) -> Path:
+        """Return where an entry is, or would be."""
+        return self.directory / name[:2] / name
+
+    def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
+        """Return an entry's file, made by whoever comes first while others wait for it.
+
+        size: its bytes. make: gives them piece by piece; an error on the way leaves no entry.
+        """
+        path = self.path(name)
+        if path.exists():
+            return path
+        lock = self.directory / _LOCKS / name
+        with contextlib.ExitStack() as stack:
+            with self._errors():
+                stack.enter_context(locked(lock))
+            if not path.exists():
+                self._write(path, size, make())
+        with contextlib.suppress(OSError):
+            lock.unlink()
+        return path
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PoolWriteError(
+                f"the cache cannot be written: {error.strerror or error}",
+                where=self.directory,
+                hint=f"free some space, or choose another directory ({CACHE_VARIABLE}, cache_directory)",
+            ) from None
+
+    def _write(self, path: Path, size: int, pieces: Iterable[bytes | pa.Buffer]) -> None:
+        with self._errors():
+            self._make_room(size)
+            path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
+        coming = iter(pieces)
+        # What goes wrong with the pieces is not the cache's fault.
+        piece = next(coming, None)
+        try:
+            with self._errors():
+                stream = temporary.open("wb")
+            with stream:
+                while piece is not None:
+                    with self._errors():
+                        stream.write(piece)
+                    piece = next(coming, None)
+            with self._errors():
+                temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def drop(self, name: str) -> None:
+        """Forget an entry; those who have it open keep it."""
+        self.path(name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Delete the whole cache."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _make_room(self, size: int) -> None:
+        """Delete the oldest entries if there would be too many bytes."""
+        if self._held is None or self._held + size > self.limit:
+            self._held = self._sweep(size)
+        self._held += size
+
+    def _sweep(self, size: int) -> int:
+        """Look at what is there, which others may have changed; return the bytes that stay."""
+        entries = []
+        for path in self.directory.glob("??/*"):
+            with contextlib.suppress(OSError):
+                found = path.stat()
+                entries.append((found.st_mtime_ns, found.st_size, path))
+        held = sum(entry[1] for entry in entries)
+        if held + size <= self.limit:
+            return held
+        for _, bytes_, path in sorted(entries):
+            if held + size <= self.limit * _SHARE_KEPT:
+                break
+            path.unlink(missing_ok=True)
+            held -= bytes_
+        return held

@@ -1,0 +1,190 @@
+"""What lineage says was done, as settings that do the same again.
+
+Whoever has a pool's manifest, its teacher and its images can so make it once more, or at another ratio.
+Lineage comes out of a file, so whatever stands there is checked as if it had been typed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lpld_labels.codecs.request import DEMANDS, CodecRequest
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.schema import VIEWS, Views
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.transforms.change_views import change_views
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.selection import kept_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """How a pool came to be.
+
+    build: what is recorded of its labelling; None where it was not labelled by `build`.
+    ratio: to label at, so that what random pruning then dropped is not labelled at all.
+    later: the steps after that, or all of them.
+    """
+
+    build: Mapping[str, Any] | None
+    ratio: float
+    later: tuple[LineageStep, ...]
+
+
+def past_of(manifest: Manifest) -> Past:
+    """Return a pool's past: its last build, with the random prunings that directly follow folded into it."""
+    lineage = manifest.header.lineage
+    builds = _leading_builds(lineage)
+    if not builds:
+        return Past(build=None, ratio=1.0, later=lineage)
+    # Each build adds to the one before it, so the last one has all.
+    build = lineage[builds - 1].parameters
+    ratio, later = _number(build.get("ratio"), 1.0), lineage[builds:]
+    complete = int(_number(build.get("epochs"), 0)) * (
+        manifest.counts.images // max(manifest.header.batch_size, 1)
+    )
+    while later and build.get("replayable_by") is None and not any(map(planned, later[:2])):
+        kept = _random_part(later[0], manifest.header.seed, complete)
+        if kept is None:
+            break
+        ratio, later = ratio_that_keeps(kept, complete), later[1:]
+    return Past(build=build, ratio=ratio, later=later)
+
+
+def ratio_that_keeps(kept: int, candidates: int) -> float:
+    """Return a ratio at which this many of the candidates stay."""
+    ratio = candidates / kept
+    # A quotient that was rounded up would keep one less.
+    return ratio if kept_count(candidates, ratio) == kept else math.nextafter(ratio, 0)
+
+
+def prune_settings(step: LineageStep) -> PruneSettings:
+    """Return the settings of a prune; of a budget, the ratio that came of it."""
+    known = step.parameters
+    try:
+        ratio = known.get("ratio")
+        if ratio is None:
+            ratio = ratio_that_keeps(int(known["kept_batches"]), int(known["candidate_batches"]))
+        return PruneSettings(
+            ratio=float(ratio),
+            count=known.get("count", "exact"),
+            level=known.get("level", "batch"),
+            by=known.get("metric", "random"),
+            prefer=known.get("prefer"),
+            drop_easy=float(known.get("drop_easy") or 0),
+            drop_hard=float(known.get("drop_hard") or 0),
+            drop_by=known.get("drop_by") or "confidence",
+            keep_partial=bool(known.get("keep_partial")),
+            seed=known.get("seed"),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise _unknown(step) from error
+
+
+def codec_request(step: LineageStep) -> CodecRequest | None:
+    """Return what an encode asked for; None if it changed nothing but how views are kept."""
+    known = step.parameters
+    if "codec" not in known:
+        return None
+    target = known.get("target") or {}
+    try:
+        demand = {name: float(target[name]) for name in DEMANDS if name in target}
+        if "budget" in demand:
+            return CodecRequest(name=str(known["codec"]), **_fitted(target), budget=int(demand["budget"]))
+        return CodecRequest(name=str(known["codec"]), **_fitted(target), **demand)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unknown(step) from error
+
+
+def repeat(
+    step: LineageStep,
+    pool: PoolReader,
+    out: str | os.PathLike[str],
+    *,
+    engine: Engine = ONE_PROCESS,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Do a step again: prune or encode a pool as was done before."""
+    if step.operation == "prune":
+        return prune_pool(pool, out, prune_settings(step), overwrite=overwrite, progress=progress)
+    if not repeatable(step):
+        raise _unknown(step)
+    stated = step.parameters.get("views")
+    views: Views | None = next((known for known in VIEWS if known == stated), None)
+    request = codec_request(step)
+    if request is None:
+        if views is None:
+            raise _unknown(step)
+        return change_views(pool, out, views, engine=engine, overwrite=overwrite, progress=progress)
+    # Whoever did this before had insisted, if there was need to.
+    result = encode_pool(
+        pool,
+        out,
+        request,
+        views=views,
+        engine=engine,
+        from_lossy=True,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    return result.manifest
+
+
+def repeatable(step: LineageStep) -> bool:
+    """Whether `repeat` knows the step."""
+    return step.operation in ("prune", "encode") and not planned(step)
+
+
+def planned(step: LineageStep) -> bool:
+    """Whether a step is the encode of a `plan`, whose codec was fitted before batches were left out."""
+    return step.operation == "encode" and step.parameters.get("plan_budget") is not None
+
+
+def _leading_builds(lineage: Sequence[LineageStep]) -> int:
+    count = 0
+    while count < len(lineage) and lineage[count].operation == "build":
+        count += 1
+    return count
+
+
+def _random_part(step: LineageStep, seed: int | None, complete: int) -> int | None:
+    """Return how many of the complete batches a step leaves, if building could have left out the others."""
+    known = step.parameters
+    plain = {"level": "batch", "metric": "random", "keep_partial": False, "drop_easy": 0, "drop_hard": 0}
+    if step.operation != "prune" or known.get("seed") != seed:
+        return None
+    if any(known.get(name) != value for name, value in plain.items()):
+        return None
+    kept = known.get("kept_batches")
+    # All of them: a build at ratio 1 would label the incomplete ones too.
+    return kept if isinstance(kept, int) and 1 <= kept < complete else None
+
+
+def _fitted(target: Mapping[str, Any]) -> dict[str, Any]:
+    temperature = target.get("temperature")
+    return {
+        "temperature": None if temperature is None else float(temperature),
+        "seed": int(target.get("seed", 0)),
+    }
+
+
+def _number(value: Any, otherwise: float) -> float:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else otherwise
+
+
+def _unknown(step: LineageStep) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"step '{step.operation[:40]}' of the pool's lineage cannot be done again from what is recorded",
+        got=str(step.parameters)[:120],
+        hint="see what `lpld-labels recipe` prints",
+    )

@@ -1,0 +1,102 @@
+"""Charts draw what they are given, whatever it is."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.inspect.pages.axes import scale
+from lpld_labels.inspect.pages.charts import Bar, Series, bars, histogram, plot
+from lpld_labels.inspect.pages.flow import Step, flow
+from lpld_labels.inspect.pages.markup import escaped, shortened, table, tag
+from lpld_labels.inspect.pages.numbers import human_bytes, percent, short_number
+from lpld_labels.inspect.pages.page import page, save_page
+from tests.lpld_labels.inspect.pages import HOSTILE, read_page
+
+
+def widths(markup: str) -> list[float]:
+    return [float(width) for width in re.findall(r'<rect class="mark m\d" [^>]*?width="([\d.]+)"', markup)]
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    chart = bars("t", "s", [Bar(label=str(n), value=n, text=str(n)) for n in (1, 2, 4)])
+    one, two, four = widths(chart.body)
+    assert two == pytest.approx(2 * one, rel=0.01)
+    assert four == pytest.approx(4 * one, rel=0.01)
+    assert chart.rows == (("1", "1"), ("2", "2"), ("4", "4"))
+
+
+def test_histograms_count_and_name_their_columns() -> None:
+    chart = histogram("t", "s", [0, 1, 2, 3], [2, 0, 4], unit="u", counted="c", whole=True)
+    assert chart.marks == 2
+    assert chart.rows == (("0", "2"), ("1", "0"), ("2", "4"))
+    wide = histogram("t", "s", [0, 5, 10], [1, 1], unit="u", counted="c", whole=True)
+    assert [row[0] for row in wide.rows] == ["0 to 4", "5 to 9"]
+    share = histogram("t", "s", [0, 0.5, 1], [1, 1], unit="u", counted="c")
+    assert [row[0] for row in share.rows] == ["0 to 0.5", "0.5 to 1"]
+
+
+def test_points_that_are_no_numbers_are_left_out() -> None:
+    series = Series(name="a", points=[(1, 1), (2, math.nan), (0, 3), (4, math.inf)], labels=list("wxyz"))
+    assert plot("t", "s", [series], x="x", y="y").marks == 2
+    logarithmic = plot("t", "s", [series], x="x", y="y", logarithmic_x=True, line=(10, "here"))
+    assert logarithmic.marks == 2
+    assert logarithmic.rows == (("w", "1", "1"), ("here", "10", ""))
+
+
+def test_nothing_to_draw_is_said() -> None:
+    for chart in (bars("t", "s", []), plot("t", "s", [], x="x", y="y")):
+        assert chart.marks == 0
+        assert "nothing to draw" in chart.figure()
+
+
+@pytest.mark.parametrize("values", [[], [0], [5], [1e-9, 1e12], [-3, 3], [0.1, 0.1]])
+def test_scales_have_ticks_within_them(values: list[float]) -> None:
+    for logarithmic in (False, True):
+        found = scale(values, 0, 100, logarithmic=logarithmic)
+        ticks = found.ticks()
+        assert 1 <= len(ticks) <= 8
+        assert all(0 <= found(tick) <= 100 for tick in ticks)
+        assert ticks == sorted(set(ticks))
+
+
+def test_text_is_escaped_wherever_it_goes() -> None:
+    parts = [
+        tag("p", HOSTILE, title=HOSTILE),
+        table([HOSTILE], [[HOSTILE, HOSTILE]], caption=HOSTILE),
+        bars(HOSTILE, HOSTILE, [Bar(label=HOSTILE, value=1, text=HOSTILE, more=(HOSTILE,))]).figure(),
+        plot(HOSTILE, HOSTILE, [Series(name=HOSTILE, points=[(1, 1)])], x=HOSTILE, y=HOSTILE).figure(),
+        flow(HOSTILE, HOSTILE, [Step(name=HOSTILE, lines=[HOSTILE]), Step(name=HOSTILE, arrow=HOSTILE)]),
+    ]
+    found = read_page(page(HOSTILE, parts, []))
+    assert found.text.count("<script>alert(1)</script>") > 15
+    assert escaped("a\x00b\ud800c") == "a\ufffdb\ufffdc"
+    assert len(shortened("x" * 10**6)) < 200
+
+
+def test_a_page_that_grew_too_large_is_refused(tmp_path: Path) -> None:
+
+    target = tmp_path / "page.html"
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        save_page(target, b"x" * 5_000_001)
+    assert not target.exists()
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert (human_bytes(1710), human_bytes(3), human_bytes(2.54e12)) == ("1.71 kB", "3 B", "2.54 TB")
+    assert (short_number(12345.0), short_number(0.123456), short_number(math.nan)) == (
+        "12,345",
+        "0.1235",
+        "not a number",
+    )
+    assert [percent(share) for share in (0, 0.5, 1, 0.99999, 1e-6)] == [
+        "0.0 %",
+        "50.0 %",
+        "100.0 %",
+        "> 99.9 %",
+        "< 0.1 %",
+    ]

@@ -1,0 +1,56 @@
+"""Every chart is explained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from lpld_core.analysis import Analysis, FolderAnalysis, Similarity
+from lpld_core.image_pages import analysis_page
+from lpld_core.images.real_images import RealFolder
+from lpld_labels.inspect.comparison.compare import compare_pools
+from lpld_labels.inspect.comparison.document import comparison_page
+from lpld_labels.inspect.report.document import make_report, report_page
+from lpld_labels.inspect.report.runs import Run
+from tests.factories import make_batches, write_pool
+from tests.lpld_labels.inspect.pages import picture_folder, read_page
+
+LARGEST_PICTURE = 150_000
+
+
+def titles(data: bytes) -> set[str]:
+    """Return the names of a page's charts, those of single views aside."""
+    page = read_page(data)
+    charts = [a for name, a in page.tags if name == "svg" and "data-marks" in a]
+    return {str(a["aria-label"]) for a in charts if a["class"] != "chart bars"}
+
+
+def test_the_documentation_explains_every_chart(project: Path, tmp_path: Path) -> None:
+    batches = make_batches(1, 2)
+    pools = [write_pool(tmp_path / name, batches, codec=name) for name in ("f16", "int4")]
+    run = Run(name="r", pool=None, points=((1, {"loss": 1.0, "top1": 0.5}),), top1=0.5)
+    own = replace(run, pool=pools[0].manifest.content_digest)
+    picture_folder(tmp_path / "images", ["a"])
+    folder = FolderAnalysis(
+        name="a", images=3, similarity=Similarity(mean=0.5, std=0.1, with_self=0.6), mmd_squared=0.1
+    )
+    drawn = titles(report_page(make_report(pools[1], against=pools[0], runs=[run])))
+    drawn |= titles(comparison_page(compare_pools(pools, runs=[own])))
+    drawn |= titles(
+        analysis_page(
+            Analysis(folders=(folder,), bandwidth=1.0), [("a", RealFolder.open(tmp_path / "images"))]
+        )
+    )
+    assert len(drawn) >= 20
+    lines = (project / "docs" / "report.md").read_text().splitlines()
+    rows = [line.split("|")[1] for line in lines if line.startswith("| ")]
+    explained = {name.strip() for row in rows for name in row.split(",")}
+    assert drawn - explained == set()
+
+
+def test_pictures_of_the_documentation_are_small(project: Path) -> None:
+    text = (project / "docs" / "report.md").read_text() + (project / "README.md").read_text()
+    for name in ("report.png", "compare.png"):
+        assert re.search(rf"images/{name}\)", text)
+        assert 0 < (project / "docs" / "images" / name).stat().st_size < LARGEST_PICTURE

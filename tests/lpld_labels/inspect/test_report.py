@@ -1,0 +1,256 @@
+"""What a report finds in a pool: samples, oddities, names, weight."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
+from lpld_labels.inspect.report.document import make_report, report_page
+from lpld_labels.inspect.report.facts import gather_facts
+from lpld_labels.inspect.report.meaning import entropy, probabilities
+from lpld_labels.inspect.report.published import PUBLISHED, published_for
+from lpld_labels.inspect.report.sample import MOST_ROWS, take_sample
+from lpld_labels.inspect.report.weight import original_layout
+from lpld_labels.inspect.summary import summarise
+from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
+from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
+
+
+class CountingReader(PoolReader):
+    """Notes which batches' labels and views are read."""
+
+    labels_read: list[BatchKey]
+    views_read: list[BatchKey]
+
+    def read_labels(self, key: tuple[int, int], *, dtype: Any = None) -> LabelArray:
+        self.labels_read.append(BatchKey(*key))
+        return super().read_labels(key, dtype=dtype)
+
+    def read_views(self, key: tuple[int, int]) -> ViewBatch:
+        self.views_read.append(BatchKey(*key))
+        return super().read_views(key)
+
+
+class BrokenReader(PoolReader):
+    """Gives a label that is not finite, as a pool would whose teacher overflowed."""
+
+    def read_labels(self, key: tuple[int, int], *, dtype: Any = None) -> LabelArray:
+        labels = np.array(super().read_labels(key, dtype=dtype))
+        labels[0] = np.nan
+        return labels
+
+
+def with_labels(batch: LabelBatch, labels: LabelArray) -> LabelBatch:
+    return replace(batch, labels=labels.astype(np.float16))
+
+
+def odd(pool: PoolReader) -> str:
+    return " ".join(make_report(pool).odd)
+
+
+def test_only_a_sample_is_read(tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", make_batches(40, 20, rows=64)).close()
+    pool = CountingReader(tmp_path / "pool")
+    pool.labels_read, pool.views_read = [], []
+    report = make_report(pool)
+    wanted = MOST_ROWS // 64
+    assert len(pool) == 800
+    assert len(pool.labels_read) == len(set(pool.labels_read)) == wanted
+    assert set(pool.views_read) <= set(pool.labels_read)
+    assert len(report.sample.rows) == MOST_ROWS
+    assert not report.sample.whole
+    assert f"random sample of {MOST_ROWS:,} rows" in read_page(report_page(report)).text
+    spread = {key.epoch for key in pool.labels_read}
+    assert len(spread) > 30, "the sample is not spread over the pool"
+
+
+@pytest.mark.timing
+def test_a_large_pool_takes_little_memory(tmp_path: Path) -> None:
+    """The peak of a whole report, pictures included, is that of its sample: not torch's, not the pool's."""
+    table = picture_folder(tmp_path / "images", ["a", "b"], size=64)
+    batches = [make_batch(0, n, rows=1024, classes=1000, images=table) for n in range(24)]
+    header = make_header(1000, 1024)
+    write_pool(tmp_path / "pool", batches, codec="f16:plain", header=header, images=table).close()
+    code = f"""
+import sys
+from pathlib import Path
+from lpld_labels import PoolReader
+from lpld_labels.inspect.report.document import make_report, report_page
+with PoolReader({str(tmp_path / "pool")!r}) as pool:
+    report = make_report(pool, images=Path({str(tmp_path / "images")!r}))
+report_page(report)
+assert "torch" not in sys.modules
+# Not getrusage, which also counts what the process was before it became this program.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(len(report.sample.keys), int(peak.split()[1]) // 1024)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    looked_at, megabytes = map(int, ended.stdout.split())
+    assert looked_at == 8
+    assert megabytes < 400
+
+
+def test_measures_are_those_of_the_labels(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", make_batches(2, 2))
+    sample = take_sample(pool)
+    rows = sample.rows
+    assert sample.whole
+    assert len(rows) == 32
+    for row in range(len(rows)):
+        batch = pool.read(sample.keys[int(rows.batch[row])])
+        slot = int(rows.slot[row])
+        shares = probabilities(batch.labels[slot : slot + 1], "logits")[0]
+        assert rows.confidence[row] == pytest.approx(shares.max())
+        assert rows.entropy[row] == pytest.approx(-(shares * np.log2(shares)).sum())
+        assert rows.image[row] == batch.images[slot]
+        assert batch.mix is not None
+        assert rows.partner[row] == batch.images[batch.mix.partner[slot]]
+        assert rows.strength[row] == batch.mix.strength
+        assert rows.area[row] == pytest.approx(batch.crops[slot, 2:].prod() / 48**2)
+        best = int(batch.labels[slot].argmax())
+        classes = pool.images.classes
+        own, partner = classes[rows.image[row]] == best, classes[rows.partner[row]] == best
+        assert rows.agreement[row] == (0 if own else 1 if partner else 2)
+
+
+def test_a_probability_of_zero_stays_zero_at_every_temperature() -> None:
+    labels = np.array([[0.9, 0.1, 0.0]], np.float16)
+    np.testing.assert_allclose(probabilities(labels, "probabilities", 20.0), [[0.527, 0.473, 0]], atol=1e-3)
+    assert entropy(np.array([[1.0, 0.0]]))[0] == 0
+
+
+def test_what_is_odd_is_said(tmp_path: Path) -> None:
+    images = make_images(60, 10)
+    batches = make_batches(1, 4, images=make_images(20, 10))
+    seen = np.unique(np.concatenate([batch.images for batch in batches]))
+    constant = [with_labels(batches[0], np.full((8, 10), 2.0)), *batches[1:]]
+    text = odd(write_pool(tmp_path / "a", constant, images=images))
+    assert f"Images never seen as themselves: {60 - len(seen)} of 60" in text
+    assert "Constant labels, the same value for every class: 8 of 32 looked at" in text
+    missing = [replace(batch, images=np.zeros(8, np.int32), crops=_whole(8)) for batch in batches]
+    text = odd(write_pool(tmp_path / "b", missing, images=images))
+    assert (
+        "Classes missing, with images but not one view: 9 (class0001, class0002, class0003 and 6 more)"
+        in text
+    )
+    same = [with_labels(batch, np.tile(batches[0].labels[:1], (8, 1))) for batch in batches]
+    assert "All labels looked at are the same" in odd(write_pool(tmp_path / "c", same, images=images))
+    unmixed = [replace(batch, mix=None) for batch in batches]
+    assert "not mixed, though the pool says cutmix: 32" in odd(
+        write_pool(tmp_path / "d", unmixed, images=images)
+    )
+    assert "no label batch" in odd(write_pool(tmp_path / "e", []))
+
+
+def _whole(rows: int) -> Any:
+    return np.tile(np.array([0, 0, 48, 48], np.int32), (rows, 1))
+
+
+def test_labels_in_another_class_order_are_noticed(tmp_path: Path) -> None:
+    images = make_images(50, 10)
+    right, wrong = [], []
+    for batch in make_batches(4, 8, images=images, mix="none"):
+        own = 9.0 * np.eye(10)[images.classes[batch.images]]
+        right.append(with_labels(batch, own))
+        wrong.append(with_labels(batch, np.roll(own, 1, axis=1)))
+    assert "class order" not in odd(write_pool(tmp_path / "right", right, images=images))
+    assert "same class order?" in odd(write_pool(tmp_path / "wrong", wrong, images=images))
+
+
+def test_labels_that_are_no_numbers_are_said_and_shown(tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", make_batches(1, 2)).close()
+    with BrokenReader(tmp_path / "pool") as pool:
+        report = make_report(pool)
+    said = "Labels that are not finite (NaN or infinite): 2 of 16 looked at, the first of image class"
+    assert any(text.startswith(said) for text in report.odd)
+    assert "not finite" in read_page(report_page(report)).text
+
+
+def test_a_damaged_batch_is_said_and_the_rest_shown(tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", make_batches(1, 2, rows=64, classes=1000), codec="f16:plain").close()
+    (path,) = (tmp_path / "pool" / "labels").glob("*.parquet")
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+    with PoolReader(tmp_path / "pool") as pool:
+        report = make_report(pool)
+    assert any(text.startswith("Batches that cannot be read: 1 (") for text in report.odd)
+    assert len(report.sample.rows) == 64
+    read_page(report_page(report))
+
+
+def test_the_original_is_shown_beside_a_lossy_label(tmp_path: Path) -> None:
+    batches = make_batches(2, 2, classes=40)
+    original = write_pool(tmp_path / "f16", batches)
+    lossy = write_pool(tmp_path / "topk", batches, codec="topk:5")
+    report = make_report(lossy, against=original)
+    assert report.sample.fidelity is not None
+    assert report.sample.shared == 4
+    assert report.sample.fidelity.top1 == 1
+    assert report.sample.fidelity.kept[20.0] < 0.9 < report.sample.fidelity.kept[1.0]
+    rows = report.sample.rows
+    for row in range(len(rows)):
+        true = original.read(report.sample.keys[int(rows.batch[row])]).labels[int(rows.slot[row])]
+        expected = probabilities(true[None], "logits")[0]
+        np.testing.assert_allclose(rows.original[row], expected[rows.top[row]])
+    page = read_page(report_page(report))
+    assert "Information kept" in page.text
+    assert len([a for _, a in page.tags if a.get("class") == "original"]) == 5 * len(report.shown)
+
+
+def test_pools_of_other_labels_are_refused(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "a", make_batches(1, 2))
+    with pytest.raises(InvalidArgumentError, match="differ in 'classes'"):
+        take_sample(pool, against=write_pool(tmp_path / "b", make_batches(1, 2, classes=12)))
+    with pytest.raises(InvalidArgumentError, match="no batch in common"):
+        take_sample(pool, against=write_pool(tmp_path / "c", [make_batch(7, 7)]))
+    other = [replace(batch, flips=~batch.flips) for batch in make_batches(1, 2)]
+    with pytest.raises(InvalidArgumentError, match="other views"):
+        take_sample(pool, against=write_pool(tmp_path / "d", other))
+
+
+def test_names_come_from_directories_or_as_given(tmp_path: Path) -> None:
+    images = replace(make_images(4, 2), paths=["x/1.png", "y/1.png", "x/2.png", "y/2.png"])
+    pool = write_pool(tmp_path / "pool", make_batches(1, 1, images=images), images=images)
+    assert list(gather_facts(pool).names[:3]) == ["x", "y", "class 2"]
+    assert list(gather_facts(pool, names=["one"]).names[:2]) == ["one", "y"]
+
+
+def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
+    """Teacher, lineage, paths, names, runs: whatever they say, the page has one script, and it is its own."""
+    images = replace(make_images(4, 2), paths=[f"{HOSTILE}/{n}.png" for n in range(4)])
+    header = make_header(10, 8)
+    header = replace(header, teachers=(replace(header.teachers[0], name=HOSTILE),), ensemble=HOSTILE)
+    step = LineageStep(operation=HOSTILE, parent_digest="a" * 64, parameters={HOSTILE: [HOSTILE]})
+    with PoolWriter(tmp_path / "pool", header=header, images=images) as writer:
+        writer.extend(make_batches(1, 1, images=images))
+        writer.commit(lineage=(step,))
+    with PoolReader(tmp_path / "pool") as pool:
+        page = read_page(report_page(make_report(pool, names=[HOSTILE], command=HOSTILE)))
+    assert page.text.count("<script>alert(1)</script>") >= 6
+
+
+def test_the_original_layouts_parts_add_up(tmp_path: Path) -> None:
+    for mix in ("cutmix", "none"):
+        header = make_header(10, 8, mix)
+        pool = write_pool(tmp_path / mix, make_batches(2, 3, mix=mix), header=header)
+        summary = summarise(pool.location)
+        assert sum(original_layout(summary).values()) == summary.bytes.pickle_layout
+
+
+def test_published_pools_are_those_of_the_data_set() -> None:
+    assert published_for(1000)[0] == "ImageNet-1K"
+    assert published_for(10450)[0] == "ImageNet-21K-P"
+    assert published_for(20)[0] == "ImageNet-1K"
+    lpld = next(row for row in PUBLISHED if (row.system, row.classes, row.ipc) == ("LPLD 40x", 1000, 10))
+    assert lpld.top1 == 20.2
+    assert 14_000 < lpld.bytes_per_image < 16_000

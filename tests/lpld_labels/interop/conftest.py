@@ -1,0 +1,87 @@
+"""Label folders in the layouts of the authors' programs: written here, and the authors' own where at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lpld_labels.interop.importers import ImportReport, import_labels
+from tests.conftest import SHARED_DATA
+from tests.lpld_labels.interop.importers.written_references import WRITERS, write_reference_images
+
+REFERENCES = {
+    "sre2l_mixup": ("in1k", "sre2l"),
+    "lpld_in1k": ("in1k", "lpld"),
+    "lpld_tiny": ("tiny", "lpld"),
+    "lpld_in21k": ("in1k", "lpld21k"),
+    "lpqld_in1k_k50": ("in1k", "lpqld"),
+}
+"""Folder -> (images, format)."""
+ORIGINS = ("written", "authors") if (SHARED_DATA / "reference_pools").is_dir() else ("written",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A label folder and the images it labels."""
+
+    labels: Path
+    images: Path
+
+
+Imported = Callable[[str], tuple[Reference, Path, ImportReport]]
+
+
+@pytest.fixture(scope="session", params=ORIGINS)
+def reference(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Reference]:
+    """Return a reference folder by name."""
+    if request.param == "authors":
+        return authors_reference
+    root = tmp_path_factory.mktemp("written")
+
+    def get(name: str) -> Reference:
+        found = Reference(labels=root / name, images=root / "images" / REFERENCES[name][0])
+        if not found.images.exists():
+            write_reference_images(found.images, found.images.name)
+        if not found.labels.exists():
+            WRITERS[name](found.labels)
+        return found
+
+    return get
+
+
+def authors_reference(name: str) -> Reference:
+    """Return a folder that the authors' program wrote."""
+    return Reference(
+        labels=SHARED_DATA / "reference_pools" / name,
+        images=SHARED_DATA / "reference_images" / REFERENCES[name][0],
+    )
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
+    """Import a reference folder: name -> (folder, pool, report)."""
+    return importer(tmp_path_factory, reference)
+
+
+@pytest.fixture(scope="session")
+def imported_from_authors(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Imported:
+    """Import a folder that the authors' programs wrote with a real teacher's labels."""
+    assert shared_data == SHARED_DATA
+    return importer(tmp_path_factory, authors_reference)
+
+
+def importer(folders: pytest.TempPathFactory, reference: Callable[[str], Reference]) -> Imported:
+    known: dict[str, tuple[Reference, Path, ImportReport]] = {}
+
+    def get(name: str) -> tuple[Reference, Path, ImportReport]:
+        if name not in known:
+            source, pool = reference(name), folders.mktemp("imported") / name
+            known[name] = (source, pool, import_labels(source.labels, pool, images=source.images))
+        return known[name]
+
+    return get

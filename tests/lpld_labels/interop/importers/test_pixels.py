@@ -1,0 +1,131 @@
+"""Fractions back to the pixels the programs used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from lpld_labels.errors import ImageMismatchError, LabelFileError
+from lpld_labels.interop.pixels import crops_in_pixels, cutouts_in_pixels, exact_sizes
+
+Crop = tuple[int, int, int, int, int, int]
+
+
+@st.composite
+def crops(draw: st.DrawFn, largest: int) -> Crop:
+    """Draw (top, left, height, width, image height, image width)."""
+    tall, wide = draw(st.integers(1, largest)), draw(st.integers(1, largest))
+    height, width = draw(st.integers(1, tall)), draw(st.integers(1, wide))
+    return draw(st.integers(0, tall - height)), draw(st.integers(0, wide - width)), height, width, tall, wide
+
+
+def stored(crop: Crop, *, half: bool = False) -> Any:
+    """Divide and round as the programs do: Python floats, FloatTensor, and for LPQLD half()."""
+    top, left, height, width, tall, wide = crop
+    coords = torch.FloatTensor((top / tall, left / wide, height / tall, width / wide))
+    return (coords.half() if half else coords).numpy()[None]
+
+
+def recovered(coords: Any, tall: int, wide: int) -> list[int]:
+    sizes = (np.array([tall], np.int32), np.array([wide], np.int32))
+    found: list[int] = crops_in_pixels(coords, *sizes, np.zeros(1, np.int32), where="x")[0].tolist()
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(crop=crops(20_000))
+def test_single_precision_gives_every_pixel_back(crop: Crop) -> None:
+    assert recovered(stored(crop), *crop[4:]) == list(crop[:4])
+
+
+@settings(max_examples=200, deadline=None)
+@given(crop=crops(2047))
+def test_half_precision_gives_every_pixel_back_up_to_2047(crop: Crop) -> None:
+    assert exact_sizes(np.dtype(np.float16)) == 2047
+    assert recovered(stored(crop, half=True), *crop[4:]) == list(crop[:4])
+
+
+@settings(max_examples=200, deadline=None)
+@given(crop=crops(6000))
+def test_half_precision_of_larger_images_is_near_and_inside(crop: Crop) -> None:
+    top, left, height, width = recovered(stored(crop, half=True), *crop[4:])
+    assert 0 <= top < top + height <= crop[4]
+    assert 0 <= left < left + width <= crop[5]
+    assert max(abs(a - b) for a, b in zip((top, left, height, width), crop[:4], strict=True)) <= 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(crop=crops(60), half=st.booleans())
+def test_pil_cuts_out_the_same_pixels_from_the_replayed_floats(crop: Crop, half: bool) -> None:
+    """The programs replay floats: ``image.crop((left, top, left + width, top + height))``."""
+    tall, wide = crop[4:]
+    coords = stored(crop, half=half)
+    picture = np.arange(tall * wide, dtype=np.int32).reshape(tall, wide)
+    i, j, h, w = (c.item() * side for c, side in zip(coords[0], (tall, wide, tall, wide), strict=True))
+    cut = np.asarray(Image.fromarray(picture).crop((j, i, j + w, i + h)))
+    top, left, height, width = recovered(coords, tall, wide)
+    assert np.array_equal(cut, picture[top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_another_image_size_is_noticed(half: bool) -> None:
+    rng = np.random.default_rng(0)
+    coords = np.concatenate(
+        [stored((*rng.integers(0, 50, 2), *rng.integers(80, 170, 2), 224, 224), half=half) for _ in range(32)]
+    )
+    ids = np.arange(32, dtype=np.int32)
+    sizes = [np.full(32, side, np.int32) for side in (224, 256)]
+    crops_in_pixels(coords, sizes[0], sizes[0], ids, where="batch_0.tar")
+    with pytest.raises(
+        ImageMismatchError, match=r"batch_0\.tar: crop of slot \d+ does not fall on whole pixels"
+    ):
+        crops_in_pixels(coords, sizes[1], sizes[0], ids, where="batch_0.tar")
+
+
+def program_cutout(size: int, y: int, x: int, fill: tuple[int, int, int]) -> tuple[Any, Any]:
+    """Do what the 21K program does when it labels: its pixels, and the row it stores."""
+    side = int(0.5 * size + 0.5)
+    first = [int(np.clip(centre - side // 2, 0, size)) for centre in (y, x)]
+    last = [int(np.clip(centre + side // 2, 0, size)) for centre in (y, x)]
+    picture = Image.new("RGB", (size, size), (9, 9, 9))
+    ImageDraw.Draw(picture).rectangle([first[1], first[0], last[1], last[0]], fill=fill)
+    row = torch.FloatTensor([y / size, x / size, side / size, side / size, *fill]).numpy()[None]
+    return np.asarray(picture), row
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), size=st.sampled_from([32, 63, 64, 224, 225]))
+def test_cutouts_are_the_pixels_the_program_painted(data: st.DataObject, size: int) -> None:
+    y, x = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
+    fill = data.draw(st.tuples(*[st.integers(10, 255)] * 3))
+    painted, row = program_cutout(size, y, x, fill)
+    cutout = cutouts_in_pixels(row, size, where="x")
+    top, left, bottom, right = cutout.boxes[0].tolist()
+    ours = np.full((size, size, 3), 9, np.uint8)
+    ours[top:bottom, left:right] = cutout.fill[0]
+    assert np.array_equal(ours, painted)
+
+
+def test_a_wrong_view_size_is_noticed() -> None:
+    rows = np.concatenate([program_cutout(224, y, 100, (1, 2, 3))[1] for y in range(0, 224, 7)])
+    with pytest.raises(LabelFileError, match="--output-size"):
+        cutouts_in_pixels(rows, 256, where="x")
+
+
+@pytest.mark.parametrize("colour", [-1.0, 256.0, 0.5])
+def test_colours_that_are_none(colour: float) -> None:
+    row = np.array([[0.5, 0.5, 0.5, 0.5, colour, 0, 0]], np.float32)
+    with pytest.raises(LabelFileError, match="colours"):
+        cutouts_in_pixels(row, 32, where="x")
+
+
+@pytest.mark.parametrize("crop", [(5, 0, 6, 10, 10, 10), (0, 9, 10, 2, 10, 10), (0, 0, 0, 10, 10, 10)])
+def test_crops_on_whole_pixels_outside_the_image_are_refused(crop: Crop) -> None:
+    with pytest.raises(ImageMismatchError, match="slot 0"):
+        recovered(stored(crop), *crop[4:])

@@ -1,0 +1,40 @@
+"""Pools that carry their images, and the folder they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.pool import packing
+from lpld_labels.render.image_source import find_images
+from lpld_labels.transforms.pack import pack_pool
+from tests.lpld_labels.loader.loader_pools import build, write_images
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "images")
+
+
+@pytest.fixture
+def plain(folder: Path, tmp_path: Path) -> Iterator[PoolReader]:
+    with build(tmp_path / "plain", folder) as pool:
+        yield pool
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make several packed files of several row groups of thirty small images."""
+    monkeypatch.setattr(packing, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(packing, "FILE_BYTES", 15_000)
+
+
+@pytest.fixture
+def packed(plain: PoolReader, folder: Path, tmp_path: Path, small_files: None) -> Iterator[PoolReader]:
+    del small_files
+    pack_pool(plain, tmp_path / "packed", find_images(plain, folder))
+    with PoolReader(tmp_path / "packed") as pool:
+        yield pool

@@ -1,0 +1,245 @@
+"""Encoding pools: every codec, resuming, processes, budgets, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lpld_labels import LabelBatch, PoolReader
+from lpld_labels.codecs import codec_named
+from lpld_labels.errors import (
+    InvalidArgumentError,
+    PoolConflictError,
+    PoolCorruptError,
+    StagingMismatchError,
+)
+from lpld_labels.inspect.check import check_pool
+from lpld_labels.exec.local import LocalEngine
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.transforms.codec_request import CodecRequest, FittedCodecs
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.encode_size import weigh
+from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
+from tests.label_factory import make_logits, make_probabilities
+
+CLASSES = 40
+ROWS = 32
+
+
+def labelled(batches: int = 12, *, probabilities: bool = False, classes: int = CLASSES) -> list[LabelBatch]:
+    """Return batches whose labels look like a network's; the last one is incomplete."""
+    images = make_images(classes=classes)
+    made = []
+    for number in range(batches):
+        rows = ROWS if number < batches - 1 or batches == 1 else ROWS // 2
+        blank = make_batch(number // 4, number % 4, rows=rows, classes=classes, images=images)
+        make = make_probabilities if probabilities else make_logits
+        made.append(replace(blank, labels=make(rows, classes, seed=number)))
+    return made
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> PoolReader:
+    header = make_header(CLASSES, ROWS)
+    return write_pool(tmp_path / "pool", labelled(), header=header)
+
+
+REQUESTS = {
+    "int8": CodecRequest(name="int8"),
+    "int4": CodecRequest(name="int4"),
+    "f16:plain": CodecRequest(name="f16:plain"),
+    "topk": CodecRequest(name="topk:10:8"),
+    "klt": CodecRequest(fidelity=0.97, temperature=4),
+    "klt by size": CodecRequest(bytes_per_row=40),
+    "klt by step": CodecRequest(step=0.2),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_every_codec(tmp_path: Path, pool: PoolReader, request_: CodecRequest) -> None:
+    result = encode_pool(pool, tmp_path / "out", request_)
+    assert check_pool(tmp_path / "out").whole
+    with PoolReader(tmp_path / "out") as out:
+        assert list(out.keys) == list(pool.keys)
+        for key in out.keys:
+            assert_same_views(out.read_views(key), pool.read_views(key))
+            decoded = out.read_labels(key)
+            assert np.isfinite(decoded).all()
+            assert decoded.shape == pool.read_labels(key).shape
+        step = out.header.lineage[-1]
+        assert step.operation == "encode"
+        assert step.parent_digest == pool.manifest.content_digest
+        assert step.parameters["fidelity"] == result.fidelity.as_json()
+    assert result.before == pool_bytes(pool.manifest)
+    assert result.after == sum(f.stat().st_size for f in (tmp_path / "out").rglob("*") if f.is_file())
+    assert result.fidelity.kept[20] > (0.3 if request_.name.startswith("topk") else 0.9)
+
+
+def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
+    plain = encode_pool(pool, tmp_path / "plain", CodecRequest(name="f16:plain"))
+    assert plain.manifest.content_digest == pool.manifest.content_digest
+    assert plain.fidelity.kept == {1.0: 1.0, 4.0: 1.0, 20.0: 1.0}
+    back = encode_pool(PoolReader(tmp_path / "plain"), tmp_path / "back", CodecRequest(name="f16"))
+    assert back.manifest.content_digest == pool.manifest.content_digest
+    assert [step.operation for step in back.manifest.header.lineage] == ["encode", "encode"]
+
+
+def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None:
+    done: list[tuple[int, int]] = []
+    alone = encode_pool(pool, tmp_path / "alone", CodecRequest(step=0.3))
+    together = encode_pool(
+        pool,
+        tmp_path / "together",
+        CodecRequest(step=0.3),
+        engine=LocalEngine(2),
+        progress=lambda d, t: done.append((d, t)),
+    )
+    assert together.manifest.content_digest == alone.manifest.content_digest
+    assert done[-1] == (12, 12)
+
+
+def test_an_interrupted_run_goes_on(
+    tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = encode_pool(pool, tmp_path / "whole", CodecRequest(fidelity=0.95))
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=stop)
+    assert not (tmp_path / "out" / "pool.json").exists()
+    # The staged codec is used, so nothing is fitted again.
+    monkeypatch.setattr(FittedCodecs, "codec", None)
+    done: list[int] = []
+    result = encode_pool(
+        pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=lambda d, t: done.append(d)
+    )
+    assert result.manifest.content_digest == whole.manifest.content_digest
+    assert done == list(range(6, 13)), "five of twelve batches were safe already"
+
+
+def test_other_settings_do_not_mix_with_unfinished_work(tmp_path: Path, pool: PoolReader) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), progress=stop)
+    with pytest.raises(StagingMismatchError, match="another pool"):
+        encode_pool(pool, tmp_path / "out", CodecRequest(name="int4"))
+    with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
+        encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), keys=list(pool.keys)[5:])
+
+
+def test_some_batches_only(tmp_path: Path, pool: PoolReader) -> None:
+    keys = list(pool.keys)[2:7]
+    result = encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.97), keys=keys)
+    assert result.manifest.counts.batches == 5
+    with PoolReader(tmp_path / "out") as out:
+        assert list(out.keys) == keys
+
+
+def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: PoolReader) -> None:
+    encode_pool(pool, tmp_path / "int8", CodecRequest(name="int8"))
+    with PoolReader(tmp_path / "int8") as lossy:
+        with pytest.raises(InvalidArgumentError, match="already lost information"):
+            encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"))
+        assert not (tmp_path / "out").exists()
+        encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"), from_lossy=True)
+
+
+def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
+    with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
+        encode_pool(pool, tmp_path / "pool", CodecRequest(name="int8"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(PoolConflictError, match="already here"):
+        encode_pool(pool, tmp_path / "other", CodecRequest(name="int8"))
+
+
+@pytest.mark.parametrize("share", [0.6, 0.75])
+def test_budgets_are_met(tmp_path: Path, pool: PoolReader, share: float) -> None:
+    budget = int(pool_bytes(pool.manifest) * share)
+    result = encode_pool(pool, tmp_path / "out", CodecRequest(budget=budget))
+    total = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
+    assert 0.75 * budget < total <= budget
+    assert result.after == total
+
+
+def test_a_budget_below_the_smallest_possible(tmp_path: Path, pool: PoolReader) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"budget is too small.*at least"):
+        encode_pool(pool, tmp_path / "out", CodecRequest(budget=3000))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_swapped_basis_is_refused(tmp_path: Path, pool: PoolReader) -> None:
+    encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.97))
+    encode_pool(pool, tmp_path / "other", CodecRequest(fidelity=0.97, seed=1))
+    table = tmp_path / "out" / "codec" / "mean.npy"
+    shutil.copy(tmp_path / "other" / "codec" / "mean.npy", table)
+    with pytest.raises(PoolCorruptError, match=r"mean\.npy.*not the one this pool was written with"):
+        PoolReader(tmp_path / "out")
+    # One of another size is refused as well.
+    (tmp_path / "out" / "codec" / "basis.pco").write_bytes(b"something else")
+    with pytest.raises(PoolCorruptError, match=r"basis\.pco"):
+        PoolReader(tmp_path / "out")
+
+
+def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
+    with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
+        result = encode_pool(one, tmp_path / "out", CodecRequest(fidelity=0.9))
+        assert result.manifest.counts.rows == ROWS
+    with (
+        write_pool(tmp_path / "none", []) as none,
+        pytest.raises(InvalidArgumentError, match="no labels"),
+    ):
+        encode_pool(none, tmp_path / "nothing", CodecRequest(name="int8"))
+
+
+def test_two_classes_are_better_off_without_a_basis(tmp_path: Path) -> None:
+    with write_pool(tmp_path / "pool", labelled(2, classes=2), header=make_header(2, ROWS)) as pool:
+        assert encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.99)).better == "f16"
+        assert encode_pool(pool, tmp_path / "int8", CodecRequest(name="int8")).better is None
+
+
+def test_estimates_are_close(tmp_path: Path, pool: PoolReader) -> None:
+    for name in ("int8", "topk:10", "f16"):
+        codec = codec_named(name)
+        estimate = weigh(pool, codec, pool.keys).total(len(pool))
+        written = encode_pool(pool, tmp_path / name.replace(":", "_"), CodecRequest(name=name)).after
+        assert written <= estimate < 1.25 * written
+
+
+def test_probabilities(tmp_path: Path) -> None:
+    header = make_header(CLASSES, ROWS, label_kind="probabilities")
+    with write_pool(tmp_path / "pool", labelled(probabilities=True), header=header) as pool:
+        for name, request in {
+            "klt": CodecRequest(fidelity=0.97, temperature=1),
+            "topk": CodecRequest(name="topk:10"),
+            "int8": CodecRequest(name="int8"),
+        }.items():
+            result = encode_pool(pool, tmp_path / name, request)
+            assert result.fidelity.kept[1] > 0.9
+            with PoolReader(tmp_path / name) as out:
+                total = out.read_labels((0, 0)).astype(np.float64).sum(axis=1)
+                np.testing.assert_allclose(total, 1, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fidelity": 0.9, "step": 1.0}, "one thing at a time"),
+        ({"name": "int8", "fidelity": 0.9}, "cannot be set by fidelity"),
+        ({"step": 1.0, "temperature": 4.0}, "makes no difference"),
+        ({"name": "int8", "temperature": 4.0}, "makes no difference"),
+    ],
+)
+def test_requests_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        CodecRequest(**options)

@@ -1,0 +1,337 @@
+"""Scoring and fitting that are interrupted: the same result, and nothing that was saved is done again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.codecs import spectrum
+from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.pool.checkpoint import Checkpoint
+from lpld_labels.pool.pace import Pace
+from lpld_labels.transforms import label_sample
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.destinations import unfinished_at
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.plan import plan_budget
+from lpld_labels.transforms.plan_apply import apply_row
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from tests.factories import make_header, write_pool
+from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
+
+BATCHES = 12
+COMPLETE = BATCHES - 1
+SCORED = PruneSettings(ratio=2, by="confidence", prefer="hard", drop_easy=0.2, drop_by="diff")
+Make = Callable[[PoolReader, Path], Any]
+
+
+def prune(pool: PoolReader, out: Path) -> None:
+    prune_pool(pool, out, SCORED)
+
+
+def prune_budget(pool: PoolReader, out: Path) -> None:
+    prune_pool(pool, out, PruneSettings(budget=30_000, by="diff", prefer="uniform"))
+
+
+def encode(pool: PoolReader, out: Path) -> None:
+    encode_pool(pool, out, CodecRequest(fidelity=0.95))
+
+
+def encode_budget(pool: PoolReader, out: Path) -> None:
+    encode_pool(pool, out, CodecRequest(budget=34_000))
+
+
+def plan(pool: PoolReader, out: Path) -> None:
+    with unfinished_at(out, pool) as keeper:
+        row = plan_budget(pool, 34_000, codecs=["klt"], keeper=keeper).recommended
+    apply_row(pool, out, row, budget=34_000)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
+    path = tmp_path_factory.mktemp("pools") / "pool"
+    with write_pool(path, labelled(BATCHES), header=make_header(CLASSES, ROWS)) as reader:
+        yield reader
+
+
+class Work:
+    """Counts what is done, and is interrupted when so much of it has been."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: Counter[str] = Counter()
+        self.stop_at = 0
+        for place, name in (
+            (PoolReader, "read_labels"),
+            (spectrum, "_logits"),
+            (spectrum, "_centred"),
+            (spectrum.Spectrum, "coordinates"),
+            (KltFitter, "measure"),
+            (label_sample, "try_codec"),
+        ):
+            monkeypatch.setattr(place, name, self._counted(name, getattr(place, name)))
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.done[name] += 1
+            if self.done.total() == self.stop_at:
+                raise KeyboardInterrupt
+            return real(*args, **options)
+
+        return counted
+
+    def counted(self, make: Make, pool: PoolReader, out: Path, *, stop_at: int = 0) -> Counter[str]:
+        """Run a command, to its end or to the interruption, and return what it did."""
+        self.done.clear()
+        self.stop_at = stop_at
+        if stop_at:
+            with pytest.raises(KeyboardInterrupt):
+                make(pool, out)
+        else:
+            make(pool, out)
+        return Counter(self.done)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+@pytest.fixture
+def at_every_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save whatever there is; power cuts aside, which would make a hundred saves slow."""
+    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def tree(out: Path) -> dict[str, str]:
+    paths = sorted(path for path in out.rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize("stop_at", [1, 2, 7, COMPLETE, COMPLETE + 1, 2 * COMPLETE])
+def test_scores_are_computed_once(tmp_path: Path, pool: PoolReader, work: Work, stop_at: int) -> None:
+    whole = work.counted(prune, pool, tmp_path / "whole")
+    assert whole["read_labels"] == 2 * COMPLETE, "two metrics"
+    work.counted(prune, pool, tmp_path / "out", stop_at=stop_at)
+    assert not (tmp_path / "out" / "pool.json").exists()
+    again = work.counted(prune, pool, tmp_path / "out")
+    assert again["read_labels"] == 2 * COMPLETE - (stop_at - 1)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_what_is_lost_is_what_came_after_the_last_save(
+    tmp_path: Path, pool: PoolReader, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fourth chance is taken: of ten batches, eight were safe."""
+    asked = [0]
+
+    def due(pace: Pace) -> bool:
+        del pace
+        asked[0] += 1
+        return asked[0] % 4 == 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pace, "due", due)
+        work.counted(prune, pool, tmp_path / "out", stop_at=11)
+    assert work.counted(prune, pool, tmp_path / "out")["read_labels"] == 2 * COMPLETE - 8
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize(
+    ("make", "exact"), [(encode, True), (encode, False), (encode_budget, True), (plan, True)]
+)
+def test_fitting_goes_on_to_the_same_bits(
+    tmp_path: Path, pool: PoolReader, work: Work, monkeypatch: pytest.MonkeyPatch, make: Make, exact: bool
+) -> None:
+    """exact: the scatter matrix is summed up; otherwise its range is found first."""
+    if not exact:
+        monkeypatch.setattr(spectrum, "EXACT_CLASSES", 16)
+    # Sums of several parts each.
+    monkeypatch.setattr(spectrum, "ROWS_AT_ONCE", 64)
+    whole = work.counted(make, pool, tmp_path / "whole")
+    assert all(whole[name] > 1 for name in ("read_labels", "_centred", "measure", "try_codec"))
+    steps = whole.total()
+    for stop_at in range(2, steps, steps // 3):
+        out = tmp_path / f"stopped at {stop_at}"
+        before = work.counted(make, pool, out, stop_at=stop_at)
+        after = work.counted(make, pool, out)
+        assert tree(out) == tree(tmp_path / "whole")
+        # Once more is done what was interrupted.
+        assert before["read_labels"] + after["read_labels"] <= whole["read_labels"] + 1
+        for name in ("measure", "try_codec"):
+            assert before[name] + after[name] <= whole[name] + 1
+        # And coordinates of two parts, which follow from the spectrum at once.
+        repeated = before["coordinates"] + after["coordinates"] - whole["coordinates"]
+        assert before["_centred"] + after["_centred"] <= whole["_centred"] + 1 + 2 * repeated
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize("make", [prune_budget, encode_budget])
+def test_another_draft_does_not_cost_what_was_computed(
+    tmp_path: Path, pool: PoolReader, work: Work, monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    """Budgets are met by writing and weighing: interrupted in a later round, nothing is fitted again."""
+    from lpld_labels.pool.writer import PoolWriter
+
+    merges = [0]
+    merge = PoolWriter.merge
+
+    def stop(writer: PoolWriter) -> None:
+        merge(writer)
+        merges[0] += 1
+        if merges[0] == 2:
+            raise KeyboardInterrupt
+
+    make(pool, tmp_path / "whole")
+    # The first draft turns out too large.
+    staged = PoolWriter.staged_bytes
+    more = 3_000 if make is encode_budget else 10_000
+    with monkeypatch.context() as patch:
+        patch.setattr(PoolWriter, "merge", stop)
+        patch.setattr(PoolWriter, "staged_bytes", lambda writer: staged(writer) + more * (merges[0] == 1))
+        with pytest.raises(KeyboardInterrupt):
+            make(pool, tmp_path / "out")
+    again = work.counted(make, pool, tmp_path / "out")
+    read = again["read_labels"], again["_centred"]
+    assert read[0] == 0
+    assert read[1] <= 2, "coordinates"
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize("make", [prune, encode])
+def test_damaged_it_is_not_used(
+    tmp_path: Path, pool: PoolReader, work: Work, caplog: pytest.LogCaptureFixture, make: Make
+) -> None:
+    whole = work.counted(make, pool, tmp_path / "whole")
+    work.counted(make, pool, tmp_path / "out", stop_at=9)
+    for path in (tmp_path / "out" / "staging" / "checkpoint").iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        again = work.counted(make, pool, tmp_path / "out")
+    assert "damaged" in caplog.text
+    assert again["read_labels"] == whole["read_labels"]
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize("make", [prune, encode])
+def test_labels_of_another_pool_are_not_mixed_in(
+    tmp_path: Path, pool: PoolReader, work: Work, make: Make
+) -> None:
+    changed = labelled(BATCHES)
+    changed[0].labels[0, 0] += 1
+    with write_pool(tmp_path / "other", changed, header=make_header(CLASSES, ROWS)) as other:
+        whole = work.counted(make, pool, tmp_path / "whole")
+        work.counted(make, other, tmp_path / "out", stop_at=9)
+        assert work.counted(make, pool, tmp_path / "out")["read_labels"] == whole["read_labels"]
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("at_every_chance")
+def test_other_settings_share_what_they_have_in_common(tmp_path: Path, pool: PoolReader, work: Work) -> None:
+    work.counted(prune, pool, tmp_path / "out", stop_at=COMPLETE + 4)
+
+    def other(pool: PoolReader, out: Path) -> None:
+        prune_pool(pool, out, PruneSettings(ratio=3, by="diff", prefer="easy"))
+
+    # By diff, three batches were scored; with incomplete ones among them it would be another order.
+    assert work.counted(other, pool, tmp_path / "out")["read_labels"] == COMPLETE - 3
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize("what", ["prune", "encode"])
+def test_what_is_replaced_stays_until_its_successor_is_known(
+    tmp_path: Path, pool: PoolReader, work: Work, what: str
+) -> None:
+    def replacing(pool: PoolReader, out: Path) -> None:
+        if what == "prune":
+            prune_pool(pool, out, SCORED, overwrite=True)
+        else:
+            encode_pool(pool, out, CodecRequest(fidelity=0.95), overwrite=True)
+
+    whole = work.counted(replacing, pool, tmp_path / "whole")
+    out = tmp_path / "out"
+    prune_pool(pool, out, PruneSettings(ratio=4))
+    old = (out / "pool.json").read_bytes()
+    work.counted(replacing, pool, out, stop_at=6)
+    assert (out / "pool.json").read_bytes() == old
+    assert work.counted(replacing, pool, out)["read_labels"] == whole["read_labels"] - 5
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("at_every_chance")
+def test_what_is_replaced_takes_no_scores_with_it(tmp_path: Path, pool: PoolReader, work: Work) -> None:
+    out = tmp_path / "out"
+    prune_pool(pool, out, PruneSettings(ratio=4))
+
+    def stop(done: int, total: int) -> None:
+        if total < COMPLETE:  # copying; all batches were scored
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prune_pool(pool, out, SCORED, overwrite=True, progress=stop)
+    assert not (out / "pool.json").exists()
+
+    def again(pool: PoolReader, out: Path) -> None:
+        prune_pool(pool, out, SCORED, overwrite=True)
+
+    assert work.counted(again, pool, out)["read_labels"] == 0
+    prune(pool, tmp_path / "whole")
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("at_every_chance")
+def test_scoring_again_leaves_a_finished_pool_alone(tmp_path: Path, pool: PoolReader, work: Work) -> None:
+    prune(pool, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    work.counted(prune, pool, tmp_path / "out", stop_at=5)
+    assert tree(tmp_path / "out") == before
+
+
+@pytest.mark.usefixtures("at_every_chance")
+@pytest.mark.parametrize("make", [prune, prune_budget, encode, encode_budget, plan])
+def test_a_finished_pool_gets_no_staging_area_again(tmp_path: Path, pool: PoolReader, make: Make) -> None:
+    make(pool, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    make(pool, tmp_path / "out")
+    assert tree(tmp_path / "out") == before
+    assert not (tmp_path / "out" / "staging").exists()
+
+
+@pytest.mark.usefixtures("at_every_chance")
+def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, pool: PoolReader) -> None:
+    for settings in (
+        PruneSettings(ratio=1, by="diff", prefer="hard", drop_easy=0.5),
+        PruneSettings(budget=100, by="diff", prefer="hard"),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            prune_pool(pool, tmp_path / "out", settings)
+    for request in (
+        CodecRequest(budget=5000),
+        CodecRequest(bytes_per_row=0.1),
+        CodecRequest(fidelity=0.9999999),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            encode_pool(pool, tmp_path / "out", request)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("at_every_chance")
+def test_a_look_writes_nothing(tmp_path: Path, pool: PoolReader) -> None:
+    with unfinished_at(None, pool) as keeper:
+        plan_budget(pool, 34_000, codecs=["klt"], keeper=keeper)
+    assert not list(tmp_path.iterdir())
+    assert not isinstance(keeper, Checkpoint)

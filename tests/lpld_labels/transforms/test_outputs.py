@@ -1,0 +1,167 @@
+"""The one rule for outputs that are there already, and one writer at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.exec.job import Progress
+from lpld_labels.transforms.change_views import change_views
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.merge import merge_pools
+from lpld_labels.transforms.outputs import delete_pool, require_apart, sole_writer
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from tests.factories import make_batches, write_pool
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> PoolReader:
+    return write_pool(tmp_path / "pool", make_batches(2, 4))
+
+
+@pytest.mark.parametrize("out", ["in", "in/below", "in/below/further", ".", "../{root}", "in/../in/x"])
+def test_no_output_among_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="choose a path beside it"):
+        require_apart(out.format(root=tmp_path.name), "in")
+
+
+def test_neighbours_and_remote_inputs_are_no_matter(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    require_apart(tmp_path / "in2", tmp_path / "in", "s3://bucket/in2")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(InvalidArgumentError, match="the output is inside an input"):
+        require_apart(tmp_path / "link" / "x", tmp_path / "in")
+
+
+def test_a_pool_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) -> None:
+    out = tmp_path / "out"
+    halved, quartered = PruneSettings(ratio=2), PruneSettings(ratio=4)
+    first = prune_pool(pool, out, halved)
+    with pytest.raises(PoolConflictError, match="--overwrite"):
+        prune_pool(pool, out, quartered)
+    assert PoolReader(out).manifest == first
+    second = prune_pool(pool, out, quartered, overwrite=True)
+    assert second.counts.batches == 2
+    assert second.content_digest == prune_pool(pool, tmp_path / "fresh", quartered).content_digest
+    assert sorted(p.name for p in out.rglob("*")) == sorted(p.name for p in (tmp_path / "fresh").rglob("*"))
+
+
+def test_the_same_job_is_not_done_again(tmp_path: Path, pool: PoolReader) -> None:
+    out = tmp_path / "out"
+    prune_pool(pool, out, PruneSettings(ratio=2))
+    before = (out / "pool.json").stat()
+    prune_pool(pool, out, PruneSettings(ratio=2), overwrite=True)
+    after = (out / "pool.json").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_unfinished_work_of_another_job_is_replaced_only_when_asked(tmp_path: Path, pool: PoolReader) -> None:
+    out = tmp_path / "out"
+
+    def stop(done: int, total: int) -> None:
+        del total
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_pool(pool, out, CodecRequest(name="int8"), progress=stop)
+    with pytest.raises(PoolConflictError):
+        encode_pool(pool, out, CodecRequest(name="int4"))
+    encode_pool(pool, out, CodecRequest(name="int4"), overwrite=True)
+    assert PoolReader(out).codec.name == "int4"
+
+
+def test_what_cannot_be_made_costs_nothing(tmp_path: Path, pool: PoolReader) -> None:
+    out = tmp_path / "out"
+    kept = prune_pool(pool, out, PruneSettings(ratio=2))
+    with pytest.raises(InvalidArgumentError):
+        encode_pool(pool, out, CodecRequest(name="topk:11"), overwrite=True)
+    assert PoolReader(out).manifest == kept
+
+
+def test_nothing_but_pools_is_ever_deleted(tmp_path: Path, pool: PoolReader) -> None:
+    out = tmp_path / "out"
+    prune_pool(pool, out, PruneSettings(ratio=2))
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(PoolConflictError, match=r"notes\.txt: something is here that is no label pool"):
+        delete_pool(out)
+    assert (out / "pool.json").exists()
+    parts = [write_pool(tmp_path / f"part{n}", make_batches(2, 2)[n::2]) for n in range(2)]
+    with pytest.raises(PoolConflictError, match=r"notes\.txt"):
+        merge_pools(parts, out, overwrite=True)
+
+
+def test_a_second_writer_is_told_who_is_at_work(tmp_path: Path, pool: PoolReader) -> None:
+    program = (
+        "import sys\n"
+        "from lpld_labels.transforms.outputs import sole_writer\n"
+        "with sole_writer(sys.argv[1]):\n"
+        "    print('writing', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", program, str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "writing\n"
+        with pytest.raises(PoolConflictError, match="another process is writing here; wait until it is done"):
+            prune_pool(pool, out, PruneSettings(ratio=2))
+        first.communicate("")
+    assert not out.exists()
+    assert prune_pool(pool, out, PruneSettings(ratio=2)).counts.batches == 4
+
+
+def test_parts_of_one_job_share(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with sole_writer(out, shared=True), sole_writer(out, shared=True):
+        with pytest.raises(PoolConflictError), sole_writer(out):
+            pass
+        (out / "made").touch()
+    assert out.exists()
+    with sole_writer(tmp_path / "other" / "deep"):
+        pass
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["prune", "encode", "merge", "views"])
+def test_labels_of_another_pool_are_never_mixed_in(tmp_path: Path, pool: PoolReader, command: str) -> None:
+    """Pools of the same header and images tell apart by their labels alone."""
+    batches = [replace(batch, labels=batch.labels + np.float16(1)) for batch in make_batches(2, 4)]
+    other = write_pool(tmp_path / "other", batches)
+    rest = write_pool(tmp_path / "rest", make_batches(3, 4)[8:])
+    assert other.header == pool.header
+    commands: dict[str, Callable[[PoolReader, Progress | None], object]] = {
+        "prune": lambda source, progress: prune_pool(
+            source, tmp_path / "out", PruneSettings(ratio=2), progress=progress
+        ),
+        "encode": lambda source, progress: encode_pool(
+            source, tmp_path / "out", CodecRequest(name="f16:plain"), progress=progress
+        ),
+        "merge": lambda source, progress: merge_pools([source, rest], tmp_path / "out", progress=progress),
+        "views": lambda source, progress: change_views(source, tmp_path / "out", "stored", progress=progress),
+    }
+
+    def stop(done: int, total: int) -> None:
+        if done >= total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commands[command](pool, stop)
+    with pytest.raises(PoolConflictError, match="unfinished work for something else"):
+        commands[command](other, None)
+    # Its own command goes on.
+    commands[command](pool, None)
+    with PoolReader(tmp_path / "out") as found:
+        for key in set(found.keys) & set(pool.keys):
+            assert np.array_equal(found.read_labels(key), pool.read_labels(key))

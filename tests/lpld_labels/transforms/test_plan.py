@@ -1,0 +1,169 @@
+"""The byte-budget planner: what fits, what is recommended and why, and carrying it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.inspect.check import check_pool
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.transforms import best_fidelity
+from lpld_labels.transforms.best_fidelity import MeasuredBudget
+from lpld_labels.transforms.codec_request import CodecRequest
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.plan import image_bytes, plan_budget
+from lpld_labels.transforms.plan_apply import apply_row
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from tests.factories import make_batch, make_header, make_images, write_pool
+from tests.label_factory import make_logits
+
+ROWS = 64
+
+
+def labelled_pool(path: Path, *, classes: int, batches: int = 40, images_per_class: int = 1) -> PoolReader:
+    """Write a pool of logits that span few directions, 10 batches an epoch, the last of each incomplete."""
+    images = make_images(images_per_class * classes, classes)
+    made = []
+    for number in range(batches):
+        rows = ROWS // 2 if number % 10 == 9 else ROWS
+        blank = make_batch(number // 10, number % 10, rows=rows, classes=classes, images=images)
+        made.append(replace(blank, labels=make_logits(rows, classes, seed=number)))
+    return write_pool(path, made, header=make_header(classes, ROWS), images=images)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> PoolReader:
+    return labelled_pool(tmp_path_factory.mktemp("plan") / "pool", classes=200)
+
+
+def test_every_row_fits_and_one_is_recommended(pool: PoolReader) -> None:
+    budget = 50_000
+    plan = plan_budget(pool, budget, minimum=0.97)
+    assert [row for row in plan.rows if row.recommended] == [plan.recommended]
+    for row in plan.rows:
+        assert row.bytes <= budget
+        assert row.rows <= pool.manifest.counts.rows
+        assert row.views_per_image == row.rows / 200
+    by_codec = {row.codec: row for row in plan.rows}
+    assert by_codec["int8"].ratio < by_codec["f16"].ratio
+    assert by_codec["klt 0.97"].ratio < by_codec["int4"].ratio
+    chosen = plan.recommended
+    assert chosen.codec in ("klt 0.97", "klt 0.99")
+    assert "that keep at least 0.97 at T = 20" in chosen.reason
+    # Nothing that keeps as much has more views.
+    rivals = [row for row in plan.rows if row.fidelity.kept[20] >= 0.969]
+    assert chosen.views_per_image == max(row.views_per_image for row in rivals)
+
+
+def test_the_minimum_is_what_the_best_students_had_in_such_a_budget(
+    pool: PoolReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [MeasuredBudget(ratio=ratio, fidelity=fidelity) for ratio, fidelity in ((3, 0.99), (12, 0.9))]
+    monkeypatch.setattr(best_fidelity, "MEASURED", measured)
+    everything = pool_bytes(pool.manifest)
+    for ratio, rule in ((2, measured[0]), (4, measured[0]), (9, measured[1]), (20, measured[1])):
+        plan = plan_budget(pool, everything // ratio, codecs=("klt",))
+        assert (plan.rule, plan.minimum) == (rule, rule.fidelity)
+        assert f"at least {rule.fidelity:g} at T = 20" in plan.recommended.reason
+    assert plan_budget(pool, everything // 4, codecs=("klt",), minimum=0.8).rule is None
+
+
+def test_what_was_pruned_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool at 4x within half its bytes has the views of the whole one within an eighth."""
+    measured = [MeasuredBudget(ratio=ratio, fidelity=fidelity) for ratio, fidelity in ((2, 0.99), (8, 0.9))]
+    monkeypatch.setattr(best_fidelity, "MEASURED", measured)
+    # 608 rows an epoch: each image once.
+    with labelled_pool(tmp_path / "whole", classes=100, images_per_class=6) as whole:
+        prune_pool(whole, tmp_path / "pruned", PruneSettings(ratio=4))
+        assert plan_budget(whole, pool_bytes(whole.manifest) // 2, codecs=("int8",)).rule == measured[0]
+    with PoolReader(tmp_path / "pruned") as pruned:
+        plan = plan_budget(pruned, pool_bytes(pruned.manifest) // 2, codecs=("int8",))
+    assert plan.rule == measured[1]
+
+
+def test_the_recommended_row_can_be_had(tmp_path: Path, pool: PoolReader) -> None:
+    budget = 60_000
+    plan = plan_budget(pool, budget, codecs=("int8", "klt"))
+    applied = apply_row(pool, tmp_path / "out", plan.recommended, budget=budget)
+    total = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
+    assert 0.7 * min(budget, plan.recommended.bytes) < total <= budget
+    assert total == pool_bytes(applied.manifest)
+    assert check_pool(tmp_path / "out").whole
+    assert abs(applied.fidelity.kept[20] - plan.recommended.fidelity.kept[20]) < 0.005
+
+
+def test_applying_is_pruning_then_encoding(tmp_path: Path, pool: PoolReader) -> None:
+    plan = plan_budget(pool, 150_000, codecs=("int8",))
+    assert plan.recommended.ratio > 1
+    applied = apply_row(pool, tmp_path / "at once", plan.recommended, budget=150_000)
+    prune_pool(pool, tmp_path / "pruned", PruneSettings(ratio=plan.recommended.ratio))
+    with PoolReader(tmp_path / "pruned") as pruned:
+        two = encode_pool(pruned, tmp_path / "two steps", CodecRequest(name="int8"))
+    assert two.manifest.content_digest == applied.manifest.content_digest
+    steps = applied.manifest.header.lineage
+    assert [step.operation for step in steps] == ["prune", "encode"]
+    assert [step.parent_digest for step in steps] == [
+        step.parent_digest for step in two.manifest.header.lineage
+    ]
+
+
+def test_an_estimate_that_was_too_low_costs_batches_not_the_budget(tmp_path: Path, pool: PoolReader) -> None:
+    plan = plan_budget(pool, 150_000, codecs=("int8",))
+    budget = int(plan.recommended.bytes * 0.6)
+    applied = apply_row(pool, tmp_path / "out", plan.recommended, budget=budget)
+    assert pool_bytes(applied.manifest) <= budget
+    assert applied.batches < plan.recommended.batches
+
+
+def test_with_room_for_everything_the_most_faithful_wins(pool: PoolReader) -> None:
+    plan = plan_budget(pool, 10 * pool_bytes(pool.manifest), codecs=("int8", "f16"))
+    assert plan.recommended.codec == "f16"
+    assert plan.recommended.whole
+    assert plan.recommended.rows == pool.manifest.counts.rows
+    assert "every view" in plan.recommended.reason
+
+
+def test_a_small_pool_of_ten_classes_does_not_need_a_basis(tmp_path: Path) -> None:
+    with labelled_pool(tmp_path / "small", classes=10, batches=4) as small:
+        plan = plan_budget(small, pool_bytes(small.manifest) - 1500, minimum=0.999)
+    assert plan.recommended.codec in ("f16", "int8", "int6")
+    assert "basis costs more than it saves" in plan.recommended.reason
+
+
+def test_when_nothing_keeps_enough_the_best_is_taken(pool: PoolReader) -> None:
+    plan = plan_budget(pool, 100_000, codecs=("topk:10", "topk:40"), minimum=0.9999)
+    assert plan.recommended.codec == "topk:40"
+    assert "nothing that fits keeps" in plan.recommended.reason
+
+
+def test_bad_budgets_and_settings(pool: PoolReader) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"too small for even one batch.*at least \d+ bytes"):
+        plan_budget(pool, 5000, codecs=("int8", "klt"))
+    for minimum in (0.0, 1.0, 7.0):
+        with pytest.raises(InvalidArgumentError, match="between 0 and 1"):
+            plan_budget(pool, 100_000, minimum=minimum)
+    with pytest.raises(InvalidArgumentError, match="unknown codec"):
+        plan_budget(pool, 100_000, codecs=("zip",))
+
+
+def test_lossy_pools_need_force(tmp_path: Path, pool: PoolReader) -> None:
+    encode_pool(pool, tmp_path / "int4", CodecRequest(name="int4"))
+    with PoolReader(tmp_path / "int4") as lossy:
+        with pytest.raises(InvalidArgumentError, match="already lost"):
+            plan_budget(lossy, 100_000, codecs=("int4",))
+        assert plan_budget(lossy, 100_000, codecs=("int4",), from_lossy=True).recommended.codec == "int4"
+
+
+def test_images_are_weighed(tmp_path: Path) -> None:
+    images = make_images(3, 2)
+    for number, path in enumerate(images.paths):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(b"x" * (10 + number))
+    assert image_bytes(tmp_path, images) == 33
+    (tmp_path / images.paths[1]).unlink()
+    with pytest.raises(ImageMismatchError, match="image00001"):
+        image_bytes(tmp_path, images)
