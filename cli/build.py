@@ -91,10 +91,10 @@ def command(
     if workers.engine == "local":
         check_device(settings.device)
     from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.io.addresses import is_address
     from lpld_labels.transforms.destinations import destination
     from lpld_labels.transforms.engine import require_free
     from lpld_labels.transforms.outputs import require_apart, sole_writer
-    from lpld_labels.io.addresses import is_address
 
     if overwrite and settings.part is not None:
         raise click.UsageError("--overwrite is for a whole build: it does not go with --part")

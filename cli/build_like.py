@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from lpld_core.relabel.settings import BuildSettings
     from lpld_core.teachers.choice import TeacherChoice
     from lpld_core.teachers.ensemble import Ensemble
-    from lpld_labels.format.manifest import LineageStep, Manifest
     from lpld_labels.exec.job import Engine
+    from lpld_labels.format.manifest import LineageStep, Manifest
 
 like_option = click.option(
     "--like",

@@ -48,10 +48,10 @@ def command(
     """
     from lpld_labels.format.schema import README_FILE
     from lpld_labels.inspect.card import CardSettings, card_text, class_folders
-    from lpld_labels.pool.card_file import send_card, signed, write_card
-    from lpld_labels.pool.reader import PoolReader
     from lpld_labels.io.addresses import is_address, shown
     from lpld_labels.io.remote import RemoteStore
+    from lpld_labels.pool.card_file import send_card, signed, write_card
+    from lpld_labels.pool.reader import PoolReader
 
     with PoolReader(pool) as reader:
         settings = CardSettings(

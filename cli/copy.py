@@ -115,8 +115,8 @@ def _copy_part(
 
 
 def _facts(pool: str, out: str, manifest: Manifest) -> dict[str, Any]:
-    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.io.addresses import shown
+    from lpld_labels.pool.sizes import pool_bytes
 
     return {
         "pool": shown(pool),

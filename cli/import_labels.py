@@ -134,13 +134,13 @@ def command(
       lpld-labels import gvbsm pool --images syn --mean .5,.5,.5 --std .2,.2,.2 --ensemble average
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.interop.importers import (
         ImportOptions,
         detect_format,
         import_labels,
         require_importable,
     )
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.render.image_folder import scan_image_folder
 
     workers = EngineOptions.taken_from(options)

@@ -222,8 +222,8 @@ def _apply(
     from_lossy: bool,
     overwrite: bool,
 ) -> dict[str, Any]:
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.exec.local import LocalEngine
+    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.plan_apply import apply_row
 

@@ -257,9 +257,9 @@ def _check(options: Options) -> None:
 def _make(
     options: Options, teacher: LoadedTeacher, engine: Engine, machine: Machine, progress: Progress
 ) -> RunSummary:
-    from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_core.images.real_images import RealFolder
     from lpld_core.recover.run import recover_images, stitch_images
+    from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.render.image_folder import class_names
 
     settings = method_settings(

@@ -94,8 +94,8 @@ def command(
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
     from lpld_core.train.ranks import joined_ranks, launched
-    from lpld_labels.transforms.outputs import require_apart
     from lpld_labels.io.addresses import shown
+    from lpld_labels.transforms.outputs import require_apart
 
     check_device(given["device"])
     settings = _settings(preset, given)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.io.storage import TEMPORARY, refuse_links, write_errors
 from lpld_labels.io.locks import locked
+from lpld_labels.io.storage import TEMPORARY, refuse_links, write_errors
 
 SUFFIX = ".unfinished"
 LOCK = "lock"

@@ -30,7 +30,6 @@ from benchmarks.accuracy.kept import SECONDS, take
 from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import (
@@ -42,6 +41,7 @@ from lpld_core.recover.settings import (
 )
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.relabel.settings import BuildSettings
+from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_core.train.evaluate import ValidationSet

@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks.common.harness import summarise
 from benchmarks.remote import bare, peer
 from lpld_labels.format.records import BatchKey
+from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.loader import label_loader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.io.disk_cache import DiskCache
 from tests.servers.proxy import Proxy
 
 LATENCY = 0.05

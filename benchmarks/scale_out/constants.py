@@ -15,8 +15,8 @@ from benchmarks.scale_out.calculation import BATCHES_PER_TASK
 from benchmarks.scale_out.engines import ray
 from lpld_core.relabel.rehearsal import labelled
 from lpld_core.train.presets import preset_named
-from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.exec.job import Job, Steps
+from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render import draw_views
 

@@ -34,9 +34,9 @@ from rich.table import Table
 from benchmarks.common.harness import parsed, peak_memory_mb, summarise, write_json
 from benchmarks.common.label_source import REAL_LABELS, repeated_batches
 from benchmarks.common.photos import add_images_option, photo_folder
+from lpld_labels.exec.local import LocalEngine
 from lpld_labels.interop.importers import import_labels
 from lpld_labels.interop.importers.batch_list import read_batch_list
-from lpld_labels.exec.local import LocalEngine
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_folder import scan_image_folder
 

@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.storage.measure import Measurement, write_pool
 from benchmarks.storage.spec import CLASS_STATISTICS, COMPONENT_BYTES, FKD_RATES
-from lpld_core.squeeze.statistics import ClassStatistics, LayerStatistics
 from lpld_core.networks.models import network_source
+from lpld_core.squeeze.statistics import ClassStatistics, LayerStatistics
 from lpld_labels import Teacher
 from lpld_labels.format.schema import Component
 from lpld_labels.inspect.summary import summarise

@@ -23,9 +23,9 @@ from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import ImageFiles
 from lpld_core.unfinished import LOCK, SUFFIX, brief, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import in_use
+from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.weights import Tensors
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
@@ -17,6 +16,7 @@ from lpld_core.recover.plan import Group
 from lpld_core.recover.settings import RecoverSettings, StatisticsKind
 from lpld_core.recover.unfinished_group import UnfinishedGroup
 from lpld_core.recover.views import draw_noise, draw_view, show
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 

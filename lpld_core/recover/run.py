@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.part import Part
 from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
@@ -19,6 +18,7 @@ from lpld_core.recover.plan import Group
 from lpld_core.recover.rded import candidates
 from lpld_core.recover.settings import RdedSettings, RecoverSettings, Settings
 from lpld_core.recover.worker import GroupWorker, LastLosses, Method, Optimising, Stitching, start_worker
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.folder import RecoveredFolder, to_pixels
 from lpld_core.recover.losses import LayerTarget
@@ -20,6 +19,7 @@ from lpld_core.recover.plan import Group
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.recover.unfinished_group import UnfinishedGroup
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.unfinished import workplace

@@ -23,13 +23,13 @@ from lpld_core.teachers.choice import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.errors import InvalidArgumentError, NotAPoolError
-from lpld_labels.interop.sampler import SampledOrders
+from lpld_labels.exec.job import Progress
+from lpld_labels.exec.pieces import require_listable
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.exec.job import Progress
-from lpld_labels.exec.pieces import require_listable
+from lpld_labels.interop.sampler import SampledOrders
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter

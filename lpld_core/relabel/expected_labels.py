@@ -17,9 +17,9 @@ from lpld_labels.codecs import Codec
 from lpld_labels.codecs.kept import KeptClasses, levels_of_missing
 from lpld_labels.codecs.label_meaning import softened
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.interop.imported import import_parameters
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import LabelArray
+from lpld_labels.interop.imported import import_parameters
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -16,10 +16,10 @@ from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.machine import Machine
 from lpld_labels.errors import ImageMismatchError, PoolConflictError
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import BatchKey
 from lpld_labels.exec.job import Engine, Job, Progress
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter, missing_keys
 from lpld_labels.transforms.engine import batches_named, batches_per_shard

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from lpld_core.images.prefetch import WorkBehind
 from lpld_core.images.rendering import rendered
 from lpld_core.relabel.rehearsal import labelled
-from lpld_labels.format.records import BatchKey
 from lpld_labels.exec.job import Steps
+from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.writer import PoolWriter, missing_keys
 from lpld_labels.render import ImageStore
 

@@ -15,10 +15,10 @@ from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
 from lpld_core.unfinished import unfinished_beside, workplace
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
-from lpld_labels.inspect.recipe import built_codec, built_views, fewer_classes
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
+from lpld_labels.inspect.recipe import built_codec, built_views, fewer_classes
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.past import past_of, repeat, repeatable
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lpld_core.squeeze.class_moments import BatchRows, ClassMoments
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
+from lpld_core.squeeze.class_moments import BatchRows, ClassMoments
 from lpld_core.teachers.teacher import LoadedTeacher
 
 

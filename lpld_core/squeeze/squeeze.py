@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lpld_core.images.real_images import RealFolder
 from lpld_core.squeeze.groups import (
     GroupSqueezer,
     class_groups,
@@ -29,7 +30,6 @@ from lpld_core.squeeze.statistics import (
 )
 from lpld_core.squeeze.unfinished_moments import UnfinishedMoments
 from lpld_core.squeeze.update_bound import UpdateBound, update_bound
-from lpld_core.images.real_images import RealFolder
 from lpld_core.teachers.machine import Machine
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError

@@ -21,8 +21,8 @@ from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_
 from lpld_core.train.trainer import EpochSoFar
 from lpld_core.unfinished import SUFFIX, brief, require_same_job, sweep, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.format.strict_json import from_json
+from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.pool.pace import Pace
 
 LOG = "log.jsonl"

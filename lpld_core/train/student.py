@@ -21,8 +21,8 @@ from lpld_core.train.settings import TrainSettings
 from lpld_core.train.trainer import EpochFacts, EpochSoFar, Trainer, TrainingBatch
 from lpld_labels.codecs.label_meaning import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.images import ImageTable
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.images import ImageTable
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_source import check_images, find_images

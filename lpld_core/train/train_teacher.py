@@ -25,9 +25,9 @@ from lpld_core.train.run_directory import TrainingRun
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.trainer import EpochSoFar, Trainer, TrainingBatch
 from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.exec.job import Progress
 from lpld_labels.render import ImageStore, batches_per_epoch, draw_views
 from lpld_labels.render.image_folder import class_names, scan_image_folder
 from lpld_labels.render.image_source import FolderImages

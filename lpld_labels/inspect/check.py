@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lpld_labels.errors import LabelPoolError
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.inspect.check_shards import Problem, check_contents
 from lpld_labels.inspect.strict import strict_problems
-from lpld_labels.exec.job import Progress
+from lpld_labels.io.addresses import Location, is_address
+from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.io.addresses import Location, is_address
-from lpld_labels.io.disk_cache import DiskCache
 
 _STRANGER = "file is not part of the pool; finish the interrupted commit or delete it"
 _READ_TWICE: tuple[FileRole, ...] = ("views", "labels", "packed")

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.io.parquet_files import VIEW_OWNERS, label_owners, weighed
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format.digests import batch_digest, views_digest
 from lpld_labels.format.files import FILE_COMPONENTS, FileEntry
 from lpld_labels.format.schema import COMPONENTS, MANIFEST_FILE, VIEW_SCHEMA, Component
+from lpld_labels.io.parquet_files import VIEW_OWNERS, label_owners, weighed
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import label_schema

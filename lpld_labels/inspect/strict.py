@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 
-from lpld_labels.io.footers import MAGIC
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
@@ -23,6 +22,7 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
 )
 from lpld_labels.inspect.check_shards import Problem
+from lpld_labels.io.footers import MAGIC
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import label_schema
 

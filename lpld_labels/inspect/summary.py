@@ -8,8 +8,8 @@ from typing import Any
 
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, Teacher
 from lpld_labels.format.schema import FORMAT_VERSION, MANIFEST_FILE, Component
-from lpld_labels.pool.pool_files import open_files
 from lpld_labels.io.addresses import shown
+from lpld_labels.pool.pool_files import open_files
 
 PICKLE_BATCH_OVERHEAD = 2000
 """Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""

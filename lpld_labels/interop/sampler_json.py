@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError, PoolCorruptError
-from lpld_labels.io.byte_access import LocalFile
 from lpld_labels.format.records import MAX_INDEX, IntArray
+from lpld_labels.io.byte_access import LocalFile
 
 MAX_LISTS = 1 << 21
 """ImageNet-21K with 50 images a class, in batches of 100 for 300 epochs, has one and a half million."""

@@ -15,10 +15,10 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.io.page_headers import DATA_PAGE, PLAIN, RLE, PageHeader, parse_header
 from lpld_labels.format.arrow import Array
 from lpld_labels.format.limits import MAX_HEADER_BYTES
 from lpld_labels.format.schema import Column
+from lpld_labels.io.page_headers import DATA_PAGE, PLAIN, RLE, PageHeader, parse_header
 
 _LENGTH = 4
 """Bytes of the length before a binary value and before a run of levels."""

@@ -9,6 +9,15 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.limits import (
+    MAX_HEADER_BYTES,
+    MAX_IMAGE_FILE_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_PATH_BYTES,
+    MAX_VIEW_VALUES,
+    PAGE_SPARE_BYTES,
+    PAGE_SPARE_PER_VALUE,
+)
 from lpld_labels.io.footers import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -31,15 +40,6 @@ from lpld_labels.io.page_headers import (
     RLE,
     PageHeader,
     parse_header,
-)
-from lpld_labels.format.limits import (
-    MAX_HEADER_BYTES,
-    MAX_IMAGE_FILE_BYTES,
-    MAX_PAGE_BYTES,
-    MAX_PATH_BYTES,
-    MAX_VIEW_VALUES,
-    PAGE_SPARE_BYTES,
-    PAGE_SPARE_PER_VALUE,
 )
 
 _COMPRESSIONS = {UNCOMPRESSED: "none", ZSTD: "zstd"}

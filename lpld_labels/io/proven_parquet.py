@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
-from lpld_labels.io.footers import Footer, arrow_metadata, parse_footer
-from lpld_labels.io.proven_pages import check_chunk, prove_chunk
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_ROWS
+from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
+from lpld_labels.io.footers import Footer, arrow_metadata, parse_footer
+from lpld_labels.io.proven_pages import check_chunk, prove_chunk
 
 _RESTORE = "restore this file"
 Numbers = npt.NDArray[np.int64]

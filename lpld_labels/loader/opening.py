@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lpld_labels.codecs import label_meaning
+from lpld_labels.io.addresses import is_address
+from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
 from lpld_labels.loader.cursor import Schedule
 from lpld_labels.loader.dataset import Renderer
 from lpld_labels.loader.image_cache import open_images
@@ -15,8 +17,6 @@ from lpld_labels.loader.settings import ImageSettings, LabelSettings
 from lpld_labels.loader.share import Cut, EqualCut, GlobalCut
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_source import ImageSource
-from lpld_labels.io.addresses import is_address
-from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
 
 Location = str | os.PathLike[str]
 FETCHED = "fetched"

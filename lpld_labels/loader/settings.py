@@ -17,8 +17,8 @@ import torch
 
 from lpld_labels.codecs.label_meaning import check_temperature
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.loader.image_cache import MEMORY_BYTES
 from lpld_labels.io.disk_cache import CACHE_BYTES
+from lpld_labels.loader.image_cache import MEMORY_BYTES
 
 BatchFormat = Literal["batch", "dict", "tuple"]
 Temperature = float | Callable[[int], float]

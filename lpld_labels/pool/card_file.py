@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 
 from lpld_labels.errors import PoolConflictError
-from lpld_labels.io.storage import write_atomically, write_errors
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.schema import README_FILE
 from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.storage import write_atomically, write_errors
 
 _MARK = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 

@@ -23,11 +23,11 @@ import numpy as np
 from lpld_labels.codecs.base import raw_bytes
 from lpld_labels.codecs.fitting import Arrays
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.io.storage import TEMPORARY, refuse_links, write_atomically, write_errors
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import STAGING_DIRECTORY
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.io.storage import TEMPORARY, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY
 from lpld_labels.pool.pace import Pace
 from lpld_labels.version import __version__

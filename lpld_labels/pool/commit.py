@@ -19,10 +19,6 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import PoolConflictError
-from lpld_labels.io.byte_access import open_file
-from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
-from lpld_labels.io.proven_parquet import ProvenParquet
-from lpld_labels.io.storage import write_atomically, write_errors
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, FileEntry
@@ -38,6 +34,11 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     Component,
 )
+from lpld_labels.io.byte_access import open_file
+from lpld_labels.io.locks import locked
+from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
+from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.storage import write_atomically, write_errors
 from lpld_labels.pool.duplicates import without_duplicates
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.merge import merge_small_shards
@@ -49,7 +50,6 @@ from lpld_labels.pool.shard import VIEWS, SealedShard
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.staging_plan import describe, require_same_plan
 from lpld_labels.pool.view_counts import coverage_of, views_per_image
-from lpld_labels.io.locks import locked
 from lpld_labels.version import __version__
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from lpld_labels.io.byte_access import once_more
-from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_errors
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
+from lpld_labels.io.byte_access import once_more
+from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_errors
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec
-from lpld_labels.io.payload_pages import parse_payload
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.pool.index import BatchIndex, Group
 from lpld_labels.io.cached_ranges import CutFile
+from lpld_labels.io.payload_pages import parse_payload
 from lpld_labels.io.ranges import Range
+from lpld_labels.pool.index import BatchIndex, Group
 
 
 class LabelBlocks:

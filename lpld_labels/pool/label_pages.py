@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from lpld_labels.codecs import Codec, Payload
-from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
-from lpld_labels.io.payload_pages import parse_payload
 from lpld_labels.format.arrow import Array
 from lpld_labels.format.schema import Column
+from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
+from lpld_labels.io.payload_pages import parse_payload
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import Group
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from lpld_labels.codecs import Codec
-from lpld_labels.io.byte_access import open_file
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format.schema import SHARD_BATCHES, VIEW_SCHEMA
 from lpld_labels.format.views import DecodedViews
+from lpld_labels.io.byte_access import open_file
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks

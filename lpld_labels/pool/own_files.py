@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
-from lpld_labels.io.regular_file import read_regular
-from lpld_labels.io.storage import TEMPORARY, refuse_links
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.paths import PATTERNS, pool_path_problem
 from lpld_labels.format.schema import (
@@ -27,6 +25,8 @@ from lpld_labels.format.schema import (
     STAGING_DIRECTORY,
 )
 from lpld_labels.format.strict_json import from_json
+from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.storage import TEMPORARY, refuse_links
 from lpld_labels.pool.card_file import is_untouched
 
 PLAN = "plan.json"

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
-from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
-from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.images import ImageTable
@@ -27,7 +26,8 @@ from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.exec.job import Progress
+from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
+from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.reader import PoolReader
 

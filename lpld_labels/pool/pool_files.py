@@ -15,17 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from lpld_labels.errors import NotAPoolError, PoolCorruptError
-from lpld_labels.io.byte_access import (
-    ByteSource,
-    LocalFile,
-    StoredFile,
-    as_distant,
-    once_more,
-    open_file,
-)
-from lpld_labels.io.proven_parquet import ProvenParquet
-from lpld_labels.io.regular_file import open_regular, size_of_regular
-from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES, TABLE_GROWTH, TABLE_SPARE_BYTES
@@ -40,6 +29,17 @@ from lpld_labels.format.schema import (
     VIEWS_DIRECTORY,
 )
 from lpld_labels.io.addresses import Location, is_address, local_path
+from lpld_labels.io.byte_access import (
+    ByteSource,
+    LocalFile,
+    StoredFile,
+    as_distant,
+    once_more,
+    open_file,
+)
+from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.regular_file import open_regular, size_of_regular
+from lpld_labels.io.storage import refuse_links_out
 
 if TYPE_CHECKING:
     from lpld_labels.io.cached_ranges import CutFile

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format.bounds import Frame, frame_of
 from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.files import FileEntry, FileRole
@@ -29,6 +28,9 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
 )
 from lpld_labels.format.views import labelled
+from lpld_labels.io.addresses import is_address, shown
+from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.pool.block_cache import OpenFiles
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_blocks import LabelBlocks
@@ -37,8 +39,6 @@ from lpld_labels.pool.pool_files import PoolFiles, open_files, open_proven, read
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
-from lpld_labels.io.addresses import is_address, shown
-from lpld_labels.io.disk_cache import DiskCache
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024

@@ -24,10 +24,6 @@ import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
-from lpld_labels.io.byte_access import open_file
-from lpld_labels.io.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
-from lpld_labels.io.proven_parquet import ProvenParquet
-from lpld_labels.io.storage import DigestingFile, write_durably
 from lpld_labels.format import arrow
 from lpld_labels.format.bounds import Frame
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
@@ -38,6 +34,10 @@ from lpld_labels.format.schema import (
     LABEL_KEY_COLUMNS,
 )
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.io.byte_access import open_file
+from lpld_labels.io.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
+from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.storage import DigestingFile, write_durably
 from lpld_labels.pool.shard_files import GroupPlace, payload_places, write_labels, write_views
 
 VIEWS = "views.parquet"

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, Payload
-from lpld_labels.io.parquet_files import footer_metadata, page_settings
-from lpld_labels.io.storage import DigestingFile
 from lpld_labels.format import views as view_rows
 from lpld_labels.format.arrow import Array, Column
 from lpld_labels.format.limits import MAX_GROUP_ROWS
@@ -24,6 +22,8 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     arrow_schema,
 )
+from lpld_labels.io.parquet_files import footer_metadata, page_settings
+from lpld_labels.io.storage import DigestingFile
 
 T = TypeVar("T")
 Sink: TypeAlias = DigestingFile | pa.NativeFile

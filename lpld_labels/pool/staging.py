@@ -26,14 +26,6 @@ from typing import Any
 
 from lpld_labels.codecs import Codec, restore_codec
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.io.regular_file import read_regular
-from lpld_labels.io.storage import (
-    TEMPORARY,
-    fsync,
-    move,
-    write_atomically,
-    write_errors,
-)
 from lpld_labels.format.digests import bytes_digest, file_digest
 from lpld_labels.format.files import CodecEntry
 from lpld_labels.format.images import ImageTable
@@ -49,6 +41,15 @@ from lpld_labels.format.schema import (
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.io.locks import Hold, in_use, locked
+from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.storage import (
+    TEMPORARY,
+    fsync,
+    move,
+    write_atomically,
+    write_errors,
+)
 from lpld_labels.pool.own_files import (
     CHECKPOINT_DIRECTORY,
     COMMIT_LOCK,
@@ -58,7 +59,6 @@ from lpld_labels.pool.own_files import (
 )
 from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.staging_plan import PURPOSE, describe, joined_plan
-from lpld_labels.io.locks import Hold, in_use, locked
 
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}
 Stamps = tuple[tuple[int, ...] | None, ...]

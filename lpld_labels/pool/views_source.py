@@ -8,13 +8,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.format.digests import VIEWS_SHORT, views_digest
 from lpld_labels.format.drawing import batches_per_epoch, draw_images, draw_views
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
 from lpld_labels.format.views import DecodedViews
+from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.view_checks import ViewChecker

@@ -19,7 +19,6 @@ from lpld_labels.errors import (
     PoolConflictError,
     PoolWriteError,
 )
-from lpld_labels.io.storage import write_errors
 from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
@@ -32,6 +31,7 @@ from lpld_labels.format.schema import (
     SHARD_VIEW_ROWS,
     Views,
 )
+from lpld_labels.io.storage import write_errors
 from lpld_labels.pool.commit import commit_pool, merge_staged
 from lpld_labels.pool.pace import Pace
 from lpld_labels.pool.packing import ImageCarrier

@@ -19,10 +19,10 @@ from typing import NoReturn, TypeVar
 import numpy as np
 
 from lpld_labels.errors import ImageReadError
-from lpld_labels.io.regular_file import read_regular
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
-from lpld_labels.exec.job import Progress
+from lpld_labels.io.regular_file import read_regular
 from lpld_labels.render.decoding import decode_image, image_size
 from lpld_labels.render.image_limits import VARIABLE, max_bytes
 

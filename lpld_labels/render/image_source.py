@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_folder import class_names, map_in_threads, read_file

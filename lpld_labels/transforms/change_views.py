@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.format.schema import Views
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging_plan import deciding
 from lpld_labels.pool.views_source import require_drawn

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.exec.job import Engine, Progress
-from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.io.addresses import Location, is_address, local_path
+from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.commit import finish_commit
 from lpld_labels.pool.pool_files import LocalFiles, PoolFiles
 from lpld_labels.pool.reader import PoolReader
@@ -27,8 +29,6 @@ from lpld_labels.transforms.engine import published
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart, sole_writer
 from lpld_labels.transforms.sending import send_by_workers
 from lpld_labels.transforms.targets import FIXED_ROLES, LocalTarget, RemoteTarget, Target, clear
-from lpld_labels.io.addresses import Location, is_address, local_path
-from lpld_labels.io.remote import RemoteStore
 
 FILES_AT_ONCE = 4
 COPY_PURPOSE = "copy"

@@ -17,10 +17,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
-from lpld_labels.io.storage import write_atomically, write_errors
-from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.io.addresses import Location, is_address, local_path, normal, shown
+from lpld_labels.io.disk_cache import cache_folder
+from lpld_labels.io.locks import locked
+from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.storage import write_atomically, write_errors
 from lpld_labels.pool.checkpoint import Checkpoint, is_all_there_is
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.pool_files import LocalFiles
@@ -28,10 +32,6 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.transforms.copying import COPY_PURPOSE, copy_pool, manifest_at, send_pool
 from lpld_labels.transforms.outputs import sole_writer
-from lpld_labels.io.addresses import Location, is_address, local_path, normal, shown
-from lpld_labels.io.disk_cache import cache_folder
-from lpld_labels.io.locks import locked
-from lpld_labels.io.remote import RemoteStore
 
 _OUTGOING = "outgoing"
 _OPENING_ROLES = ("batches", "images", "codec")

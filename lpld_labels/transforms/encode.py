@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import Views
-from lpld_labels.exec.job import Engine, Progress
-from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.pool.checkpoint import Checkpoint
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes

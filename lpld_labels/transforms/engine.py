@@ -23,13 +23,14 @@ from lpld_labels.errors import (
     PoolFormatError,
     StagingMismatchError,
 )
+from lpld_labels.exec.job import Engine, Job, Progress, Steps
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE, SHARD_LABEL_BYTES, STAGING_DIRECTORY, Views
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.exec.job import Engine, Job, Progress, Steps
-from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.io.addresses import is_address
 from lpld_labels.pool.commit import finish_commit
 from lpld_labels.pool.own_files import require_own_files
 from lpld_labels.pool.packing import ImageCarrier
@@ -42,7 +43,6 @@ from lpld_labels.transforms.outputs import (
     delete_pool,
     require_apart,
 )
-from lpld_labels.io.addresses import is_address
 
 log = logging.getLogger(__name__)
 

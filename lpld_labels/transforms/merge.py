@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lpld_labels.errors import DuplicateBatchError, InvalidArgumentError, PoolConflictError
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.packing import carried
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.codecs.label_meaning import as_finite_logits
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.pool.checkpoint import keys_digest
 from lpld_labels.pool.reader import PoolReader
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
-from lpld_labels.io.storage import write_errors
 from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
-from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY, PLAN, REPLACED, require_own_files
 from lpld_labels.io.addresses import is_address, local_path, shown
+from lpld_labels.io.storage import write_errors
+from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY, PLAN, REPLACED, require_own_files
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 # Some file systems know no locks, or none for directories; there one writer at a time is up to the user.

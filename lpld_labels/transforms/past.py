@@ -14,10 +14,10 @@ from typing import Any
 
 from lpld_labels.codecs.request import DEMANDS, CodecRequest
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.format.schema import VIEWS, Views
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.schema import VIEWS, Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.change_views import change_views
 from lpld_labels.transforms.encode import encode_pool

@@ -18,9 +18,9 @@ from lpld_labels.codecs import codec_named, planned_codecs
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.schema import Views
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import PoolSize, most_within
 from lpld_labels.transforms.best_fidelity import MeasuredBudget, nearest_budget

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import Views
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.change_views import require_drawable

@@ -12,8 +12,8 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import index_bytes
 from lpld_labels.pool.staging_plan import deciding

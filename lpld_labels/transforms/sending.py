@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lpld_labels.format.files import FileEntry
 from lpld_labels.exec.job import Engine, Job, Progress, Steps
+from lpld_labels.format.files import FileEntry
+from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.pool_files import LocalFiles
 from lpld_labels.transforms.targets import RemoteTarget
-from lpld_labels.io.remote import RemoteStore
 
 
 def send_by_workers(

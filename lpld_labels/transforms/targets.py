@@ -11,18 +11,18 @@ from typing import Protocol
 import pyarrow as pa
 
 from lpld_labels.errors import PoolConflictError, StoreError
-from lpld_labels.io.byte_access import once_more
-from lpld_labels.io.storage import write_atomically
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
+from lpld_labels.io.byte_access import once_more
+from lpld_labels.io.remote import PreconditionError, RemoteStore
+from lpld_labels.io.storage import write_atomically
+from lpld_labels.io.uploads import abort_uploads, send
 from lpld_labels.pool.card_file import is_ours, send_card, write_card
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.own_files import own_paths
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 from lpld_labels.transforms.outputs import OVERWRITE_HINT
-from lpld_labels.io.remote import PreconditionError, RemoteStore
-from lpld_labels.io.uploads import abort_uploads, send
 
 FIXED_ROLES = ("images", "codec")
 """Files that have the same name in every pool, so that two writers could want it for different bytes."""

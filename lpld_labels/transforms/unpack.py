@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import PoolConflictError
-from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import bytes_digest, image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.exec.job import Progress
+from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.pool.packed_images import PackedImages
 from lpld_labels.render.image_folder import map_in_threads
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, sole_writer

@@ -21,8 +21,8 @@ from lpld_cli.progress import (
 )
 from rich.console import Console
 
-from lpld_labels.inspect.check import check_pool
 from lpld_labels.exec.job import TaskCounts
+from lpld_labels.inspect.check import check_pool
 from tests.factories import make_batches, make_images, write_pool
 
 

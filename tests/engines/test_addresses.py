@@ -9,9 +9,9 @@ import pytest
 from click.testing import Result
 
 from lpld_labels.errors import StoreError
-from lpld_labels.format.files import FileEntry
 from lpld_labels.exec.ray_engine import RayEngine
 from lpld_labels.exec.ray_session import RaySettings
+from lpld_labels.format.files import FileEntry
 from lpld_labels.pool.pool_files import PoolFiles
 from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool

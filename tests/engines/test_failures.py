@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from lpld_core.squeeze.settings import SqueezeSettings
-from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_core.images.real_images import RealFolder
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
+from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
 from lpld_labels.exec.job import Job, Progress, Start, Worker
 from lpld_labels.exec.local import LocalEngine

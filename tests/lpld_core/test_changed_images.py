@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 from PIL import Image
 
+from lpld_core.images.real_images import RealFolder
 from lpld_core.squeeze.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import finished_squeeze, squeeze_folder, squeeze_job
 from lpld_core.squeeze.statistics import ClassStatistics
-from lpld_core.images.real_images import RealFolder
 from lpld_labels.errors import PoolConflictError
 from tests.lpld_core.networks import tiny_teacher
 

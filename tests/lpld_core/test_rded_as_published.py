@@ -12,10 +12,10 @@ from lpld_core.images.real_images import RealFolder
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.exec.job import carry_out
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.exec.job import carry_out
 from lpld_labels.render.resize import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 

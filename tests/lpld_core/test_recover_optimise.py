@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.part import Part
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.plan import class_units, grouped, mixed_units
@@ -20,6 +19,7 @@ from lpld_core.recover.settings import (
     fitting_group,
     method_settings,
 )
+from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher

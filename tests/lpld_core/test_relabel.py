@@ -25,10 +25,10 @@ from lpld_labels.errors import (
     PoolWriteError,
     StagingMismatchError,
 )
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
-from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_folder import scan_image_folder
 from lpld_labels.transforms.prune import prune_pool

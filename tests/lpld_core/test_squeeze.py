@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from lpld_core.images import real_images
+from lpld_core.images.random_view import random_view
+from lpld_core.images.real_images import RealFolder, centre_batches, prepared
 from lpld_core.squeeze import groups
 from lpld_core.squeeze.groups import class_groups
 from lpld_core.squeeze.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import folder_bound, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
-from lpld_core.images import real_images
-from lpld_core.images.random_view import random_view
-from lpld_core.images.real_images import RealFolder, centre_batches, prepared
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.exec.local import LocalEngine
+from lpld_labels.format.random_streams import Stream, keyed_generator
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 CROPS = SqueezeSettings(views="crop", passes=3, batch_size=4, seed=5)

@@ -12,8 +12,8 @@ from lpld_core.recover.folder import RecoveredFolder
 from lpld_core.recover.settings import ImageFiles
 from lpld_core.unfinished import SUFFIX, workplace
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.io.storage import write_atomically
 from lpld_labels.interop.exporters.run import export_pool
+from lpld_labels.io.storage import write_atomically
 from tests.factories import make_batches, write_pool
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.exec.job import Progress
 from lpld_labels.inspect.comparison.relations import NamedPool, Relation, relations
 from lpld_labels.inspect.report.runs import Run
 from lpld_labels.inspect.report.sample import choose_batches, matching_labels
 from lpld_labels.inspect.settings import settings_of
 from lpld_labels.inspect.summary import PoolSummary, summarise
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.reader import PoolReader
 
 

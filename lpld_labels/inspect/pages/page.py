@@ -11,9 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.io.storage import write_atomically
 from lpld_labels.inspect.pages.charts import Chart
 from lpld_labels.inspect.pages.markup import Markup, joined, tag
+from lpld_labels.io.storage import write_atomically
 from lpld_labels.transforms.outputs import require_apart
 from lpld_labels.version import __version__
 

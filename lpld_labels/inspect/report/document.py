@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lpld_labels.exec.job import Progress
 from lpld_labels.inspect.pages.charts import Bar, Chart, bars
 from lpld_labels.inspect.pages.flow import flow
 from lpld_labels.inspect.pages.markup import Markup, folded, shortened, table, tag
@@ -22,7 +23,6 @@ from lpld_labels.inspect.report.spread import spread_charts
 from lpld_labels.inspect.report.views import ShownView, shown_views
 from lpld_labels.inspect.report.weight import weight_charts
 from lpld_labels.inspect.settings import settings_of
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_source import find_images

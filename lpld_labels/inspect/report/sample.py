@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspect.report.meaning import Doubles, entropy, probabilities
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.reader import PoolReader
 
 MOST_ROWS = 8192

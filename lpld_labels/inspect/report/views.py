@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.inspect.pages.pictures import jpeg_uri
 from lpld_labels.inspect.report.sample import Sample
-from lpld_labels.exec.job import Progress
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_source import ImageSource
 from lpld_labels.render.picture import view_picture

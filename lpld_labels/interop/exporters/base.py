@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError
-from lpld_labels.interop.exporters.claims import Claim
 from lpld_labels.format.records import BatchKey, LabelArray
+from lpld_labels.interop.exporters.claims import Claim
 from lpld_labels.pool.reader import PoolReader
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import LabelSourceError
-from lpld_labels.interop.pixels import cutouts_in_pixels
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.records import CutOut, ViewBatch
+from lpld_labels.interop.pixels import cutouts_in_pixels
 
 
 def batch_items(views: ViewBatch, images: ImageTable, augmentation: Augmentation) -> list[Any]:

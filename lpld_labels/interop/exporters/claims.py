@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.interop.programs import Normalisation
-from lpld_labels.interop.sampler import ERAS, Era, epoch_orders
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import ViewBatch
+from lpld_labels.interop.programs import Normalisation
+from lpld_labels.interop.sampler import ERAS, Era, epoch_orders
 from lpld_labels.pool.reader import PoolReader
 
 PILLOW = "pil"

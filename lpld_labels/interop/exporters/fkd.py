@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from lpld_labels.codecs.label_meaning import softmax
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.interop.exporters.base import Amount, ExportFormat
 from lpld_labels.interop.exporters.batch_list import batch_items
 from lpld_labels.interop.exporters.claims import Claim
 from lpld_labels.interop.imported import import_parameters
-from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 
 HELD_BYTES = 128 * 1024**2
 """Labels gathered at a time; a pool whose batches hold the same images in every epoch is read once."""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.exporters.base import BatchExport, ExportFile, epoch_file
 from lpld_labels.interop.exporters.batch_list import batch_items
 from lpld_labels.interop.exporters.claims import Claim, pixel_problems
 from lpld_labels.interop.exporters.regular import is_regular
 from lpld_labels.interop.programs import CIFAR, IMAGENET
-from lpld_labels.format.records import BatchKey
 
 TRAINERS = {224: IMAGENET, 64: IMAGENET, 32: CIFAR}
 """Of the branches for ImageNet-1K, Tiny-ImageNet and CIFAR."""

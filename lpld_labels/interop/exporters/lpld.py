@@ -9,13 +9,13 @@ from pathlib import PurePath
 from typing import Any
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.exporters.base import BatchExport, ExportFile, epoch_file
 from lpld_labels.interop.exporters.batch_list import batch_items
 from lpld_labels.interop.exporters.claims import Claim, pixel_problems, sampler_eras, shared_starts
 from lpld_labels.interop.exporters.regular import complete_keys, is_regular
 from lpld_labels.interop.label_folder import EPOCH_IDS
 from lpld_labels.interop.programs import IMAGENET, NOT_NORMALISED, TINY
-from lpld_labels.format.records import BatchKey
 
 PROGRAM = "LPLD train_FKD_label_pruning_batch.py"
 TRAINERS = {224: IMAGENET, 64: TINY}

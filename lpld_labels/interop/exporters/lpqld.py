@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.records import BatchKey, LabelArray
 from lpld_labels.interop.exporters.base import BatchExport, ExportFile
 from lpld_labels.interop.exporters.batch_list import batch_items
 from lpld_labels.interop.exporters.claims import Claim, moved_crops, pixel_problems, shared_starts
 from lpld_labels.interop.exporters.lpld import CUT_OUT_TRAINERS, TRAINERS
 from lpld_labels.interop.label_folder import BATCH_IDS
-from lpld_labels.format.records import BatchKey, LabelArray
 
 MAX_UINT8 = 255
 MAX_CLASSES = 2**15

@@ -11,7 +11,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, PoolConflictError, PoolWriteError
-from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
+from lpld_labels.exec.job import Progress
+from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.exporters.base import ExportFormat, ExportOptions
 from lpld_labels.interop.exporters.claims import Claim
 from lpld_labels.interop.exporters.fkd import FkdExport
@@ -21,8 +22,7 @@ from lpld_labels.interop.exporters.lpqld import LpqldExport
 from lpld_labels.interop.exporters.sre2l import Sre2lExport
 from lpld_labels.interop.exporters.torch_zip import torch_zip_bytes
 from lpld_labels.interop.label_folder import BATCH_IDS, EPOCH_IDS, is_label_file
-from lpld_labels.format.strict_json import to_json
-from lpld_labels.exec.job import Progress
+from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart, sole_writer
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.exporters.base import BatchExport, ExportFile, epoch_file
 from lpld_labels.interop.exporters.batch_list import batch_items
 from lpld_labels.interop.exporters.claims import Claim, pixel_problems, sampler_eras
 from lpld_labels.interop.exporters.regular import is_regular
 from lpld_labels.interop.programs import IMAGENET
 from lpld_labels.interop.sampler import DEFAULT_SEED, ERAS
-from lpld_labels.format.records import BatchKey
 
 TRAINERS = {224: IMAGENET}
 

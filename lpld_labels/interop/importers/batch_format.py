@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from lpld_labels.errors import ImageMismatchError, InvalidBatchError, LabelFileError, LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import BatchKey, IntArray, ViewBatch, check_labels
 from lpld_labels.interop.importers.base import (
     ImportOptions,
     ImportPlan,
@@ -23,8 +25,6 @@ from lpld_labels.interop.importers.batch_list import BatchList, read_batch_list
 from lpld_labels.interop.importers.guess import batch_target
 from lpld_labels.interop.label_folder import LabelFolder
 from lpld_labels.interop.pixels import crops_in_pixels, cutouts_in_pixels
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import BatchKey, IntArray, ViewBatch, check_labels
 from lpld_labels.pool.shard import EncodedBatch
 
 

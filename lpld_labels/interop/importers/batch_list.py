@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import LabelFileError
-from lpld_labels.interop.importers.torch_zip import read_torch_zip
-from lpld_labels.interop.pixels import CUTOUT_COLUMNS
 from lpld_labels.format.limits import MAX_SIDE
 from lpld_labels.format.records import BoolArray, Box, IntArray, LabelArray, Mix
+from lpld_labels.interop.importers.torch_zip import read_torch_zip
+from lpld_labels.interop.pixels import CUTOUT_COLUMNS
 
 Array = npt.NDArray[Any]
 

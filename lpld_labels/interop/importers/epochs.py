@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.images import ImageTable
 from lpld_labels.interop.importers.base import ImportOptions, Notes
 from lpld_labels.interop.importers.batch_format import check_image_count, first_readable
 from lpld_labels.interop.importers.batch_list import BatchList
 from lpld_labels.interop.label_folder import LabelFolder
-from lpld_labels.format.images import ImageTable
 
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16

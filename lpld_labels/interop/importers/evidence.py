@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import LabelFileError
+from lpld_labels.format.records import BatchKey, IntArray
 from lpld_labels.interop.importers.batch_list import BatchList, read_batch_list
 from lpld_labels.interop.label_folder import LabelFolder
 from lpld_labels.interop.sampler import ERAS, Era, epoch_orders
-from lpld_labels.format.records import BatchKey, IntArray
 
 WANTED_PAIRS = 400
 """Enough to tell a correlation of 0.05 from none; more would only cost time."""

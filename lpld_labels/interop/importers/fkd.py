@@ -16,6 +16,9 @@ import numpy as np
 from lpld_labels.codecs import EncodedLabels
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import ImageMismatchError, LabelFileError, LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation, PoolHeader
+from lpld_labels.format.records import BatchKey, IntArray, LabelArray, ViewBatch
 from lpld_labels.interop.importers.base import (
     ImportOptions,
     ImportPlan,
@@ -30,9 +33,6 @@ from lpld_labels.interop.importers.guess import PROGRAM_FLIPS, likely_classes, o
 from lpld_labels.interop.label_folder import LabelFolder
 from lpld_labels.interop.pixels import crops_in_pixels
 from lpld_labels.interop.programs import published_program
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import Augmentation, PoolHeader
-from lpld_labels.format.records import BatchKey, IntArray, LabelArray, ViewBatch
 from lpld_labels.pool.shard import EncodedBatch
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import LabelFileError
-from lpld_labels.interop.importers.torch_zip import read_torch_zip
 from lpld_labels.format.records import BoolArray, IntArray, LabelArray
+from lpld_labels.interop.importers.torch_zip import read_torch_zip
 
 FkdLabels = Literal["hard", "smoothing", "marginal"]
 

@@ -12,11 +12,11 @@ from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
 from lpld_labels.interop.importers.base import ImportOptions, ImportTarget, Notes
 from lpld_labels.interop.importers.batch_list import BatchList
 from lpld_labels.interop.programs import PROGRAMS, Program, published_program
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
 
 UNKNOWN_TEACHER = "unknown"
 DEFAULT_OUTPUT_SIZE = 224

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import IntArray
 from lpld_labels.interop.importers.base import ImportOptions, ImportPlan, Notes
 from lpld_labels.interop.importers.batch_format import (
     BatchFormat,
@@ -22,8 +24,6 @@ from lpld_labels.interop.importers.batch_format import (
 from lpld_labels.interop.importers.batch_list import BatchList
 from lpld_labels.interop.label_folder import EPOCH_IDS, LabelFolder
 from lpld_labels.interop.sampler_json import SamplerIds
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import IntArray
 
 
 class Lpld(BatchFormat):

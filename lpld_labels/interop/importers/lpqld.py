@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.importers.base import ImportOptions, ImportPlan, Notes, Unit
 from lpld_labels.interop.importers.batch_format import (
     BatchFormat,
@@ -25,8 +27,6 @@ from lpld_labels.interop.importers.guess import batch_target
 from lpld_labels.interop.label_folder import BATCH_IDS, LabelFolder
 from lpld_labels.interop.pixels import exact_sizes
 from lpld_labels.interop.sampler_json import SamplerIds
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import BatchKey
 
 
 class Lpqld(BatchFormat):

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from lpld_labels.errors import StagingMismatchError
-from lpld_labels.interop.importers import work
-from lpld_labels.interop.importers.base import Unit
+from lpld_labels.exec.job import Engine, Job, Progress, Steps
 from lpld_labels.format import arrow
 from lpld_labels.format.records import BatchKey
-from lpld_labels.exec.job import Engine, Job, Progress, Steps
+from lpld_labels.interop.importers import work
+from lpld_labels.interop.importers.base import Unit
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.transforms.engine import Draft, batches_named, batches_per_shard, gathered
 from lpld_labels.transforms.outputs import OVERWRITE_HINT

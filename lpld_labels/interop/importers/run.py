@@ -6,17 +6,17 @@ import os
 from pathlib import Path
 
 from lpld_labels.errors import LabelSourceError, StagingMismatchError
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.schema import STAGING_DIRECTORY
 from lpld_labels.interop.importers.base import ImportOptions, ImportPlan, LabelFormat, Notes
 from lpld_labels.interop.importers.formats import AUTO, format_named
 from lpld_labels.interop.importers.report import Hole, HoleLog, ImportReport
 from lpld_labels.interop.importers.resumed import resumed_batches
 from lpld_labels.interop.importers.work import Job
 from lpld_labels.interop.label_folder import LabelFolder, list_label_folder
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.format.schema import STAGING_DIRECTORY
-from lpld_labels.exec.job import Engine, Progress
-from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.image_folder import scan_image_folder

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lpld_labels.errors import LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import IntArray
 from lpld_labels.interop.importers.base import ImportOptions, ImportPlan, Notes
 from lpld_labels.interop.importers.batch_format import BatchFormat, epoch_plan, first_readable
 from lpld_labels.interop.importers.batch_list import BatchList
@@ -17,8 +19,6 @@ from lpld_labels.interop.importers.epochs import epoch_sizes
 from lpld_labels.interop.importers.evidence import gather_evidence
 from lpld_labels.interop.label_folder import LabelFolder
 from lpld_labels.interop.sampler import ERAS, Era, epoch_orders
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import IntArray
 
 ERA_NAMES: dict[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 

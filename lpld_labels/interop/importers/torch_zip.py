@@ -22,10 +22,10 @@ import numpy.typing as npt
 from isal import isal_zlib
 
 from lpld_labels.errors import LabelFileError
-from lpld_labels.io.regular_file import read_regular
 from lpld_labels.interop.importers.numpy_pickle import numpy_names
 from lpld_labels.interop.importers.pickle_data import Name, PickleReader
 from lpld_labels.interop.importers.zip_directory import Member, member_bytes, read_directory
+from lpld_labels.io.regular_file import read_regular
 
 Array = npt.NDArray[Any]
 

@@ -13,10 +13,10 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolWriteError
-from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.io.cached_ranges import CutFile
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.ranges import Range, coalesced
+from lpld_labels.pool.sizes import pool_bytes
 from tests.lpld_labels.io.pools import small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy

@@ -15,11 +15,11 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import LabelPoolError, NotAPoolError, PoolConflictError, StoreError
 from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.inspect.check import check_pool
+from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.copying import copy_pool
 from lpld_labels.transforms.destinations import destination, outgoing_folder
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.io.remote import RemoteStore
 from tests.lpld_labels.io.pools import content, put_pool, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy

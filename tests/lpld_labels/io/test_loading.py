@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lpld_labels import PoolReader
+from lpld_labels.io import cached_ranges
 from lpld_labels.loader import LabelLoader, label_loader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.io import cached_ranges
 from tests.lpld_labels.io.pools import put_pool, small_pool
 from tests.servers.idle import fetching, wait_until_idle
 from tests.servers.proxy import Proxy

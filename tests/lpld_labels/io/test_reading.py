@@ -16,8 +16,8 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import NotAPoolError, PoolCorruptError
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.inspect.summary import summarise
-from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.pool.sizes import pool_bytes
 from tests.lpld_labels.io.pools import content, put_pool, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy

@@ -14,10 +14,10 @@ from lpld_labels.errors import PoolConflictError, PoolCorruptError, StoreError
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.pool.pool_files import LocalFiles
-from lpld_labels.transforms.copying import copy_pool, send_pool
 from lpld_labels.io import remote, uploads
 from lpld_labels.io.remote import RemoteStore
+from lpld_labels.pool.pool_files import LocalFiles
+from lpld_labels.transforms.copying import copy_pool, send_pool
 from tests.lpld_labels.io.pools import content, small_pool
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule

@@ -12,12 +12,12 @@ import pytest
 from click.testing import Result
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError, PoolWriteError
-from lpld_labels.io.storage import write_atomically
 from lpld_labels.format.schema import POOL_DIRECTORIES
+from lpld_labels.io.locks import locked
+from lpld_labels.io.storage import write_atomically
 from lpld_labels.pool.checkpoint import Checkpoint
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.transforms.outputs import delete_pool
-from lpld_labels.io.locks import locked
 from tests.factories import make_batches
 from tests.lpld_labels.pool.test_writer import open_writer
 

@@ -14,9 +14,9 @@ import pytest
 from lpld_labels import PoolReader, Teacher
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, StagingMismatchError
 from lpld_labels.inspect.check import check_pool
+from lpld_labels.io.locks import in_use, locked
 from lpld_labels.pool.shard import SEAL, SealedShard, load_sealed
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.io.locks import in_use, locked
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.pool.test_writer import digest_of, open_writer
 

@@ -18,8 +18,8 @@ from lpld_labels.errors import (
     PoolCorruptError,
     StagingMismatchError,
 )
-from lpld_labels.inspect.check import check_pool
 from lpld_labels.exec.local import LocalEngine
+from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.codec_request import CodecRequest, FittedCodecs
 from lpld_labels.transforms.encode import encode_pool

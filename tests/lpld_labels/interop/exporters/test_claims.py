@@ -9,12 +9,12 @@ import pytest
 
 from lpld_labels import PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.interop.exporters import ExportOptions, export_pool
 from lpld_labels.interop.exporters.claims import Claim, moved_crops
 from lpld_labels.interop.importers import ImportOptions, import_labels
 from lpld_labels.interop.programs import TINY
-from lpld_labels.format.images import ImageTable
-from lpld_labels.format.records import BatchKey, ViewBatch
 from tests.factories import make_batch, make_header, make_images
 from tests.lpld_labels.interop.importers.label_folders import write_epochs, write_fkd, write_images
 

@@ -15,9 +15,9 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelFileError, StagingMismatchError
-from lpld_labels.interop.importers import ImportOptions, ImportReport, import_labels
-from lpld_labels.format.records import BatchKey
 from lpld_labels.exec.local import ONE_PROCESS, LocalEngine
+from lpld_labels.format.records import BatchKey
+from lpld_labels.interop.importers import ImportOptions, ImportReport, import_labels
 from tests.lpld_labels.interop.importers.label_folders import (
     CLASSES,
     write_epochs,

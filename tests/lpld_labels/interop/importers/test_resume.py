@@ -15,8 +15,8 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelFileError, PoolConflictError, StagingMismatchError
-from lpld_labels.interop.importers import ImportOptions, import_labels
 from lpld_labels.exec.local import LocalEngine
+from lpld_labels.interop.importers import ImportOptions, import_labels
 from tests.lpld_labels.interop.importers.label_folders import CLASSES, write_epochs, write_images
 
 
