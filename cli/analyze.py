@@ -74,7 +74,7 @@ def command(**given: Any) -> None:
     options = Options(**given)
     options.prepare_machine()
     from lpld_core.analysis import analyse
-    from lpld_core.images.real_images import RealFolder
+    from lpld_core.images import RealFolder
     from lpld_labels.inspect.pages.page import require_page_place
 
     if options.html is not None:

@@ -16,7 +16,7 @@ from .teacher_options import teacher_choices
 if TYPE_CHECKING:
     from lpld_core.relabel.build import BuildResult
     from lpld_core.relabel.settings import BuildSettings
-    from lpld_core.teachers.choice import TeacherChoice
+    from lpld_core.settings import TeacherChoice
     from lpld_core.teachers.ensemble import Ensemble
     from lpld_labels.exec.job import Engine
     from lpld_labels.format.manifest import LineageStep, Manifest

@@ -9,8 +9,8 @@ from typing import get_args
 
 import click
 
-from lpld_core.images.view_settings import Mix, Resize
 from lpld_core.relabel.settings import Replayer
+from lpld_core.settings import Mix, Resize
 from lpld_labels.format.schema import Views
 from lpld_labels.pool.pace import SAVE_SECONDS
 

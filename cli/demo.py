@@ -16,8 +16,8 @@ from .demo_steps import Chain, DemoLog, Step, run_chains, run_command, run_step
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from lpld_core.images.digits import DigitFolders
-    from lpld_core.images.view_settings import ViewSettings
+    from lpld_core.digits import DigitFolders
+    from lpld_core.settings import ViewSettings
     from lpld_core.train.settings import TrainSettings
 
 NETWORK = "small-resnet10:width=16,stem_stride=2,channels=1"
@@ -51,7 +51,7 @@ class Demo:
     @property
     def folders(self) -> DigitFolders:
         """Image folders of the digits."""
-        from lpld_core.images.digits import DigitFolders
+        from lpld_core.digits import DigitFolders
 
         return DigitFolders.below(self.out / "digits")
 
@@ -155,7 +155,7 @@ def _statistics(demo: Demo) -> Path:
 
 
 def _digits(demo: Demo) -> None:
-    from lpld_core.images.digits import write_mnist
+    from lpld_core.digits import write_mnist
 
     start = time.monotonic()
     write_mnist(demo.out / "digits", per_class=IPC)
@@ -163,7 +163,7 @@ def _digits(demo: Demo) -> None:
 
 
 def _teacher(demo: Demo) -> float:
-    from lpld_core.images.view_settings import ViewSettings
+    from lpld_core.settings import ViewSettings
     from lpld_core.train.train_teacher import TEACHER_RECIPE
 
     start = time.monotonic()
@@ -186,7 +186,7 @@ def train_on_true_classes(demo: Demo) -> None:
     """Train on as many images, views and steps as the students, but on the true classes of real images."""
     import json
 
-    from lpld_core.images.view_settings import ViewSettings
+    from lpld_core.settings import ViewSettings
     from lpld_core.train.presets import preset_named
 
     views = ViewSettings(batch_size=BATCH_SIZE, crop_scale=CROPS, flip=False, mix="cutmix")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lpld_core.teachers.choice import DEFAULT_WEIGHTS
+from lpld_core.settings import DEFAULT_WEIGHTS
 
 from .common_options import together
 from .engine_options import EngineOptions
@@ -22,8 +22,7 @@ from .teacher_options import (
 )
 
 if TYPE_CHECKING:
-    from lpld_core.teachers.machine import Machine
-    from lpld_core.teachers.teacher import LoadedTeacher
+    from lpld_core.teachers.teacher import LoadedTeacher, Machine
 
 network_options = together(
     click.option("--teacher", "network", type=TEXT, required=True, metavar="NAME", help=f"{NETWORKS}."),
@@ -66,7 +65,7 @@ class NetworkOptions:
         """
         import torch
 
-        from lpld_core.teachers.machine import Machine
+        from lpld_core.teachers.teacher import Machine
 
         workers = workers or EngineOptions()
         if self.threads is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from lpld_core.part import Part
+from lpld_core.settings import Part
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.format.strict_json import is_text
 

@@ -32,10 +32,9 @@ from .parameters import SEED, NumberRange, parse_part
 from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
-    from lpld_core.part import Part
     from lpld_core.recover.run import RunSummary
-    from lpld_core.teachers.machine import Machine
-    from lpld_core.teachers.teacher import LoadedTeacher
+    from lpld_core.settings import Part
+    from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_labels.exec.job import Engine
 
 
@@ -217,7 +216,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
 
 def _write_page(options: Options, path: Path) -> None:
     from lpld_core.image_pages import recovery_page
-    from lpld_core.images.real_images import RealFolder
+    from lpld_core.images import RealFolder
     from lpld_core.recover.folder import RECORD_FILE
     from lpld_labels.format.strict_json import from_json
 
@@ -257,7 +256,7 @@ def _check(options: Options) -> None:
 def _make(
     options: Options, teacher: LoadedTeacher, engine: Engine, machine: Machine, progress: Progress
 ) -> RunSummary:
-    from lpld_core.images.real_images import RealFolder
+    from lpld_core.images import RealFolder
     from lpld_core.recover.run import recover_images, stitch_images
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.render.image_folder import class_names

@@ -20,11 +20,10 @@ from .parameters import SEED, NumberRange
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from lpld_core.images.real_images import RealFolder
+    from lpld_core.images import RealFolder
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_core.squeeze.update_bound import UpdateBound
-    from lpld_core.teachers.machine import Machine
-    from lpld_core.teachers.teacher import LoadedTeacher
+    from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_labels.exec.job import Engine
 
 
@@ -123,7 +122,7 @@ def command(**given: Any) -> None:
 
 def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
     """Train the teacher if asked for, gather, save, show."""
-    from lpld_core.images.real_images import RealFolder
+    from lpld_core.images import RealFolder
     from lpld_core.networks.batchnorm import batchnorm_layers
     from lpld_core.squeeze.squeeze import finished_squeeze, folder_bound, squeeze_folder
     from lpld_core.unfinished import unfinished_beside, workplace

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
+from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
 
 from .common_options import FOLDER, Decorator, together
 from .parameters import TEXT

@@ -8,8 +8,8 @@ from typing import Any
 from PIL import Image
 
 from lpld_core.analysis import Analysis
-from lpld_core.images.real_images import RealFolder
-from lpld_core.recover.contact_sheet import evenly
+from lpld_core.images import RealFolder
+from lpld_core.recover.folder import evenly
 from lpld_labels.inspect.pages.charts import Bar, Chart, bars
 from lpld_labels.inspect.pages.markup import Markup, shortened, table, tag
 from lpld_labels.inspect.pages.page import Section, charts_in_grid, page

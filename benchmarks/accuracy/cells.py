@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lpld_core.images.view_settings import Mix
+from lpld_core.settings import Mix
 from lpld_core.train.settings import SamplingPolicy
 
 

@@ -30,7 +30,7 @@ from benchmarks.accuracy.kept import SECONDS, take
 from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
-from lpld_core.images.real_images import RealFolder, centre_batches, shuffled_rows
+from lpld_core.images import RealFolder, centre_batches, shuffled_rows
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import (
     ImageFiles,
@@ -243,7 +243,7 @@ def _write_data(dataset: str, folder: Path) -> None:
     unfinished = folder.with_name(f".{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     if dataset == "digits":
-        from lpld_core.images.digits import write_digits
+        from lpld_core.digits import write_digits
 
         write_digits(unfinished)
     else:

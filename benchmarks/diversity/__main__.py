@@ -22,7 +22,7 @@ from benchmarks.accuracy.cells import SCALES, Cell
 from benchmarks.accuracy.work import Workshop
 from benchmarks.common.harness import parsed, write_json
 from lpld_core.analysis import analyse
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 
 METHODS = ("lpld", "sre2l", "cda", "rded")
 

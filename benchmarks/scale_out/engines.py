@@ -15,11 +15,10 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.common.harness import PROJECT, peak_memory_mb, summarise
-from lpld_core.part import Part
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import Part, TeacherChoice
 from lpld_labels.exec.job import Engine, TaskCounts
 from lpld_labels.exec.local import LocalEngine
 from lpld_labels.exec.ray_engine import RayEngine

@@ -32,7 +32,7 @@ from benchmarks.speed.augmenting import PHOTOS, measure_apply_speed
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.verify_teacher import verify_with_teacher
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.train.presets import preset_named
 from lpld_labels.format.images import ImageTable

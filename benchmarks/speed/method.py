@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from benchmarks.common.harness import Timing, interleaved, parsed, write_json
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.recover.optimise import layer_targets, recover_group
-from lpld_core.recover.plan import Group, class_units, grouped
-from lpld_core.recover.settings import RecoverSettings
-from lpld_core.squeeze.class_moments import BatchRows, ExactMoments
+from lpld_core.recover.settings import Group, RecoverSettings, class_units, grouped
+from lpld_core.squeeze.moments import BatchRows, ExactMoments
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 
 SMALL_NETWORK = "small-resnet10:width=32,stem_stride=2"

@@ -1,24 +1,32 @@
-"""Optimising the images of one group from noise to what the teacher remembers."""
+"""Optimise the images of one group from noise to what the teacher remembers.
+
+An image is shown through a view: crop, resize, flip and roll. All are linear and separable, so a whole view
+is ``rows @ image @ columns^T`` with one small matrix per axis: exact gradients, one code path.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lpld_core.networks.batchnorm import batchnorm_layers
-from lpld_core.networks.weights import Tensors
+from lpld_core.networks.weights import Tensors, read_weights, save_weights
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
-from lpld_core.recover.plan import Group
-from lpld_core.recover.settings import RecoverSettings, StatisticsKind
-from lpld_core.recover.unfinished_group import UnfinishedGroup
-from lpld_core.recover.views import draw_noise, draw_view, show
+from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind, ViewRanges
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
+from lpld_labels.format.drawing import draw_crops
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.pool.pace import Pace
 
 _IMAGES, _ADAM = "images", "adam."
 _CHECK_EVERY = 25
@@ -258,3 +266,121 @@ def _what_to_lower(settings: RecoverSettings) -> str:
     if settings.method == "lpld":
         return f"one class does not fit: lower ipc, now {settings.ipc}, or the image size"
     return f"one batch does not fit: lower batch_size, now {settings.batch_size}, or the image size"
+
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One crop (source pixels), flip and roll (output pixels down and right)."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    flip: bool
+    roll_down: int
+    roll_right: int
+
+
+def draw_view(
+    ranges: ViewRanges, size: tuple[int, int], *, seed: int, unit: tuple[int, int], iteration: int
+) -> View:
+    """Draw the view of one unit at one iteration; it depends on nothing but the arguments."""
+    random = keyed_generator(seed, Stream.RECOVERY_VIEWS, *unit, iteration)
+    height, width = size
+    augmentation = Augmentation(
+        output_height=height,
+        output_width=width,
+        resize="torch",
+        crop_scale=(ranges.smallest_crop, 1.0),
+        crop_ratio=ranges.ratio,
+    )
+    crop = draw_crops(random, np.array([height]), np.array([width]), augmentation)[0].tolist()
+    flip, down, right = random.random(3).tolist()
+    return View(
+        top=crop[0],
+        left=crop[1],
+        height=crop[2],
+        width=crop[3],
+        flip=flip < ranges.flip_probability,
+        roll_down=_shift(down, ranges),
+        roll_right=_shift(right, ranges),
+    )
+
+
+def _shift(draw: float, ranges: ViewRanges) -> int:
+    """Turn a draw in [0, 1) into a whole number from -roll, or from 0, to roll."""
+    least = -ranges.roll if ranges.roll_direction == "both" else 0
+    return int(draw * (ranges.roll - least + 1)) + least
+
+
+def draw_noise(shape: tuple[int, ...], *, seed: int, unit: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Return the standard normal images a unit starts from: float64 of the shape given."""
+    return keyed_generator(seed, Stream.RECOVERY_NOISE, *unit, 0).standard_normal(shape)
+
+
+def view_matrices(view: View, size: tuple[int, int]) -> tuple[Matrix, Matrix]:
+    """Return rows [H, H] and columns [W, W] such that the view of an image X is rows @ X @ columns^T."""
+    rows = _resize_matrix(view.top, view.height, size[0])
+    columns = _resize_matrix(view.left, view.width, size[1])
+    if view.flip:
+        columns = columns[::-1]
+    return np.roll(rows, view.roll_down, axis=0), np.roll(columns, view.roll_right, axis=0)
+
+
+def _resize_matrix(start: int, length: int, size: int) -> Matrix:
+    """Return [size, size]: take `length` pixels from `start` and resize them to `size`, bilinearly."""
+    centre = np.maximum((np.arange(size) + 0.5) * length / size - 0.5, 0.0)
+    lower = np.minimum(centre.astype(np.int64), length - 1)
+    upper = np.minimum(lower + 1, length - 1)
+    matrix = np.zeros((size, size))
+    weight = centre - lower
+    np.add.at(matrix, (np.arange(size), start + lower), 1 - weight)
+    np.add.at(matrix, (np.arange(size), start + upper), weight)
+    return matrix
+
+
+def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
+    """Return each unit's images through that unit's view; differentiable.
+
+    images: float [B, 3, H, W], units one after the other. sizes: images per unit. Same shape back.
+    """
+    height, width = images.shape[2:]
+    shown = []
+    for unit, view in zip(torch.split(images, sizes), views, strict=True):
+        rows, columns = (
+            torch.from_numpy(matrix).to(device=images.device, dtype=images.dtype)
+            for matrix in view_matrices(view, (height, width))
+        )
+        shown.append(rows @ unit @ columns.T)
+    return torch.cat(shown)
+
+
+class UnfinishedGroup:
+    """A file with the images of one group after some iterations, and what the next one depends on.
+
+    path: the file. The folder's record says what run it belongs to; a group of other images, which a run
+    with another `class_group` left, is passed over.
+    """
+
+    def __init__(self, path: Path, group: Group) -> None:
+        self._path = path
+        self._units = [[list(unit.key), [list(member) for member in unit.members]] for unit in group.units]
+        self._pace = Pace()
+
+    def load(self) -> tuple[int, Tensors] | None:
+        """Return the iterations done and the state of `GroupOptimiser`, or None."""
+        if not self._path.exists():
+            return None
+        file = read_weights(self._path)
+        if file.about.get("units") != self._units:
+            return None
+        return int(file.about["iterations"]), file.tensors
+
+    def save_if_due(self, iterations: int, state: Callable[[], Tensors]) -> None:
+        """Keep the state after so many iterations, if it is time to."""
+        if self._pace.due():
+            save_weights(self._path, state(), {"iterations": iterations, "units": self._units})
+            self._pace.saved()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.images.real_images import THREADS, RealFolder, prepared
+from lpld_core.images import THREADS, RealFolder, prepared
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError

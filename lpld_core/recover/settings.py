@@ -1,16 +1,19 @@
-"""What a recovery run is told: method, sizes and schedule, with the papers' settings as presets.
+"""Settings of a recovery run: method, sizes and schedule, the papers' presets, and the plan that follows.
 
-Nothing here needs torch, so the command line can list methods and presets without loading it.
+A unit is a set of images that share statistics; a group is the units of one forward pass. Every group can
+be made on its own, so processes can share the work and a killed run resumes at the next group. Nothing here
+needs torch.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from lpld_core.recover.plan import Group, class_units, grouped, mixed_units
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.exec.pieces import require_listable
 
 OptimisedMethod = Literal["lpld", "sre2l", "cda"]
 Method = Literal["lpld", "sre2l", "cda", "rded"]
@@ -250,3 +253,66 @@ def _require_at_least(settings: object, least: int, *names: str) -> None:
 def _require_crop(smallest: float) -> None:
     if not 0 < smallest <= _LARGEST_CROP:
         raise _wrong("smallest_crop", "above 0, at most 1", smallest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Images whose BatchNorm statistics are matched together and that share a view.
+
+    key: names the unit's random draws. members: (class, number within the class) of each image.
+    """
+
+    key: tuple[int, int]
+    members: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Units that go through the teacher in one forward pass."""
+
+    index: int
+    units: tuple[Unit, ...]
+
+    @property
+    def members(self) -> tuple[tuple[int, int], ...]:
+        """(class, number) of all images, unit after unit."""
+        return tuple(member for unit in self.units for member in unit.members)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """Classes with an image in this group, in order."""
+        return tuple(sorted({label for label, _ in self.members}))
+
+
+def class_units(classes: int, ipc: int) -> list[Unit]:
+    """One unit per class with all its images (lpld)."""
+    _require_listable(classes, ipc)
+    return [
+        Unit(key=(label, 0), members=tuple((label, number) for number in range(ipc)))
+        for label in range(classes)
+    ]
+
+
+def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
+    """Units of one image from each of `batch_size` neighbouring classes (sre2l)."""
+    _require_listable(classes, ipc)
+    return [
+        Unit(
+            key=(number, start),
+            members=tuple((label, number) for label in range(start, min(start + batch_size, classes))),
+        )
+        for number in range(ipc)
+        for start in range(0, classes, batch_size)
+    ]
+
+
+def _require_listable(classes: int, ipc: int) -> None:
+    require_listable(classes * ipc, what="images", hint="recover fewer images per class (--ipc)")
+
+
+def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:
+    """Cut the units into groups of `group_size`, in order."""
+    return [
+        Group(index=number, units=tuple(units[start : start + group_size]))
+        for number, start in enumerate(range(0, len(units), group_size))
+    ]

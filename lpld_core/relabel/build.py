@@ -14,12 +14,11 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.part import Part
 from lpld_core.relabel.growing import Making, refuse_other_images, refuse_surplus
 from lpld_core.relabel.rehearsal import rehearse, require_room
 from lpld_core.relabel.replayable import check_replayable
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.teachers.choice import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, Part
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.errors import InvalidArgumentError, NotAPoolError

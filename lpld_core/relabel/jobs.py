@@ -14,7 +14,7 @@ from lpld_core.relabel.build import Build, BuildResult, load_teachers
 from lpld_core.relabel.labeller import Labeller
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble
-from lpld_core.teachers.machine import Machine
+from lpld_core.teachers.teacher import Machine
 from lpld_labels.errors import ImageMismatchError, PoolConflictError
 from lpld_labels.exec.job import Engine, Job, Progress
 from lpld_labels.exec.local import ONE_PROCESS

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lpld_core.images.prefetch import WorkBehind
-from lpld_core.images.rendering import rendered
+from lpld_core.prefetch import WorkBehind, rendered
 from lpld_core.relabel.rehearsal import labelled
 from lpld_labels.exec.job import Steps
 from lpld_labels.format.records import BatchKey

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.teachers.choice import DEFAULT_WEIGHTS, TeacherChoice
+from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
 from lpld_core.unfinished import unfinished_beside, workplace
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Engine, Progress

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lpld_core.images.view_settings import ViewSettings
-from lpld_core.part import Part
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import Part, TeacherChoice, ViewSettings
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_SEED
 from lpld_labels.format.records import MAX_INDEX

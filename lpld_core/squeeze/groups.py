@@ -16,16 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_core.networks.weights import read_weights, save_weights
-from lpld_core.squeeze.class_moments import ExactMoments, GroupMoments
-from lpld_core.squeeze.gathering import Gatherer
+from lpld_core.squeeze.moments import ExactMoments, Gatherer, GroupMoments
 from lpld_core.squeeze.same_squeeze import IMAGE_DATES, is_same_squeeze, require_same_squeeze
 from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_core.squeeze.shown import shown_batches
 from lpld_core.squeeze.unfinished_moments import UnfinishedMoments
-from lpld_core.teachers.machine import Machine
-from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_labels.exec.job import Steps
 from lpld_labels.io.storage import write_errors
 

@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from lpld_core.images.centre import centre_view
-from lpld_core.images.random_view import random_view
-from lpld_core.images.real_images import Pixels, RealFolder, labelled_batches, shuffled_rows
+from lpld_core.images import Pixels, RealFolder, centre_view, labelled_batches, random_view, shuffled_rows
 from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.random_streams import Stream, keyed_generator

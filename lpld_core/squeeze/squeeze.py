@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_core.squeeze.groups import (
     GroupSqueezer,
     class_groups,
@@ -30,8 +30,7 @@ from lpld_core.squeeze.statistics import (
 )
 from lpld_core.squeeze.unfinished_moments import UnfinishedMoments
 from lpld_core.squeeze.update_bound import UpdateBound, update_bound
-from lpld_core.teachers.machine import Machine
-from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 from lpld_labels.exec.job import Engine, Job, Progress
 from lpld_labels.exec.local import ONE_PROCESS

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
-from lpld_core.squeeze.class_moments import ClassMoments, ExactMoments, GroupMoments, RunningMoments
-from lpld_core.squeeze.gathering import Gatherer
+from lpld_core.squeeze.moments import ClassMoments, ExactMoments, Gatherer, GroupMoments, RunningMoments
 from lpld_core.squeeze.settings import SqueezeSettings, Update, Views
 from lpld_core.squeeze.unfinished_moments import UnfinishedMoments
 from lpld_core.teachers.teacher import LoadedTeacher

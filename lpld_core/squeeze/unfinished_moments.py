@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lpld_core.networks.weights import Tensors, read_weights, save_weights
-from lpld_core.squeeze.class_moments import ClassMoments
+from lpld_core.squeeze.moments import ClassMoments
 from lpld_core.squeeze.same_squeeze import require_same_squeeze
 from lpld_labels.pool.pace import Pace
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule

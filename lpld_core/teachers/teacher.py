@@ -13,7 +13,7 @@ from torch import nn
 
 from lpld_core.networks.models import Network, NetworkSource, Preprocessing, network_source, seeded
 from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_weights, weights_digest
-from lpld_core.teachers.choice import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
 from lpld_labels.format.normalisation import require_normalisation
@@ -152,3 +152,21 @@ def _wrong_classes(where: str, expected: int, got: int) -> InvalidArgumentError:
         got=got,
         hint="use a teacher trained on these classes",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a worker computes with. threads: of torch; None leaves them as they are."""
+
+    device: str = "cpu"
+    threads: int | None = None
+
+    def device_of(self, number: int) -> str:
+        """Return the device of a worker; several are spread over the GPUs, other devices are shared."""
+        return f"cuda:{number % torch.cuda.device_count()}" if self.device == "cuda" else self.device
+
+    def set_up(self, teacher: LoadedTeacher, number: int) -> LoadedTeacher:
+        """Set the threads of this worker and return the teacher on its device."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return teacher.on(self.device_of(number))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 

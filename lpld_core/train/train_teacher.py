@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from lpld_core.images.rendering import rendered
-from lpld_core.images.view_settings import ViewSettings
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.networks.weights import load_into, read_weights, save_weights
+from lpld_core.prefetch import rendered
+from lpld_core.settings import ViewSettings
 from lpld_core.teachers.teacher import output_classes
 from lpld_core.train.evaluate import Accuracy, ValidationSet
 from lpld_core.train.losses import TrueClasses, mixed_cross_entropy, true_classes

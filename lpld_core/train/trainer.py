@@ -1,7 +1,7 @@
-"""The training loop's inside: a network, its optimizer and its schedule, one epoch at a time.
+"""The training loop: a network, its optimizer and its schedule, one epoch at a time.
 
 Everything random in a step follows from (seed, epoch, step, process) and everything else is in `state`, so a
-run that stops after any step and goes on from its state ends with the same weights.
+run that stops after any step and resumes from its state ends with the same weights.
 
 Several processes (`Ranks`) take a step together, each with some of its rows. A row counts the same wherever
 it is: gradients are the mean over all rows of the step, however unequal the shares.
@@ -27,9 +27,7 @@ from lpld_core.networks.synced_batchnorm import with_synced_batchnorm
 from lpld_core.networks.weights import Tensors
 from lpld_core.train.losses import LossOf
 from lpld_core.train.ranks import ALONE, Ranks
-from lpld_core.train.schedules import rate_factor
-from lpld_core.train.settings import TrainSettings
-from lpld_core.train.weight_average import WeightAverage
+from lpld_core.train.settings import TrainSettings, rate_factor
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
@@ -272,3 +270,49 @@ def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str
         (decaying if weight else spared).append(parameter)
     groups = [(decaying, settings.weight_decay), (spared, 0.0)]
     return [{"params": tensors, "weight_decay": decay} for tensors, decay in groups if tensors]
+
+
+STEPS_APART = 10
+STARTS_AFTER = 100
+POWER = 2 / 3
+_AVERAGE, _AVERAGE_STEPS = "average.", "average_steps"
+
+
+class WeightAverage:
+    """Averages parameters and buffers (BatchNorm's statistics) of a network. decay: 0 to 1, its highest."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
+        self._decay = decay
+        self._steps = 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take in the network as it is before a step."""
+        step, self._steps = self._steps, self._steps + 1
+        if step % STEPS_APART:
+            return
+        since = step - STARTS_AFTER
+        decay = min(self._decay, 1 - (1 + since) ** -POWER) if since > 0 else 0.0
+        ours = self.model.state_dict()
+        for name, value in model.state_dict().items():
+            if decay and value.is_floating_point():
+                ours[name].lerp_(value, 1 - decay)
+            else:
+                ours[name].copy_(value)
+
+    def state(self) -> Tensors:
+        """Return the averaged network and how many steps it has seen."""
+        tensors = {f"{_AVERAGE}{name}": value for name, value in self.model.state_dict().items()}
+        return {**tensors, _AVERAGE_STEPS: torch.tensor(self._steps)}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Go on from what `state` returned, which may have been saved with other tensors."""
+        self.model.load_state_dict(
+            {
+                name.removeprefix(_AVERAGE): value
+                for name, value in tensors.items()
+                if name.startswith(_AVERAGE)
+            }
+        )
+        self._steps = int(tensors[_AVERAGE_STEPS])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_core.relabel.jobs import build_pool
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import pool_loader

@@ -28,7 +28,7 @@ def build(cli: Cli, folder: Path, *more: object) -> Result:
 
 
 def weights(path: Path, classes: int = 3) -> Path:
-    from lpld_core.networks.resnet_small import SmallResNet
+    from lpld_core.networks.models import SmallResNet
 
     torch.save(SmallResNet(classes=classes, depth=10, width=8, stem_stride=2).state_dict(), path)
     return path

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import ImageFiles, RecoverSettings
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import TeacherChoice
 from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
-from lpld_core.teachers.choice import TeacherChoice
-from lpld_core.teachers.machine import Machine
+from lpld_core.teachers.teacher import Machine
 from lpld_labels.exec.job import Engine
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.interop.importers import import_labels

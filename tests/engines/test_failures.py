@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_core.squeeze.settings import SqueezeSettings

@@ -9,9 +9,15 @@ from PIL import Image
 from sklearn.metrics.pairwise import cosine_similarity, rbf_kernel
 from torch import nn
 
-from lpld_core.analysis import analyse, class_similarity, mean_kernel, median_bandwidth, mmd_squared
-from lpld_core.images.real_images import RealFolder, centre_batches
-from lpld_core.teachers.features import extract_features
+from lpld_core.analysis import (
+    analyse,
+    class_similarity,
+    extract_features,
+    mean_kernel,
+    median_bandwidth,
+    mmd_squared,
+)
+from lpld_core.images import RealFolder, centre_batches
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ImageReadError, InvalidArgumentError
 from lpld_labels.format.manifest import Teacher

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from lpld_core.part import Part
 from lpld_core.relabel.build import Build, load_teachers
 from lpld_core.relabel.jobs import build_pool, run_build
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import Part, TeacherChoice
 from lpld_labels.errors import PoolConflictError, StagingMismatchError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep

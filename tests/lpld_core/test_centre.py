@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpld_core.images.centre import centre_crop, centre_view
-from lpld_core.images.real_images import RealFolder, centre_batches
+from lpld_core.images import RealFolder, centre_batches, centre_crop, centre_view
 from lpld_core.train.evaluate import ValidationSet
 from tests.lpld_core.networks import MEAN, STD, noisy_folder
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from PIL import Image
 
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_core.squeeze.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import finished_squeeze, squeeze_folder, squeeze_job
 from lpld_core.squeeze.statistics import ClassStatistics

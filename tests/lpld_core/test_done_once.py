@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lpld_core.relabel.jobs import build_pool
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format import digests, records
 from lpld_labels.loader import pool_loader

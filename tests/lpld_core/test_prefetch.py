@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from lpld_core.images.prefetch import WorkBehind, map_ahead
+from lpld_core.prefetch import WorkBehind, map_ahead
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -20,7 +20,7 @@ import torch
 
 from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.jobs import build_pool
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import train_student
 from lpld_labels.pool.reader import PoolReader

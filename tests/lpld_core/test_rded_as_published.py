@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings
 from lpld_labels.errors import InvalidArgumentError

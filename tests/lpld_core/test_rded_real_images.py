@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lpld_core.images.real_images import RealFolder
-from lpld_core.part import Part
+from lpld_core.images import RealFolder
 from lpld_core.recover.folder import RECORD_FILE
 from lpld_core.recover.run import RunSummary, stitch_images
 from lpld_core.recover.settings import RdedSettings
+from lpld_core.settings import Part
 from lpld_labels.errors import PoolConflictError
 from tests.lpld_core.networks import tiny_teacher
 

@@ -15,10 +15,15 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import functional
 
-from lpld_core.recover.optimise import GroupOptimiser, layer_targets
-from lpld_core.recover.plan import Group
-from lpld_core.recover.settings import Method, PresetName, RecoverSettings, StatisticsKind, method_settings
-from lpld_core.recover.views import draw_noise, draw_view
+from lpld_core.recover.optimise import GroupOptimiser, draw_noise, draw_view, layer_targets
+from lpld_core.recover.settings import (
+    Group,
+    Method,
+    PresetName,
+    RecoverSettings,
+    StatisticsKind,
+    method_settings,
+)
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher

@@ -9,16 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpld_core.part import Part
 from lpld_core.recover.optimise import layer_targets, recover_group
-from lpld_core.recover.plan import class_units, grouped, mixed_units
 from lpld_core.recover.settings import (
     RECOVERY_PRESETS,
     RdedSettings,
     RecoverSettings,
+    class_units,
     fitting_group,
+    grouped,
     method_settings,
+    mixed_units,
 )
+from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
@@ -76,7 +78,7 @@ def test_recovery_follows_its_parts_step_by_step() -> None:
     group = settings.groups(4)[1]
     made = recover_group(teacher, group, targets, settings).images
 
-    from lpld_core.recover.views import draw_noise
+    from lpld_core.recover.optimise import draw_noise
     from tests.lpld_core.test_recover_losses import plain_losses
 
     rows = {layer.name: (layer.mean[1].double(), layer.variance[1].double()) for layer in statistics.layers}

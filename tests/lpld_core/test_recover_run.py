@@ -12,12 +12,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.images.real_images import RealFolder
-from lpld_core.part import Part
-from lpld_core.recover.contact_sheet import contact_sheet, evenly
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, to_pixels
+from lpld_core.images import RealFolder
+from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, evenly, to_pixels
 from lpld_core.recover.run import recover_images, stitch_images
 from lpld_core.recover.settings import ImageFiles, RdedSettings, RecoverSettings
+from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError

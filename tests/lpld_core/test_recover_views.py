@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lpld_core.recover.optimise import View, draw_noise, draw_view, show
 from lpld_core.recover.settings import ViewRanges
-from lpld_core.recover.views import View, draw_noise, draw_view, show
 
 
 @st.composite

@@ -10,12 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpld_core.part import Part
 from lpld_core.relabel import build as building
 from lpld_core.relabel.build import BuildResult, wanted_batches
 from lpld_core.relabel.jobs import build_pool, run_build
 from lpld_core.relabel.rehearsal import require_room
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import Part, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.errors import (
     ImageMismatchError,

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.relabel.jobs import build_pool
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice
 from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import TrainResult, train_student

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lpld_core.images import real_images
-from lpld_core.images.random_view import random_view
-from lpld_core.images.real_images import RealFolder, centre_batches, prepared
+from lpld_core import images as real_images
+from lpld_core.images import RealFolder, centre_batches, prepared, random_view
 from lpld_core.squeeze import groups
 from lpld_core.squeeze.groups import class_groups
 from lpld_core.squeeze.settings import SqueezeSettings, Update

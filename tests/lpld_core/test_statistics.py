@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import read_weights, save_weights
-from lpld_core.squeeze.class_moments import BatchRows, RunningMoments
+from lpld_core.squeeze.moments import BatchRows, RunningMoments
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.squeeze.update_bound import update_bound
 from lpld_core.teachers.teacher import LoadedTeacher, weights_digest

@@ -10,12 +10,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from lpld_core.images.view_settings import ViewSettings
-from lpld_core.networks.models import seeded
-from lpld_core.networks.resnet_small import SmallResNet
+from lpld_core.networks.models import SmallResNet, seeded
 from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.jobs import build_pool
-from lpld_core.teachers.choice import TeacherChoice
+from lpld_core.settings import TeacherChoice, ViewSettings
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.settings import StudentTemperature, TrainSettings

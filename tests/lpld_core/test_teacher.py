@@ -10,8 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
-from lpld_core.networks.models import IMAGENET_MEAN, network_source, seeded
-from lpld_core.networks.resnet_small import SmallResNet
+from lpld_core.networks.models import IMAGENET_MEAN, SmallResNet, network_source, seeded
 from lpld_core.networks.weights import read_weights, save_weights
 from lpld_core.teachers.teacher import load_teacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError

@@ -18,10 +18,8 @@ from torch import nn
 
 from lpld_core.networks.models import seeded
 from lpld_core.train.presets import EXPERIMENT_PRESETS, preset_named
-from lpld_core.train.schedules import rate_factor, temperature_in
-from lpld_core.train.settings import SamplingPolicy, Schedule, TrainSettings
-from lpld_core.train.trainer import parameter_groups
-from lpld_core.train.weight_average import WeightAverage
+from lpld_core.train.settings import SamplingPolicy, Schedule, TrainSettings, rate_factor, temperature_in
+from lpld_core.train.trainer import WeightAverage, parameter_groups
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader.sampling import POLICIES
 from lpld_labels.loader.settings import LabelSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lpld_core.recover.contact_sheet import contact_sheet, evenly, png_bytes
+from lpld_core.recover.folder import contact_sheet, evenly, png_bytes
 
 CLASSES = 4
 IMAGES = 10

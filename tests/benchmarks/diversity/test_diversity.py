@@ -8,7 +8,7 @@ from benchmarks.accuracy.cells import DIGITS
 from benchmarks.accuracy.work import Workshop
 from benchmarks.diversity.__main__ import measure, show
 from lpld_core.analysis import analyse
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 
 
 def test_real_images_are_a_row_and_others_have_a_distance_to_them(tmp_path: Path) -> None:

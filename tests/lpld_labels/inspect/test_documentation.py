@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lpld_core.analysis import Analysis, FolderAnalysis, Similarity
 from lpld_core.image_pages import analysis_page
-from lpld_core.images.real_images import RealFolder
+from lpld_core.images import RealFolder
 from lpld_labels.inspect.comparison.compare import compare_pools
 from lpld_labels.inspect.comparison.document import comparison_page
 from lpld_labels.inspect.report.document import make_report, report_page

@@ -1,7 +1,6 @@
-"""Real images from a class folder, decoded by threads and shown one way or another.
+"""Real images from a class folder, decoded by threads, as centre views or random crops.
 
-Squeezing and analysing look at every image once or a few times, so nothing is cached and no table is
-needed first.
+Squeezing and analysing look at every image once or a few times, so nothing is cached and no table is needed.
 """
 
 from __future__ import annotations
@@ -18,12 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.images.centre import centre_view
-from lpld_core.images.prefetch import map_ahead
+from lpld_core.prefetch import map_ahead
+from lpld_labels.format.drawing import draw_crops
+from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
 from lpld_labels.render.decoding import decode_image
 from lpld_labels.render.image_folder import class_names, file_status, list_images, read_file
+from lpld_labels.render.resize import resize_torch
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)
@@ -162,3 +163,50 @@ def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> npt.NDArray
     """Return all rows in a random order that follows from the seed and the number of the pass."""
     draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")
+
+
+WHOLE_IMAGE_BELOW = 128
+LARGE_IMAGE_SHARE = 224 / 256
+"""Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
+
+
+def centre_view(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> Tensor:
+    """Return the centre of an image uint8 [H, W, 3] at a size: uint8 [height, width, 3].
+
+    An image that has the size already, such as a recovered one, is shown whole: it was cut before.
+    """
+    height, width = image.shape[:2]
+    whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
+    top, left, rows, columns = centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE)
+    return resize_torch(image[top : top + rows, left : left + columns], *size)
+
+
+def centre_crop(height: int, width: int, output: tuple[int, int], share: float) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of the centred crop of the output's shape.
+
+    share: how much of the largest such crop's sides to take.
+    """
+    scale = share * min(height / output[0], width / output[1])
+    rows = min(height, max(1, round(output[0] * scale)))
+    columns = min(width, max(1, round(output[1] * scale)))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+CROP_SCALE = (0.08, 1.0)
+CROP_RATIO = (3 / 4, 4 / 3)
+FLIP_PROBABILITY = 0.5
+
+
+def random_view(image: npt.NDArray[np.uint8], size: tuple[int, int], draws: np.random.Generator) -> Tensor:
+    """Return a random crop of an image uint8 [H, W, 3] at a size, flipped half the time: uint8 [h, w, 3]."""
+    augmentation = Augmentation(
+        output_height=size[0],
+        output_width=size[1],
+        resize="torch",
+        crop_scale=CROP_SCALE,
+        crop_ratio=CROP_RATIO,
+    )
+    heights, widths = (np.array([side], np.int64) for side in image.shape[:2])
+    top, left, height, width = draw_crops(draws, heights, widths, augmentation)[0].tolist()
+    view = resize_torch(image[top : top + height, left : left + width], *size)
+    return view.flip(1) if draws.random() < FLIP_PROBABILITY else view

@@ -1,13 +1,33 @@
-"""How views are made of images, as build and the training of teachers are told it."""
+"""Settings that several commands share: how views are made, which teacher, which share of a job.
+
+Nothing here needs torch, so the command line starts quickly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation
+
+DEFAULT_WEIGHTS = "DEFAULT"
+"""The weights its makers publish."""
+RANDOM_WEIGHTS = "random"
+"""Fresh weights, the same every time: for timing and tests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherChoice:
+    """What to load; None where the weights say it themselves. See `load_teacher`."""
+
+    name: str
+    weights: str = DEFAULT_WEIGHTS
+    input_size: tuple[int, int] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
 
 Mix = Literal["none", "cutmix", "mixup"]
 Resize = Literal["torch", "pil"]
@@ -52,3 +72,28 @@ class ViewSettings:
             cutout_fraction=self.cutout_fraction,
             patch_grid=self.patch_grid,
         )
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Share `number` (from 1) of `of` equal shares."""
+
+    number: int = 1
+    of: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise InvalidArgumentError(
+                "part is out of range", expected="I/N with 1 <= I <= N", got=f"{self.number}/{self.of}"
+            )
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this share of a list: every `of`-th item. All shares together are the list."""
+        return items[self.number - 1 :: self.of]
+
+    def split(self, into: int) -> list[Part]:
+        """Return `into` smaller shares that are together this one."""
+        return [Part(number=self.number + k * self.of, of=self.of * into) for k in range(into)]

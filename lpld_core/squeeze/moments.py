@@ -7,14 +7,15 @@ segment sum over the labels serves all classes and all layers, however many ther
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lpld_core.networks.batchnorm import BatchNormLayer, image_sums
+from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors
+from lpld_core.teachers.teacher import LoadedTeacher
 
 
 class BatchRows:
@@ -146,3 +147,24 @@ class RunningMoments(ClassMoments):
     def result(self) -> tuple[Tensor, Tensor]:
         """Return where the averages are now; 0 and 1 for a class that was never seen."""
         return self._mean, self._variance
+
+
+class Gatherer:
+    """Runs a teacher over batches and gathers moments at the inputs of its BatchNorm layers."""
+
+    def __init__(self, teacher: LoadedTeacher) -> None:
+        self._teacher = teacher
+        self.layers: Sequence[BatchNormLayer] = batchnorm_layers(
+            teacher.model, name=f"teacher {teacher.description.name}"
+        )
+        self.rows = BatchRows(self.layers)
+
+    def gather(self, batches: Iterable[tuple[Tensor, Tensor]], moments: ClassMoments) -> Iterator[int]:
+        """Add batches to the moments; yield the size of each."""
+        device = self.rows.shift.device
+        with watched_inputs(self.layers, self.rows.watch):
+            for images, labels in batches:
+                with torch.inference_mode():
+                    self._teacher.model(images.to(device))
+                    moments.add(labels.to(device), *self.rows.take(len(labels)))
+                yield len(labels)
