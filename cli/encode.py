@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--fidelity", type=NUMBER, help="klt: share of the information to keep.  [default: 0.97]")
 @click.option("--temperature", type=NUMBER, help="klt: at which labels will be used.  [default: 20]")
-@click.option("--bytes-per-row", type=NUMBER, help="klt: bytes of labels and basis per row.")
 @click.option("--budget", type=Budget(), help="klt: bytes of the whole new pool, e.g. 300MB or 10%.")
-@click.option("--step", type=NUMBER, help="klt: the quantisation step itself, in logits.")
 @seed_option("klt: which rows are sampled.")
 @engine_options(gpus=False)
 @from_lossy_option
@@ -93,15 +91,12 @@ def command(
     workers = EngineOptions.taken_from(options)
     workers.require_shared(out)
     given = options | {"budget": budget}
-    demands = [name for name in ("fidelity", "bytes_per_row", "budget", "step") if given[name] is not None]
-    flags = [f"--{name.replace('_', '-')}" for name in demands]
-    if len(demands) > 1:
-        raise click.UsageError(f"give only one of {' and '.join(flags)}")
-    if options["temperature"] is not None and demands == ["step"]:
-        raise click.UsageError("--temperature makes no difference to --step")
+    flags = [f"--{name}" for name in ("fidelity", "budget", "temperature") if given[name] is not None]
+    if "--fidelity" in flags and "--budget" in flags:
+        raise click.UsageError("give only one of --fidelity and --budget")
 
     if codec is None:
-        if views is None or flags or options["temperature"] is not None:
+        if views is None or flags:
             raise click.UsageError("give --codec, or --views alone")
         _change_views(pool, out, views, workers, overwrite=overwrite, as_json=as_json)
         return
@@ -113,8 +108,8 @@ def command(
     from lpld_labels.transforms.codec_request import CodecRequest
     from lpld_labels.transforms.encode import encode_pool
 
-    if (flags or options["temperature"] is not None) and not codec_kind(codec).demands:
-        raise click.UsageError(f"{(flags or ['--temperature'])[0]} goes with --codec klt")
+    if flags and not codec_kind(codec).fitted:
+        raise click.UsageError(f"{flags[0]} goes with --codec klt")
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,

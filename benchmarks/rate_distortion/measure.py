@@ -14,11 +14,10 @@ from threadpoolctl import threadpool_limits
 
 from lpld_labels import PoolReader
 from lpld_labels.codecs import Codec, codec_named
-from lpld_labels.codecs.bands import pack_bands
-from lpld_labels.codecs.evaluation import payload_bytes, rebatched, try_codec
-from lpld_labels.codecs.fidelity import Fidelity
+from lpld_labels.codecs.fidelity import Fidelity, payload_bytes, rebatched, try_codec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.codecs.packing import pack_bands
 from lpld_labels.format.records import LabelArray
 from lpld_labels.transforms.encode_size import weigh
 

@@ -15,7 +15,7 @@ from benchmarks.common.harness import interleaved, peak_memory_mb
 from benchmarks.common.photos import photo_folder
 from benchmarks.rate_distortion.measure import MILLION, RateDistortion
 from lpld_labels import Augmentation
-from lpld_labels.codecs.evaluation import try_codec
+from lpld_labels.codecs.fidelity import try_codec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray

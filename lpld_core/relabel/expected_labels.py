@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from lpld_labels.codecs import Codec
-from lpld_labels.codecs.kept import KeptClasses, levels_of_missing
-from lpld_labels.codecs.label_meaning import softened
+from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.codecs.topk import KeptClasses, levels_of_missing
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import LabelArray

@@ -26,7 +26,7 @@ from lpld_core.relabel.expected_labels import (
 )
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_labels.codecs.kept import kept_classes
+from lpld_labels.codecs.topk import kept_classes
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.ensembles import EnsembleRule, ensemble_rule

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812  # its usual name
 from lpld_core.networks.weights import Tensors
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_core.train.settings import TrainSettings, temperature_in
-from lpld_labels.codecs.label_meaning import as_logits, softened
+from lpld_labels.codecs.label_semantics import as_logits, softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import ViewBatch
 from lpld_labels.render import ImageStore

@@ -19,7 +19,7 @@ from lpld_core.train.ranks import ALONE, Ranks, gone_processes_told
 from lpld_core.train.run_directory import TrainingRun, require_run_directory
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.trainer import EpochFacts, EpochSoFar, Trainer, TrainingBatch
-from lpld_labels.codecs.label_meaning import find_normalisation
+from lpld_labels.codecs.label_semantics import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable

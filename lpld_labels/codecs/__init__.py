@@ -38,40 +38,36 @@ for _kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKC
     register_codec(_kind)
 
 
-def codec_kind(spelling: str) -> type[Codec]:
-    """Return the class of a codec by its name or one of its spellings."""
-    kind = CODECS.get(spelling.split(":", maxsplit=1)[0])
+def codec_kind(spec: str) -> type[Codec]:
+    """Return the class of a codec by its name or one of its specs."""
+    kind = CODECS.get(spec.split(":", maxsplit=1)[0])
     if kind is None:
-        raise _unknown(spelling, fitted=True)
+        raise _unknown(spec, fitted=True)
     return kind
 
 
-def codec_named(spelling: str, *, label_kind: str = "logits") -> Codec:
-    """Return the codec a person asked for, e.g. ``f16``, ``f16:plain``, ``topk:50`` or ``topk:50:8``."""
-    codec = codec_kind(spelling).spelled(spelling.split(":")[1:], label_kind=label_kind)
+def codec_named(spec: str, *, label_kind: str = "logits") -> Codec:
+    """Return the codec of a spec such as ``f16``, ``f16:plain``, ``topk:50`` or ``topk:50:8``."""
+    codec = codec_kind(spec).parse(spec.split(":")[1:], label_kind=label_kind)
     if codec is None:
-        raise _unknown(spelling, fitted=False)
+        raise _unknown(spec, fitted=False)
     return codec
 
 
 def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
-    """Return the codecs that are tried unasked, most faithful first: those that are fitted, or the others."""
-    return tuple(name for name, kind in CODECS.items() if kind.planned and bool(kind.demands) == fitted)
+    """Return the codecs that `plan` tries by default, most faithful first: fitted ones, or the others."""
+    return tuple(name for name, kind in CODECS.items() if kind.planned and kind.fitted == fitted)
 
 
-def _unknown(spelling: str, *, fitted: bool) -> InvalidArgumentError:
+def _unknown(spec: str, *, fitted: bool) -> InvalidArgumentError:
     """fitted: whether codecs that are fitted to labels would do."""
-    known = {
-        name
-        for kind in CODECS.values()
-        if fitted or not kind.demands
-        for name in kind.spellings or (kind.name,)
-    }
-    near = [name for name in sorted(known) if name.lower() == spelling.lower()]
+    kinds = [kind for kind in CODECS.values() if fitted or not kind.fitted]
+    known = {name for kind in kinds for name in kind.specs or (kind.name,)}
+    near = [name for name in sorted(known) if name.lower() == spec.lower()]
     return InvalidArgumentError(
         "unknown codec",
         expected=f"one of {', '.join(sorted(known))}",
-        got=spelling,
+        got=spec,
         hint=f"did you mean {near[0]}?" if near else "",
     )
 

@@ -4,16 +4,15 @@ A codec turns the labels of a batch, float16/float32 [B, C], into *payload colum
 with one row per view or one row per batch) and back. What it needs once per pool is found before the
 first batch (`fitter`) and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
 
-Nobody outside this package asks which class a codec is: whatever they want to know is a member here.
+Other packages ask a codec's members, never its class.
 """
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +23,21 @@ from lpld_labels.format.arrow import Array
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
-from lpld_labels.format.strict_json import to_json
 
 if TYPE_CHECKING:
-    from lpld_labels.codecs.fitting import Fitter, FittingLabels
+    import torch
+
     from lpld_labels.codecs.topk import TopKCodec
 
 Granularity = Literal["view", "batch"]
 Payload = Mapping[str, Array]
 """Payload column name -> Arrow array of B rows (granularity view) or 1 row (batch)."""
+FloatArray = npt.NDArray[np.float32]
+Parts = tuple[npt.NDArray[Any], ...]
+"""Half-decoded labels: arrays whose first dimension is the batch's rows."""
+
+SERIAL_VALUES = 32_768
+"""On a CPU, torch starts threads for more values than this, which costs more than it gains here."""
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
@@ -44,6 +49,15 @@ def binary_cell(data: bytes) -> Array:
     """Return a binary column of one row without copying its bytes."""
     offsets = arrow.buffer_of(np.array([0, len(data)], np.int32))
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(data)])
+
+
+def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+    """Return the same rows of all tensors; on a CPU in pieces of at most SERIAL_VALUES of the first."""
+    import torch
+
+    first = tensors[0]
+    rows = len(first) if first.device.type != "cpu" else SERIAL_VALUES // max(1, first.shape[1])
+    return list(zip(*(torch.split(tensor, max(1, rows)) for tensor in tensors), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +72,31 @@ class EncodedLabels:
     canonical: CanonicalBytes
 
 
+class Fitter(Protocol):
+    """Makes codecs of one kind for one pool."""
+
+    def for_rows(self, rows: int) -> Fitter:
+        """Return the fitter of the same labels for a pool of another number of rows."""
+
+    def for_fidelity(self, fidelity: float, *, temperature: float) -> Codec:
+        """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
+
+    def for_bytes_per_row(self, limit: float, *, temperature: float) -> Codec:
+        """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
+
+    def smallest(self) -> Codec:
+        """Return the codec that takes the fewest bytes."""
+
+    def bytes_per_row(self, codec: Codec) -> float:
+        """Return payload bytes per row, plus the tables' share."""
+
+
 class Codec(ABC):
     """Encodes and decodes the labels of one batch at a time, independent of every other batch."""
 
     name: ClassVar[str]
     lossless: ClassVar[bool]
     """True when decoding gives back the stored labels bit for bit."""
-
-    spelled_by: ClassVar[tuple[str, ...]] = ()
-    """Fields that a codec's spelling gives after its name."""
 
     native_dtype: ClassVar[npt.DTypeLike] = np.float32
     """The dtype that decoding gives without rounding: what readers return unless told otherwise."""
@@ -75,36 +105,46 @@ class Codec(ABC):
     """What new labels are rounded to before they are encoded: a pool built with a lossy codec then equals a
     float16 pool encoded later."""
 
-    spellings: ClassVar[tuple[str, ...]] = ()
-    """How people ask for codecs of this kind, e.g. ``f16:plain``; without any, the name alone."""
+    specs: ClassVar[tuple[str, ...]] = ()
+    """Forms of the specs that `parse` accepts, e.g. ``f16:plain``; if empty, the name alone."""
 
-    demands: ClassVar[tuple[str, ...]] = ()
-    """What codecs of this kind can be fitted to (fields of `CodecRequest`); none if they need no fitting."""
+    fitted: ClassVar[bool] = False
+    """Whether codecs of this kind are fitted to a pool's labels, by `fitter`."""
 
     planned: ClassVar[bool] = False
-    """Whether `plan` tries codecs of this kind unasked."""
+    """Whether `plan` tries codecs of this kind by default."""
 
     label_kind: str = "logits"
-    """What the labels are; those of a pool of probabilities are not negative, which decoding checks."""
-
-    target: Mapping[str, Any] = {}
-    """What was asked for when the codec was fitted (see `CodecRequest.target`)."""
+    """What the labels are. Probabilities are not negative, which decoding checks."""
 
     @classmethod
-    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
-        """Return the codec of a spelling ``name:argument:...``, or None if there is none such."""
+    def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
+        """Return the codec of a spec ``name:argument:...``, or None if the spec is invalid."""
         del label_kind
-        return None if arguments or cls.demands else cls()
+        return None if arguments or cls.fitted else cls()
 
     @property
-    def spelling(self) -> str:
-        """How a person asks for this codec; `spelled` takes it apart again."""
-        return ":".join([self.name, *(str(getattr(self, name)) for name in self.spelled_by)])
+    def spec(self) -> str:
+        """The text that `parse` turns into this codec."""
+        return self.name
 
     @classmethod
-    def fitter(cls, labels: FittingLabels, *, rows: int, seed: int = 0) -> Fitter:
-        """Return what fits codecs of this kind to labels; `rows` of the pool will share what is fitted."""
-        raise NotImplementedError(f"codec '{cls.name}' needs no fitting")
+    def fitter(
+        cls,
+        fit: Sequence[LabelArray],
+        tune: Sequence[LabelArray],
+        *,
+        rows: int,
+        batch_size: int,
+        label_kind: str,
+        seed: int,
+    ) -> Fitter:
+        """Return what fits codecs of this kind to blocks [B, C] of a pool's labels.
+
+        Tables come from `fit`; everything else is judged on `tune`. rows: of the pool that will share the
+        tables. batch_size, label_kind: of the pool.
+        """
+        raise NotImplementedError(f"codec '{cls.name}' is not fitted")
 
     @property
     def top_k(self) -> TopKCodec | None:
@@ -133,11 +173,6 @@ class Codec(ABC):
         """Return what, beside the name, decides the meaning of canonical bytes (not how they are packed)."""
         return b""
 
-    def fingerprint(self) -> str:
-        """Return what tells this codec, with its settings and tables, from every other: hex SHA-256."""
-        document = to_json({"name": self.name, "parameters": self.parameters()})
-        return hashlib.sha256(document + self.identity()).hexdigest()
-
     def require_fit(self, *, classes: int) -> None:
         """Refuse, with ManifestError or PoolCorruptError, to serve a pool of so many classes."""
         del classes
@@ -156,8 +191,24 @@ class Codec(ABC):
     ) -> LabelArray:
         """Decode to [rows, classes] of the given dtype. May return a read-only view.
 
-        What is not finite, or a negative probability, is refused with PoolCorruptError.
+        Values that are not finite and negative probabilities are refused with PoolCorruptError.
         """
+
+    def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
+        """Return half-decoded labels: the part of decoding that a CPU must do. `join` does the rest."""
+        return (self.decode(payload, rows=rows, classes=classes, dtype=self.native_dtype),)
+
+    def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Return labels float32 [n, C] from the same n rows of all parts, on the device of the parts."""
+        import torch
+
+        (labels,) = parts
+        if labels.dtype == torch.float32:
+            return labels
+        wide = torch.empty_like(labels, dtype=torch.float32)
+        for target, source in row_pieces(wide, labels):
+            target.copy_(source)
+        return wide
 
     @abstractmethod
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
@@ -168,5 +219,5 @@ class Codec(ABC):
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         """Rebuild the codec from a manifest; raise ManifestError on parameters it does not know.
 
-        tables: exactly those that `tables` gives. Whether it fits the pool is `require_fit`'s to say.
+        tables: exactly those that `tables` gives. `require_fit` checks whether they fit the pool.
         """

@@ -1,17 +1,23 @@
-"""Converting between float16 and float32 with integer arithmetic.
+"""Converting between float16 and float32 with integer arithmetic, in memory that is already mapped.
 
 NumPy converts halves one by one on processors without AVX-512, which takes longer than reading and
 decompressing a whole label batch. These do the same in a few vector passes. Inputs must be finite.
+
+The C library maps fresh pages for every array of more than 128 KB and returns them when it is freed. Zeroing
+them again costs more than most of what is done to a label batch, so large arrays come from Arrow's memory
+pool, which keeps its pages.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from lpld_labels.codecs import arrow_memory
+from lpld_labels.format import arrow
 
 # float32 keeps exponents with bias 127, float16 with bias 15; 2**112 moves between them.
 _BIAS_UP = np.float32(2.0**112)
@@ -22,10 +28,18 @@ _INFINITE = np.float32(65520.0)
 _BLOCK = 24_000
 
 
+def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an uninitialised writable array, like `numpy.empty`, from Arrow's memory pool."""
+    kind = np.dtype(dtype)
+    sides = (shape,) if isinstance(shape, int) else shape
+    buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)
+    return arrow.values_of(buffer, kind).reshape(sides)
+
+
 def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
     """Return float16 values of any shape as float32, exactly."""
     source = np.ascontiguousarray(values).view(np.uint16).reshape(-1)
-    target = arrow_memory.empty(source.size, np.float32)
+    target = empty(source.size, np.float32)
     for start in range(0, source.size, _BLOCK):
         bits = source[start : start + _BLOCK].astype(np.uint32)
         sign = bits & 0x8000
@@ -43,7 +57,7 @@ def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
 def to_float16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     """Return float32 values of any shape rounded to the nearest float16, ties to even."""
     source = np.ascontiguousarray(values, np.float32).reshape(-1)
-    target = arrow_memory.empty(source.size, np.float16)
+    target = empty(source.size, np.float16)
     for start in range(0, source.size, _BLOCK):
         _round_block(source[start : start + _BLOCK], target[start : start + _BLOCK])
     return target.reshape(values.shape)

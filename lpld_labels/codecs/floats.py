@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import zstandard
 
-from lpld_labels.codecs import arrow_memory
 from lpld_labels.codecs.base import (
     Codec,
     EncodedLabels,
@@ -25,8 +24,8 @@ from lpld_labels.codecs.base import (
     binary_cell,
     raw_bytes,
 )
-from lpld_labels.codecs.float16 import converted
-from lpld_labels.codecs.zstd_frames import decompressed
+from lpld_labels.codecs.float16 import converted, empty
+from lpld_labels.codecs.packing import decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
@@ -57,13 +56,12 @@ class _FloatCodec(Codec):
         return "view" if self.layout == "plain" else "batch"
 
     @classmethod
-    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
+    def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
         del label_kind
         return {(): cls(), ("plain",): cls(layout="plain")}.get(tuple(arguments))
 
     @property
-    def spelling(self) -> str:
-        """The name, and the layout unless it is the compact one."""
+    def spec(self) -> str:
         return self.name if self.layout == "compact" else f"{self.name}:{self.layout}"
 
     def parameters(self) -> dict[str, Any]:
@@ -140,7 +138,7 @@ class _FloatCodec(Codec):
         return np.asarray(arrow.list_values(lists).slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
-        merged = arrow_memory.empty(size, f"<u{self.dtype.itemsize}")
+        merged = empty(size, f"<u{self.dtype.itemsize}")
         for k in reversed(range(self.dtype.itemsize)):
             plane = decompressed(payload[f"plane_{k}"][0].as_buffer(), size, where=f"plane_{k}")
             if k == self.dtype.itemsize - 1:
@@ -181,7 +179,7 @@ class Float16Codec(_FloatCodec):
     """Half precision: what relabelling programs store today."""
 
     name = "f16"
-    spellings = ("f16", "f16:plain")
+    specs = ("f16", "f16:plain")
     planned = True
     native_dtype = np.float16
     dtype = np.dtype("<f2")
@@ -192,7 +190,7 @@ class Float32Codec(_FloatCodec):
     """Single precision, for teachers whose logits do not fit half."""
 
     name = "f32"
-    spellings = ("f32", "f32:plain")
+    specs = ("f32", "f32:plain")
     label_dtype = np.float32
     dtype = np.dtype("<f4")
     arrow_type = pa.float32()

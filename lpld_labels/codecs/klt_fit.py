@@ -1,4 +1,9 @@
-"""Fitting `klt` to a pool: which directions pay for themselves, and which step meets the demand.
+"""Fitting `klt` to a pool: its principal directions, which of them pay, and which step meets the demand.
+
+Directions are found in bounded memory. Up to EXACT_CLASSES classes the C x C scatter matrix is summed up
+batch by batch and diagonalised. Beyond that it would not fit, but labels of a linear head span few directions
+(at most as many as the features before it), so a randomised range finder catches them: multiply the scatter
+matrix, never formed, with random vectors, orthonormalise, repeat, and diagonalise in that subspace.
 
 Everything follows from one exchange rate. At step s the quantisation error of a coefficient is about
 s^2/12, and one more bit would quarter it, so a bit is worth ln(2) s^2/6 of squared error. A direction is
@@ -11,25 +16,28 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from lpld_labels.codecs.bands import LARGEST, band_edges
-from lpld_labels.codecs.base import Codec
-from lpld_labels.codecs.evaluation import payload_bytes, rebatched
-from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter
-from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
+from lpld_labels.codecs.base import Codec, FloatArray
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter, payload_bytes, rebatched
 from lpld_labels.codecs.float16 import converted
-from lpld_labels.codecs.klt import FloatArray, KltCodec
-from lpld_labels.codecs.klt_quantise import ROUNDING
-from lpld_labels.codecs.klt_tables import KltTables
-from lpld_labels.codecs.label_meaning import as_finite_logits, check_temperature
-from lpld_labels.codecs.request import CodecRequest
-from lpld_labels.codecs.spectrum import find_spectrum
+from lpld_labels.codecs.klt import ROUNDING, KltCodec, KltTables
+from lpld_labels.codecs.label_semantics import as_finite_logits, check_temperature
+from lpld_labels.codecs.packing import LARGEST, band_edges
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
+EXACT_CLASSES = 2048
+MOST_DIRECTIONS = 1088
+"""For the range finder: 1024 of use and a margin that makes the last of them reliable."""
+POWER_ROUNDS = 2
+ROWS_AT_ONCE = 1024
+ROUNDING_SHARE = 1e-9
+"""Variance, as a share of the largest, that single-precision labels may show in a direction by rounding."""
 FINEST = 2.0**-9
 """Smallest step tried, as a share of the largest spread: finer than float16 labels themselves."""
 COARSEST = 4.0
@@ -42,7 +50,6 @@ PEAKS = (1, 2, 4, 8, 16)
 low temperatures."""
 GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)
 """Entropy in bits of a Gaussian in units of its standard deviation, at fine quantisation."""
-_TRIED = "tried"
 
 
 class KltFitter:
@@ -50,7 +57,6 @@ class KltFitter:
 
     fit, tune: blocks of float16/float32 [B, C] labels; directions come from `fit`, everything else is
     judged on `tune`. rows: rows of the pool that will share the basis. batch_size: of that pool.
-    keeper: of the sums and of what codecs that were tried came to.
     """
 
     def __init__(
@@ -62,7 +68,6 @@ class KltFitter:
         batch_size: int,
         label_kind: str = "logits",
         seed: int = 0,
-        keeper: Keeper = NO_KEEPER,
     ) -> None:
         if not sum(map(len, fit)) or not sum(map(len, tune)):
             raise InvalidArgumentError(
@@ -71,13 +76,13 @@ class KltFitter:
         self.rows = rows
         self.batch_size = batch_size
         self.label_kind = label_kind
+        self.seed = seed
         # Once, not for every codec that is tried on them.
         self._tune = [converted(block, np.float32) for block in tune]
-        self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed, keeper=keeper)
+        self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed)
         self._coordinates = self._spectrum.coordinates(self._tune, label_kind=label_kind)
         self._shift = _spread_of_row_means(self._tune, self._spectrum.mean, label_kind)
-        self._keeper = keeper
-        self._known = dict(keeper.get(_TRIED) or {})
+        self._measured: dict[tuple[bytes, object], float] = {}
 
     def for_rows(self, rows: int) -> KltFitter:
         """Return the fitter of the same labels for a pool of another number of rows."""
@@ -107,23 +112,7 @@ class KltFitter:
             target=target if target is not None else {"step": step},
         )
 
-    def fitted(self, request: CodecRequest) -> KltCodec:
-        """Return the codec that meets a request for a step, a size or, by default, a fidelity."""
-        target = request.target()
-        if request.step is not None:
-            return self.codec(request.step, target=target)
-        if request.bytes_per_row is not None:
-            return self.within(request.bytes_per_row, request)
-        return self.for_fidelity(target["fidelity"], temperature=target["temperature"], target=target)
-
-    def within(self, bytes_per_row: float, request: CodecRequest) -> KltCodec:
-        """Return the codec that keeps most within so many bytes per row, tables included."""
-        target = request.target()
-        return self.for_bytes_per_row(bytes_per_row, temperature=target["temperature"], target=target)
-
-    def for_fidelity(
-        self, fidelity: float, *, temperature: float, target: Mapping[str, float] | None = None
-    ) -> KltCodec:
+    def for_fidelity(self, fidelity: float, *, temperature: float) -> KltCodec:
         """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
         if not 0 < fidelity < 1:
             raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=fidelity)
@@ -132,8 +121,8 @@ class KltFitter:
         def excess(codec: KltCodec) -> float:
             return math.log(max(self._lost(codec, temperature), 1e-12) / (1 - fidelity))
 
-        found = target or {"fidelity": fidelity, "temperature": temperature}
-        codec = self._best(excess, self.bytes_per_row, found, finer_is_better=True)
+        target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
+        codec = self._best(excess, self.bytes_per_row, target, finer_is_better=True)
         if codec is None:
             finest = self.codec(self._scale * FINEST, peaks=self._peaks[-1])
             best = self.measure(finest, temperatures=(temperature,))
@@ -146,9 +135,7 @@ class KltFitter:
             )
         return codec
 
-    def for_bytes_per_row(
-        self, limit: float, *, temperature: float, target: Mapping[str, float] | None = None
-    ) -> KltCodec:
+    def for_bytes_per_row(self, limit: float, *, temperature: float) -> KltCodec:
         """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
         if not limit > 0:
             raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
@@ -160,8 +147,8 @@ class KltFitter:
         def lost(codec: KltCodec) -> float:
             return self._lost(codec, temperature)
 
-        found = target or {"bytes_per_row": limit, "temperature": temperature}
-        codec = self._best(excess, lost, found, finer_is_better=False)
+        target = {"bytes_per_row": limit, "temperature": temperature, "seed": self.seed}
+        codec = self._best(excess, lost, target, finer_is_better=False)
         if codec is None:
             raise InvalidArgumentError(
                 "codec 'klt' cannot be that small",
@@ -182,36 +169,29 @@ class KltFitter:
         return meter.result()
 
     def bytes_per_row(self, codec: Codec) -> float:
-        """Return payload bytes per row, measured, plus the tables' share."""
-        return self.payload_per_row(codec) + sum(map(len, codec.tables().values())) / self.rows
+        """Return payload bytes per row of full batches, measured, plus the tables' share."""
 
-    def payload_per_row(self, codec: Codec) -> float:
-        """Return payload bytes per row of full batches made of the rows judged on."""
-
-        def measured() -> float:
+        def payload() -> float:
             batches = rebatched(self._tune, self.batch_size)
             used = sum(payload_bytes(codec.encode(batch).payload) for batch in batches)
             return used / sum(map(len, batches))
 
-        return self._once(codec, "payload", measured)
+        return self._once(codec, "payload", payload) + sum(map(len, codec.tables().values())) / self.rows
 
     # Inside
 
     def _lost(self, codec: KltCodec, temperature: float) -> float:
         """Return the share of the information that a codec does not keep."""
         return self._once(
-            codec,
-            f"lost at {temperature!r}",
-            lambda: 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature],
+            codec, temperature, lambda: 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
         )
 
-    def _once(self, codec: Codec, what: str, measured: Callable[[], float]) -> float:
-        """Return what is known of a codec, or measure it for good."""
-        name = f"{codec.fingerprint()} {what}"
-        if name not in self._known:
-            self._known[name] = np.array(measured(), np.float64)
-            self._keeper.put(_TRIED, self._known)
-        return float(self._known[name])
+    def _once(self, codec: Codec, what: object, measure: Callable[[], float]) -> float:
+        """Return what is known of a codec, or measure it."""
+        key = codec.identity(), what
+        if key not in self._measured:
+            self._measured[key] = measure()
+        return self._measured[key]
 
     @property
     def _scale(self) -> float:
@@ -335,3 +315,99 @@ def _entropy(integers: FloatArray) -> FloatArray:
     counts = np.bincount((codes + np.arange(columns) * width).ravel(), minlength=columns * width)
     share = counts.reshape(columns, width) / len(integers)
     return np.asarray(-(share * np.log2(np.where(share > 0, share, 1))).sum(axis=1), np.float32)
+
+
+# Directions
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spectrum:
+    """Mean and principal directions of some labels.
+
+    mean: float32 [C]. directions: float32 [K, C], orthonormal, each summing to 0 (what shifts a whole
+    row is no part of them), by falling spread. spreads: float32 [K], standard deviation along each.
+    """
+
+    mean: FloatArray
+    directions: FloatArray
+    spreads: FloatArray
+
+    def coordinates(self, blocks: Sequence[LabelArray], *, label_kind: str) -> FloatArray:
+        """Return the labels' coordinates float32 [n, K]."""
+        parts = [_centred(group, self.mean, label_kind) @ self.directions.T for group in _groups(blocks)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.directions)), np.float32)
+
+
+def find_spectrum(blocks: Sequence[LabelArray], *, label_kind: str = "logits", seed: int = 0) -> Spectrum:
+    """Find the directions of labels given in blocks, float16/float32 [B, C] each."""
+    rows = sum(len(block) for block in blocks)
+    classes = blocks[0].shape[1]
+    total = np.zeros(classes)
+    for block in blocks:
+        total += _logits(block, label_kind).sum(axis=0, dtype=np.float64)
+    mean = (total / rows).astype(np.float32)
+    if classes <= EXACT_CLASSES:
+        frame = np.eye(classes, dtype=np.float32)
+    else:
+        frame = _range(blocks, mean, min(MOST_DIRECTIONS, rows, classes), label_kind, seed)
+    scatter = np.zeros((frame.shape[1], frame.shape[1]))
+    for group in _groups(blocks):
+        centred = _centred(group, mean, label_kind)
+        seen = (centred if classes <= EXACT_CLASSES else centred @ frame).astype(np.float64)
+        scatter += seen.T @ seen
+    values, rotation = np.linalg.eigh(scatter / rows)
+    # n rows around their mean span n - 1 directions; what lies below rounding is not there.
+    floor = max(float(values[-1]), 0.0) * ROUNDING_SHARE
+    count = min(int((values > floor).sum()), rows - 1)
+    order = np.argsort(values)[::-1][:count]
+    directions = np.ascontiguousarray((frame @ rotation[:, order].astype(np.float32)).T)
+    spreads = np.sqrt(values[order]).astype(np.float32)
+    return Spectrum(mean=mean, directions=_oriented(directions), spreads=spreads)
+
+
+def _logits(block: LabelArray, label_kind: str) -> FloatArray:
+    return as_finite_logits(converted(block, np.float32), label_kind)
+
+
+def _centred(group: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> FloatArray:
+    """Return the rows of some blocks around the mean, with each row's own mean removed."""
+    values = np.concatenate([_logits(block, label_kind) for block in group])
+    values -= mean
+    values -= values.mean(axis=1, keepdims=True)
+    return values
+
+
+def _groups(blocks: Sequence[LabelArray]) -> Iterator[list[LabelArray]]:
+    """Gather blocks until they have ROWS_AT_ONCE rows: matrix products are faster in larger pieces."""
+    group: list[LabelArray] = []
+    for block in blocks:
+        group.append(block)
+        if sum(map(len, group)) >= ROWS_AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _range(
+    blocks: Sequence[LabelArray], mean: FloatArray, count: int, label_kind: str, seed: int
+) -> FloatArray:
+    """Return an orthonormal frame [C, count] of the subspace in which the labels vary most."""
+    classes = len(mean)
+    frame = keyed_generator(seed, classes, count).standard_normal((classes, count), np.float32)
+    for _ in range(POWER_ROUNDS):
+        product = np.zeros_like(frame)
+        for group in _groups(blocks):
+            centred = _centred(group, mean, label_kind)
+            product += centred.T @ (centred @ frame)
+        frame = np.ascontiguousarray(np.linalg.qr(product)[0])
+    return frame
+
+
+def _oriented(directions: FloatArray) -> FloatArray:
+    """Make the largest entry of each direction positive: the sign means nothing, so fix it."""
+    if not directions.size:
+        return directions
+    largest = np.abs(directions).argmax(axis=1)
+    directions *= np.sign(directions[np.arange(len(directions)), largest])[:, None]
+    return directions

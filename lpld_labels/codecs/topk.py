@@ -1,7 +1,7 @@
 """`topk`: the k largest labels of each row, and one level for all the others.
 
 One row per batch. Entries are kept in class order, so that class indices become small gaps; both gaps
-and values are compressed byte planes (planes.py). What is not kept decodes to the row's *tail level*:
+and values are compressed byte planes (packing.py). What is not kept decodes to the row's *tail level*:
 
 logits         log of the mean of exp(logit) over the missing classes, which gives them together
                exactly the probability mass they had at temperature 1;
@@ -15,29 +15,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, raw_bytes
-from lpld_labels.codecs.class_sets import largest, members, pack_sets, unpack_sets
+from lpld_labels.codecs.affine import RowGrid
+from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Granularity, Payload, raw_bytes
 from lpld_labels.codecs.float16 import converted
-from lpld_labels.codecs.planes import pack_planes, unpack_planes
-from lpld_labels.codecs.rowgrid import RowGrid
+from lpld_labels.codecs.packing import index_dtype, pack_planes, pack_sets, unpack_planes, unpack_sets
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.limits import MAX_CLASSES
-from lpld_labels.format.records import IntArray, LabelArray
+from lpld_labels.format.records import BoolArray, IntArray, LabelArray
 from lpld_labels.format.schema import LABEL_KINDS, Column
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
 """Level of missing classes where no tail was stored: softmax gives it 0 up to T = 100; exact in half."""
-
-FloatArray = npt.NDArray[np.float32]
 
 
 class SparseLabels(NamedTuple):
@@ -69,9 +67,8 @@ class TopKCodec(Codec):
     """The k largest labels per row with `value_bits` bits each."""
 
     name = "topk"
-    spellings = ("topk:K[:BITS]",)
+    specs = ("topk:K[:BITS]",)
     lossless = False
-    spelled_by = ("k", "value_bits")
 
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
         if not 1 <= k <= MAX_CLASSES:
@@ -89,21 +86,22 @@ class TopKCodec(Codec):
         self.label_kind = label_kind
 
     @classmethod
-    def spelled(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
-        """Return the codec of K and, if given, BITS."""
+    def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
         if not 1 <= len(arguments) <= 2 or not all(number.isdecimal() for number in arguments):
             return None
         k, bits = [*map(int, arguments), 16][:2]
         return cls(k=k, value_bits=bits, label_kind=label_kind)
 
     @property
+    def spec(self) -> str:
+        return f"{self.name}:{self.k}:{self.value_bits}"
+
+    @property
     def top_k(self) -> TopKCodec:
-        """The codec itself."""
         return self
 
     @property
     def granularity(self) -> Granularity:
-        """One row per batch."""
         return "batch"
 
     @property
@@ -112,15 +110,12 @@ class TopKCodec(Codec):
         return np.dtype("<f2" if self.value_bits == 16 else "<f4")
 
     def parameters(self) -> dict[str, Any]:
-        """Return k, value_bits and label_kind."""
         return {"k": self.k, "value_bits": self.value_bits, "label_kind": self.label_kind}
 
     def identity(self) -> bytes:
-        """Return k and width: with them the canonical bytes can be told apart."""
         return struct.pack("<IB", self.k, self.value_bits)
 
     def require_fit(self, *, classes: int) -> None:
-        """Refuse to keep more entries than there are classes."""
         if self.k > classes:
             raise ManifestError("field 'codec.parameters.k' is wrong", expected=f"1 to {classes}", got=self.k)
 
@@ -232,7 +227,7 @@ class TopKCodec(Codec):
             return encoded
         rank = np.empty_like(descending)
         np.put_along_axis(rank, descending, np.arange(self.k)[None, :], axis=1)
-        dtype = self._order_dtype
+        dtype = index_dtype(self.k)
         moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         order = pa.array([pack_planes(moved.astype(dtype))], pa.binary())
         return EncodedLabels(payload={**encoded.payload, "order": order}, canonical=encoded.canonical)
@@ -289,16 +284,12 @@ class TopKCodec(Codec):
 
     def _rank(self, payload: Payload, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
         """Return the place of each source entry among those by falling value: int64 [B, k]."""
-        dtype = self._order_dtype
+        dtype = index_dtype(self.k)
         moved = unpack_planes(payload["order"][0].as_buffer(), dtype, shape, where="order").astype(np.int64)
         rank: npt.NDArray[np.int64] = (moved + np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         if (np.sort(rank, axis=1) != np.arange(self.k)).any():
             raise PoolCorruptError("stored order is no permutation", where="order")
         return rank
-
-    @property
-    def _order_dtype(self) -> np.dtype[Any]:
-        return np.dtype("<u2" if self.k <= 1 << 16 else "<u4")
 
     def _check(self, name: str, values: LabelArray | None) -> None:
         """Refuse stored values that are not finite, and negative probabilities."""
@@ -311,7 +302,6 @@ class TopKCodec(Codec):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild from k, value_bits and label_kind."""
         reader = FieldReader(parameters, where=f"codec {cls.name}")
         k = reader.integer("k", minimum=1, maximum=MAX_CLASSES)
         value_bits = reader.integer("value_bits")
@@ -322,7 +312,22 @@ class TopKCodec(Codec):
         return cls(k=k, value_bits=value_bits, label_kind=label_kind)
 
 
-def tail_level(labels: LabelArray, kept: npt.NDArray[np.bool_], label_kind: str) -> FloatArray:
+def largest(labels: LabelArray, k: int) -> BoolArray:
+    """Return a mask [B, C] of the k largest values per row; of equal values the lower class is kept."""
+    classes = labels.shape[1]
+    threshold = np.partition(labels, classes - k, axis=1)[:, classes - k, None]
+    above = labels > threshold
+    ties = labels == threshold
+    wanted = k - above.sum(axis=1, keepdims=True)
+    return np.asarray(above | (ties & (np.cumsum(ties, axis=1) <= wanted)))
+
+
+def members(mask: BoolArray, k: int) -> IntArray:
+    """Return the classes of each row where a mask [B, C] with k of them per row is true: int32 [B, k]."""
+    return np.nonzero(mask)[1].reshape(len(mask), k).astype(np.int32)
+
+
+def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArray:
     """Return the level [B] of the missing classes, rounded to half precision: it needs no more."""
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
     if label_kind == "logits":
@@ -348,3 +353,38 @@ def _canonical(entries: _Entries) -> CanonicalBytes:
         values = [raw_bytes(part) for part in (grid.scale, grid.offset, grid.codes)]
     tail = [] if entries.tail is None else [raw_bytes(entries.tail)]
     return [raw_bytes(entries.indices), *values, *tail]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptClasses:
+    """What a batch of sparse labels holds.
+
+    kept: bool [B, C], classes that have a value of their own, k to a row. tail: whether all others have
+    a level in common; without it nothing is said of them. dtype: of stored values.
+    on_grid: whether values were rounded to a grid of their row (8 bits).
+    """
+
+    kept: BoolArray
+    tail: bool
+    dtype: np.dtype[Any]
+    on_grid: bool
+
+
+def kept_classes(codec: Codec, payload: Payload, *, rows: int, classes: int) -> KeptClasses | None:
+    """Return the classes a batch holds values of; None where it is all of them."""
+    top = codec.top_k
+    if top is None:
+        return None
+    sparse = top.sparse(payload, rows=rows, classes=classes)
+    kept = np.zeros((rows, classes), np.bool_)
+    np.put_along_axis(kept, sparse.indices, True, axis=1)
+    return KeptClasses(
+        kept=kept, tail=sparse.tail is not None, dtype=top.value_dtype, on_grid=top.value_bits == 8
+    )
+
+
+def levels_of_missing(labels: LabelArray, kept: BoolArray, label_kind: str) -> npt.NDArray[np.float32]:
+    """Return the level [B] that classes not kept have in common; 0 where all are kept."""
+    if kept.all():
+        return np.zeros(len(labels), np.float32)
+    return tail_level(labels, kept, label_kind)

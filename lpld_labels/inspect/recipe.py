@@ -138,9 +138,9 @@ def built_codec(manifest: Manifest, past: Past) -> str:
     if encodes:
         return str(encodes[0].parameters.get("from", "f16"))
     kind = CODECS.get(manifest.codec.name)
-    if kind is None or kind.demands:
+    if kind is None or kind.fitted:
         return manifest.codec.name
-    return kind.restore(manifest.codec.parameters, {}).spelling
+    return kind.restore(manifest.codec.parameters, {}).spec
 
 
 def built_views(manifest: Manifest, past: Past) -> Views:

@@ -32,12 +32,11 @@ from lpld_labels.loader.authors import (
     sre2l_loader,
 )
 from lpld_labels.loader.batch import PoolBatch, UndecodedBatch
-from lpld_labels.loader.decoders import DECODERS, TorchDecoder
+from lpld_labels.loader.decoders import TorchDecoder
 from lpld_labels.loader.label_loader import LabelLoader, label_loader
 from lpld_labels.loader.pool_loader import PoolLoader, pool_loader
 
 __all__ = [
-    "DECODERS",
     "LabelLoader",
     "PoolBatch",
     "PoolLoader",

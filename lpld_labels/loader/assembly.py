@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_labels.codecs.label_meaning import softened
+from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.loader.batch import PoolBatch, to_tensor
 from lpld_labels.loader.buffers import BufferPool

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpld_labels.codecs.base import Parts
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.loader.decoders import Parts, TorchDecoder
+from lpld_labels.loader.decoders import TorchDecoder
 
 
 class PoolBatch(NamedTuple):

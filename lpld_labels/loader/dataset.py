@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from lpld_labels.codecs.base import Parts
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.records import CutOut, ViewBatch
 from lpld_labels.loader.cursor import Task
-from lpld_labels.loader.decoders import Parts, TorchDecoder
+from lpld_labels.loader.decoders import TorchDecoder
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render import ImageStore, apply_views
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lpld_labels.codecs import label_meaning
+from lpld_labels.codecs import label_semantics
 from lpld_labels.io.addresses import is_address
 from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
 from lpld_labels.loader.cursor import Schedule
@@ -90,4 +90,4 @@ def find_normalisation(
     pool: PoolReader, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and std as given, else those that all teachers of the pool share."""
-    return label_meaning.find_normalisation(pool.header, mean, std, where=pool.location)
+    return label_semantics.find_normalisation(pool.header, mean, std, where=pool.location)

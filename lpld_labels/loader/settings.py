@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 
 import torch
 
-from lpld_labels.codecs.label_meaning import check_temperature
+from lpld_labels.codecs.label_semantics import check_temperature
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.io.disk_cache import CACHE_BYTES
 from lpld_labels.loader.image_cache import MEMORY_BYTES

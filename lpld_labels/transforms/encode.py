@@ -29,7 +29,12 @@ from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.staging_plan import deciding
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.transforms.change_views import require_drawable
-from lpld_labels.transforms.codec_request import CodecRequest, FittedCodecs, better_choice
+from lpld_labels.transforms.codec_request import (
+    DEFAULT_TEMPERATURE,
+    CodecRequest,
+    FittedCodecs,
+    better_choice,
+)
 from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.encode_size import weigh
 from lpld_labels.transforms.engine import (
@@ -189,7 +194,7 @@ class _BudgetRounds(Rounds):
             # Everything but labels and tables stays nearly the same from one codec to the next.
             others = self._estimate - rows * self._fitter.bytes_per_row(self.codec)
             room = (self._budget - others) / rows * _MARGIN
-            self.codec = self._fitter.within(room, self.encoding.request)
+            self.codec = self._fitter.for_bytes_per_row(room, temperature=self.encoding.temperature)
             self._estimate = self._weighed()
             if number and self._estimate <= self._budget:
                 yield self.codec
@@ -243,10 +248,15 @@ class Encoding:
             views=self.views,
         )
 
+    @property
+    def temperature(self) -> float:
+        """At which labels will be used."""
+        return self.request.target().get("temperature", DEFAULT_TEMPERATURE)
+
     def codec(self, selection: Selection, *, resume: bool) -> Codec:
         """Return the codec that is asked for; with `resume`, that of unfinished work if there is any."""
         staged = StagingArea(self.out)
-        if resume and self.request.kind.demands and staged.purpose() == as_json(self.purpose):
+        if resume and self.request.kind.fitted and staged.purpose() == as_json(self.purpose):
             found = staged.codec()
             if found is not None:
                 return found
@@ -281,7 +291,13 @@ class Encoding:
         writer = stage(rounds.draft(), judge=judge, engine=engine, progress=progress)
         if rounds.codec is not codec:
             fidelity = self.sample.judged(rounds.codec)
-        better = better_choice(rounds.codec, self.pool, self.sample, batches=len(rounds.selection.keys))
+        better = better_choice(
+            rounds.codec,
+            self.pool,
+            self.sample,
+            temperature=self.temperature,
+            batches=len(rounds.selection.keys),
+        )
         step = self._step(rounds.selection, fidelity)
         manifest = writer.commit(lineage=(*rounds.selection.lineage, step))
         return self._result(manifest, rounds.codec, fidelity, better)
@@ -302,7 +318,9 @@ class Encoding:
         # Of a pool at an address, no more is here than opening takes.
         with PoolReader(self.out, check_sizes=False) as pool:
             codec = pool.codec
-        better = better_choice(codec, self.pool, self.sample, batches=manifest.counts.batches)
+        better = better_choice(
+            codec, self.pool, self.sample, temperature=self.temperature, batches=manifest.counts.batches
+        )
         return self._result(manifest, codec, self.sample.judged(codec), better)
 
     def _result(

@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from lpld_labels.codecs import Codec
-from lpld_labels.codecs.evaluation import try_codec
-from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, try_codec
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import keyed_generator
@@ -74,20 +73,15 @@ class LabelSample:
 
     def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
         """Return what a codec keeps of the labels to judge by."""
-        name = f"judged {codec.fingerprint()} at {list(map(float, temperatures))}"
-        known = self.keeper.get(name)
-        if known is None:
-            header = self.pool.header
-            trial = try_codec(
-                codec,
-                self.measure,
-                batch_size=header.batch_size,
-                label_kind=header.label_kind,
-                temperatures=temperatures,
-            )
-            known = trial.fidelity.as_arrays()
-            self.keeper.put(name, known)
-        return Fidelity.of_arrays(known)
+        header = self.pool.header
+        trial = try_codec(
+            codec,
+            self.measure,
+            batch_size=header.batch_size,
+            label_kind=header.label_kind,
+            temperatures=temperatures,
+        )
+        return trial.fidelity
 
     def _read(self, purpose: str) -> list[LabelArray]:
         blocks = dict(self.keeper.get(purpose) or {})

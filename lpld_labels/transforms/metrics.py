@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
-from lpld_labels.codecs.label_meaning import as_finite_logits
+from lpld_labels.codecs.label_semantics import as_finite_logits
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.records import BatchKey, ViewBatch

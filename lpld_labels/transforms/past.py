@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lpld_labels.codecs.request import DEMANDS, CodecRequest
+from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
@@ -96,10 +96,13 @@ def codec_request(step: LineageStep) -> CodecRequest | None:
         return None
     target = known.get("target") or {}
     try:
-        demand = {name: float(target[name]) for name in DEMANDS if name in target}
-        if "budget" in demand:
-            return CodecRequest(name=str(known["codec"]), **_fitted(target), budget=int(demand["budget"]))
-        return CodecRequest(name=str(known["codec"]), **_fitted(target), **demand)  # type: ignore[arg-type]
+        budget, fidelity = target.get("budget"), target.get("fidelity")
+        return CodecRequest(
+            name=str(known["codec"]),
+            fidelity=None if fidelity is None else float(fidelity),
+            budget=None if budget is None else int(budget),
+            **_fitted(target),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise _unknown(step) from error
 

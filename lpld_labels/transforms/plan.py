@@ -192,7 +192,7 @@ def _f16_ratio(pool: PoolReader, budget: int, views: Views | None) -> float:
 def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: int) -> Iterator[CodecRequest]:
     for name in codecs:
         request = CodecRequest(name=name, seed=seed)
-        if not request.kind.demands:
+        if not request.kind.fitted:
             yield request
             continue
         for fidelity in sorted({*FIDELITIES, minimum}, reverse=True):
@@ -227,11 +227,11 @@ class _Planner:
     def row(self, request: CodecRequest) -> PlanRow | None:
         """Return the row of a codec setting, or None if not even one batch fits or it cannot be had."""
         batches = len(self._pool)
-        for _ in range(ROUNDS if request.kind.demands else 1):
+        for _ in range(ROUNDS if request.kind.fitted else 1):
             try:
                 codec = self._codecs.codec(request, rows=self._rows(batches))
             except InvalidArgumentError as error:
-                if not request.kind.demands:
+                if not request.kind.fitted:
                     raise
                 del error  # This fidelity is out of reach for this pool; other rows say what is not.
                 return None
@@ -295,7 +295,7 @@ def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperatur
         reason = f"keeps every view, and the most of each label among those that keep {enough}"
     else:
         reason = f"most views per image among those that keep {enough}"
-    fitted = {row.request.name for row in good if row.request.kind.demands}
-    if fitted and not chosen.request.kind.demands:
+    fitted = {row.request.name for row in good if row.request.kind.fitted}
+    if fitted and not chosen.request.kind.fitted:
         reason += f"; here a {' or '.join(sorted(fitted))} basis costs more than it saves"
     return reason

@@ -52,21 +52,12 @@ def test_a_result_that_is_larger_is_told(cli: Cli, pool: Path, tmp_path: Path) -
     assert "note: the new pool is larger than the old one" in result.stderr
 
 
-def test_the_size_can_be_set(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    result = cli("encode", pool, tmp_path / "out", "--codec", "klt", "--bytes-per-row", 30, "--json")
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    tables = sum(file.stat().st_size for file in (tmp_path / "out" / "codec").iterdir())
-    assert tables / facts["rows"] < 30
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--codec", "klt", "--fidelity", "0.9", "--step", "1"), "only one of --fidelity and --step"),
+        (("--codec", "klt", "--fidelity", "0.9", "--budget", "1MB"), "only one of --fidelity and --budget"),
         (("--codec", "int8", "--fidelity", "0.9"), "--fidelity goes with --codec klt"),
         (("--codec", "int8", "--temperature", "4"), "--temperature goes with --codec klt"),
-        (("--codec", "klt", "--step", "1", "--temperature", "4"), "no difference to --step"),
         (("--codec", "klt", "--budget", "much"), "is not a size"),
         ((), "--codec"),
     ],
@@ -85,9 +76,7 @@ def test_usage_errors(cli: Cli, pool: Path, tmp_path: Path, arguments: tuple[str
         (("--codec", "topk:500"), "more entries than there are classes"),
         (("--codec", "klt", "--fidelity", "1.5"), "between 0 and 1"),
         (("--codec", "klt", "--fidelity", "0"), "between 0 and 1"),
-        (("--codec", "klt", "--step", "-1"), "step"),
         (("--codec", "klt", "--budget", "2kB"), "budget is too small"),
-        (("--codec", "klt", "--bytes-per-row", "0.01"), "cannot be that small"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -97,9 +97,6 @@ def test_commands_say_it_in_one_line(
     [
         {"fidelity": math.nan},
         {"fidelity": 1.5},
-        {"step": math.inf},
-        {"bytes_per_row": math.nan},
-        {"bytes_per_row": 0.0},
         {"temperature": math.nan},
     ],
 )

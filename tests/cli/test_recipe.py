@@ -53,7 +53,7 @@ PASTS: dict[str, tuple[str, ...]] = {
     "pruned, then klt, drawn": (
         f"build IMAGES POOL1 {SMALL} --mix cutmix",
         "prune POOL1 POOL2 --ratio 2",
-        "encode POOL2 POOL --codec klt --step 0.5 --views drawn",
+        "encode POOL2 POOL --codec klt --fidelity 0.8 --views drawn",
     ),
     "encoded, then pruned, views changed": (
         f"build IMAGES POOL1 {SMALL} --pack",

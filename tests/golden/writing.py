@@ -17,8 +17,7 @@ import numpy as np
 
 from lpld_labels import Augmentation, ImageTable, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import Codec, codec_named
-from lpld_labels.codecs.klt import KltCodec
-from lpld_labels.codecs.klt_tables import KltTables
+from lpld_labels.codecs.klt import KltCodec, KltTables
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format.drawing import batches_per_epoch, draw_views
 from lpld_labels.format.manifest import LineageStep

@@ -14,7 +14,7 @@ import torch
 from lpld_core.train.losses import StudentLoss
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import train_student
-from lpld_labels.codecs.label_meaning import softened
+from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.interop.importers import ImportOptions, import_labels
 from lpld_labels.loader import pool_loader

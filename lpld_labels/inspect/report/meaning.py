@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.label_meaning import softened
+from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.format.records import LabelArray
 
 Doubles = npt.NDArray[np.float64]

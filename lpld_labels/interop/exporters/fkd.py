@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.label_meaning import softmax
+from lpld_labels.codecs.label_semantics import softmax
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.interop.exporters.base import Amount, ExportFormat

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from lpld_labels.codecs import Payload
+from lpld_labels.codecs.base import Parts
 from lpld_labels.codecs.topk import TopKCodec
-from lpld_labels.loader.decoders import Parts
 
 
 class TopLabels:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lpld_labels.codecs import codec_named
-from lpld_labels.codecs.affine import pack_bits, packed_width, unpack_bits
-from lpld_labels.codecs.rowgrid import RowGrid
+from lpld_labels.codecs.affine import RowGrid, pack_bits, packed_width, unpack_bits
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from tests.label_factory import make_logits
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels.codecs.fidelity import TEMPERATURES, FidelityMeter
-from lpld_labels.codecs.label_meaning import as_finite_logits, softmax
+from lpld_labels.codecs.label_semantics import as_finite_logits, softmax
 from tests.label_factory import make_logits, make_probabilities
 
 

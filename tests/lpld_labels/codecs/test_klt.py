@@ -11,11 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lpld_labels.codecs import restore_codec
-from lpld_labels.codecs.evaluation import try_codec
-from lpld_labels.codecs.klt import KltCodec
-from lpld_labels.codecs.klt_fit import KltFitter
-from lpld_labels.codecs.klt_quantise import ROUNDING
-from lpld_labels.codecs.spectrum import EXACT_CLASSES, find_spectrum
+from lpld_labels.codecs.fidelity import try_codec
+from lpld_labels.codecs.klt import ROUNDING, KltCodec
+from lpld_labels.codecs.klt_fit import EXACT_CLASSES, KltFitter, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.format.files import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
@@ -127,12 +125,12 @@ def test_the_row_mean_is_kept() -> None:
 def test_decoding_elsewhere_is_one_matrix_product() -> None:
     codec = fitter().for_fidelity(0.97, temperature=1)
     payload = codec.encode(make_logits(64, 60, seed=5)).payload
-    parts = codec.parts(payload, rows=64)
-    assert parts.coefficients.dtype == np.float32
-    assert parts.coefficients.shape == (64, codec.dimensions)
-    labels = codec.mean + parts.coefficients @ codec.basis
+    coefficients, classes, peaks = codec.split(payload, rows=64, classes=60)
+    assert coefficients.dtype == np.float32
+    assert coefficients.shape == (64, codec.dimensions)
+    labels = codec.mean + coefficients @ codec.basis
     for row in range(64):
-        labels[row, parts.classes[row]] += parts.peaks[row]
+        labels[row, classes[row]] += peaks[row]
     np.testing.assert_allclose(labels, codec.decode(payload, rows=64, classes=60), rtol=1e-5, atol=1e-5)
 
 

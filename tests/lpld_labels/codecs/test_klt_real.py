@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.common.label_source import real_batches
 from lpld_labels.codecs import codec_named
-from lpld_labels.codecs.bands import pack_bands
-from lpld_labels.codecs.evaluation import Trial, try_codec
+from lpld_labels.codecs.fidelity import Trial, try_codec
 from lpld_labels.codecs.klt_fit import KltFitter
+from lpld_labels.codecs.packing import pack_bands
 
 Labels = npt.NDArray[Any]
 

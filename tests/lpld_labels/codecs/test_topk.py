@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels.codecs import codec_named, restore_codec
-from lpld_labels.codecs.label_meaning import softened
+from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format.files import CodecEntry

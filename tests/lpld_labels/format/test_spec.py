@@ -160,8 +160,8 @@ def codecs() -> list[Codec]:
     spelled = [
         codec_named(name)
         for kind in CODECS.values()
-        if not kind.demands and kind.name != TopKCodec.name
-        for name in kind.spellings or (kind.name,)
+        if not kind.fitted and kind.name != TopKCodec.name
+        for name in kind.specs or (kind.name,)
     ]
     return [*spelled, *(TopKCodec(k=3, value_bits=bits) for bits in (8, 16, 32)), fitted]
 

@@ -36,7 +36,7 @@ def test_transform_coded_labels_are_finished_by_one_product(
     folder: Path, tmp_path: Path, label_kind: str
 ) -> None:
     plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
-    encode_pool(plain, tmp_path / "klt", CodecRequest(name="klt", step=0.25))
+    encode_pool(plain, tmp_path / "klt", CodecRequest(name="klt", fidelity=0.5))
     pool = PoolReader(tmp_path / "klt")
     for batch in label_loader(pool, policy="stored", batches_per_epoch=len(pool)):
         assert batch.parts[0].shape[0] == batch.views.rows

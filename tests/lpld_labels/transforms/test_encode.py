@@ -55,8 +55,6 @@ REQUESTS = {
     "f16:plain": CodecRequest(name="f16:plain"),
     "topk": CodecRequest(name="topk:10:8"),
     "klt": CodecRequest(fidelity=0.97, temperature=4),
-    "klt by size": CodecRequest(bytes_per_row=40),
-    "klt by step": CodecRequest(step=0.2),
 }
 
 
@@ -91,11 +89,11 @@ def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
 
 def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None:
     done: list[tuple[int, int]] = []
-    alone = encode_pool(pool, tmp_path / "alone", CodecRequest(step=0.3))
+    alone = encode_pool(pool, tmp_path / "alone", CodecRequest(fidelity=0.95))
     together = encode_pool(
         pool,
         tmp_path / "together",
-        CodecRequest(step=0.3),
+        CodecRequest(fidelity=0.95),
         engine=LocalEngine(2),
         progress=lambda d, t: done.append((d, t)),
     )
@@ -234,10 +232,9 @@ def test_probabilities(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fidelity": 0.9, "step": 1.0}, "one thing at a time"),
-        ({"name": "int8", "fidelity": 0.9}, "cannot be set by fidelity"),
-        ({"step": 1.0, "temperature": 4.0}, "makes no difference"),
-        ({"name": "int8", "temperature": 4.0}, "makes no difference"),
+        ({"fidelity": 0.9, "budget": 1000}, "fidelity or a budget"),
+        ({"name": "int8", "fidelity": 0.9}, "has no fidelity"),
+        ({"name": "int8", "temperature": 4.0}, "has no temperature"),
     ],
 )
 def test_requests_that_make_no_sense(options: dict[str, Any], message: str) -> None:

@@ -60,7 +60,7 @@ def test_survivors_are_bit_identical(tmp_path: Path, codec: str, features: dict[
 
 
 def test_encoded_pools_can_be_pruned_and_pruned_ones_encoded(pool: PoolReader, tmp_path: Path) -> None:
-    request = CodecRequest(name="klt", step=0.5)
+    request = CodecRequest(name="klt", fidelity=0.9)
     encode_pool(pool, tmp_path / "encoded", request)
     encoded = PoolReader(tmp_path / "encoded")
     child = pruned(encoded, tmp_path / "child", ratio=6)

@@ -121,7 +121,7 @@ def test_any_codec_is_decoded(
 
 def test_fitted_codecs_are_decoded_too(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
     with PoolReader(make_pool("f16", [(epoch, batch) for epoch in range(20) for batch in range(6)])) as pool:
-        encode_pool(pool, tmp_path / "small", CodecRequest(step=1.0))
+        encode_pool(pool, tmp_path / "small", CodecRequest(fidelity=0.5))
     with PoolReader(tmp_path / "small") as pool:
         assert pool.codec.name == "klt"
         export_pool(pool, tmp_path / "out", label_format="lpld")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpld_labels.codecs.label_meaning import (
+from lpld_labels.codecs.label_semantics import (
     SMALLEST,
     as_finite_logits,
     as_logits,

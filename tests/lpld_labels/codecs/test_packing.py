@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpld_labels.codecs.bands import band_edges, pack_bands, pack_integers, unpack_bands, unpack_integers
+from lpld_labels.codecs.packing import band_edges, pack_bands, pack_integers, unpack_bands, unpack_integers
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 
 

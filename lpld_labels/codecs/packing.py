@@ -1,0 +1,246 @@
+"""Packing arrays into bytes: zstd frames, byte planes, class sets, and pcodec integers.
+
+byte planes  Plane k holds byte k (0 = least significant) of every value. Each plane is a zstd frame of its
+             own, because one entropy table cannot serve both exponents and mantissas. A blob is its frames
+             in order, each after its length (uint32).
+class sets   The class indices of each row in rising order, stored as gaps: the first index, then each index
+             less its predecessor less 1. Gaps are small numbers, which byte planes compress well.
+bands        Runs of neighbouring coefficients with similar spread. Each band of a batch is one `pcodec` file
+             (https://github.com/pcodec/pcodec) with its own statistics, so batches decode independently.
+
+Everything that unpacks treats its input as untrusted: nothing is larger than the caller expects.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import zstandard
+
+from lpld_labels.errors import InvalidBatchError, LabelPoolError, PoolCorruptError
+from lpld_labels.format import arrow
+from lpld_labels.format.records import IntArray
+
+Integers = npt.NDArray[np.int16]
+
+PLANE_LEVEL = 9
+_LENGTH = struct.Struct("<I")
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_RLE_BLOCK, _RESERVED_BLOCK = 1, 3
+
+PCODEC_LEVEL = 8
+"""pcodec's own default; level 12 gains nothing on these numbers, level 4 costs 6 %."""
+SPREAD_RATIO = 2.0
+"""A band ends where the spread has fallen by this ratio: fewer bands cost 2 %, more cost headers."""
+SMALLEST_BAND = 1024
+"""Values a band should have in a full batch, against about 25 bytes of headers."""
+LARGEST = np.iinfo(np.int16).max
+
+
+# Zstd frames
+
+
+def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt.NDArray[np.uint8]:
+    """Return the `size` bytes of one zstd frame, which must state its size and be alone.
+
+    Decoders of zstd accept several frames, skippable frames and false sizes, so the headers are read first.
+    """
+    data = memoryview(frame).cast("B")
+    try:
+        declared, end = _frame_extent(data)
+    except (IndexError, ValueError) as error:
+        raise PoolCorruptError(f"label payload is no zstd frame: {error}", where=where) from None
+    if declared != size:
+        raise PoolCorruptError(
+            "label payload has the wrong length", where=where, expected=f"{size} bytes", got=declared
+        )
+    if end != len(data):
+        raise PoolCorruptError(
+            "label payload is not one zstd frame alone", where=where, expected=f"{end} bytes", got=len(data)
+        )
+    try:
+        plain = pa.Codec("zstd").decompress(frame, size)
+    except (pa.ArrowException, OSError) as error:
+        raise PoolCorruptError(f"label payload does not decompress: {error}", where=where) from None
+    return arrow.values_of(plain, np.uint8)
+
+
+def _frame_extent(data: memoryview) -> tuple[int, int]:
+    """Return the content size that a frame declares, and where it ends; ValueError if it is none."""
+    if bytes(data[:4]) != _ZSTD_MAGIC:
+        raise ValueError("wrong magic number")
+    descriptor = data[4]
+    if descriptor & 3:
+        raise ValueError("it needs a dictionary")
+    single, checksum = bool(descriptor & 32), bool(descriptor & 4)
+    width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
+    if width == 0:
+        raise ValueError("it does not state its content size")
+    at = 5 if single else 6
+    declared = int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+    at += width
+    last = False
+    while not last:
+        header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+        last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
+        if kind == _RESERVED_BLOCK:
+            raise ValueError("unknown kind of block")
+        at += 3 + (1 if kind == _RLE_BLOCK else length)
+    return declared, at + (4 if checksum else 0)
+
+
+# Byte planes
+
+
+def pack_planes(values: npt.NDArray[Any]) -> bytes:
+    """Return an array's values, in row-major order and little endian, as compressed byte planes."""
+    flat = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1)
+    planes = flat.view(np.uint8).reshape(-1, flat.dtype.itemsize)
+    compressor = zstandard.ZstdCompressor(level=PLANE_LEVEL)
+    frames = [compressor.compress(planes[:, k].tobytes()) for k in range(flat.dtype.itemsize)]
+    return b"".join([_LENGTH.pack(len(frame)) + frame for frame in frames])
+
+
+def unpack_planes(
+    blob: pa.Buffer, dtype: npt.DTypeLike, shape: tuple[int, ...], *, where: str
+) -> npt.NDArray[Any]:
+    """Undo `pack_planes`."""
+    kind = np.dtype(dtype).newbyteorder("<")
+    count = int(np.prod(shape))
+    planes = np.empty((count, kind.itemsize), np.uint8)
+    start = 0
+    for k in range(kind.itemsize):
+        if start + _LENGTH.size > blob.size:
+            raise PoolCorruptError("label payload ends early", where=where, got=f"{k} byte planes")
+        (length,) = _LENGTH.unpack(memoryview(blob)[start : start + _LENGTH.size])
+        start += _LENGTH.size
+        if start + length > blob.size:
+            raise PoolCorruptError("byte plane reaches beyond the label payload", where=where, got=length)
+        planes[:, k] = decompressed(blob.slice(start, length), count, where=where)
+        start += length
+    if start != blob.size:
+        raise PoolCorruptError(
+            "label payload has bytes left over", where=where, expected=start, got=blob.size
+        )
+    values: npt.NDArray[Any] = planes.reshape(-1).view(kind)
+    return values.reshape(shape)
+
+
+# Class sets
+
+
+def pack_sets(indices: IntArray, classes: int) -> bytes:
+    """Return class indices [B, k], rising in each row, as one blob."""
+    gaps = np.diff(indices, axis=1, prepend=-1) - 1
+    return pack_planes(gaps.astype(index_dtype(classes)))
+
+
+def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where: str) -> IntArray:
+    """Undo `pack_sets`: int32 [B, k]; an index outside the classes is refused."""
+    gaps = unpack_planes(blob, index_dtype(classes), shape, where=where).astype(np.int64)
+    indices = np.cumsum(gaps + 1, axis=1) - 1
+    if indices.size and indices[:, -1].max() >= classes:
+        raise PoolCorruptError(
+            "stored class index out of range",
+            where=where,
+            expected=f"below {classes}",
+            got=int(indices[:, -1].max()),
+        )
+    return indices.astype(np.int32)
+
+
+def index_dtype(count: int) -> np.dtype[Any]:
+    """Return the stored dtype of numbers below `count`."""
+    return np.dtype("<u2" if count <= 1 << 16 else "<u4")
+
+
+# Integers and bands
+
+
+def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
+    """Return whole numbers of any shape, in row-major order, as one pcodec file of int16."""
+    if values.size and np.abs(values).max() > LARGEST:
+        raise InvalidBatchError(
+            "label is far outside what the codec was fitted to",
+            expected=f"coefficients of at most {LARGEST} steps",
+            got=int(np.abs(values).max()),
+            hint="check the teacher's output, or use codec 'f16'",
+        )
+    standalone, config = _pcodec()
+    flat = np.ascontiguousarray(values, np.int16).reshape(-1)
+    packed: bytes = standalone.simple_compress(flat, config)
+    return packed
+
+
+def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integers:
+    """Undo `pack_integers`."""
+    values = np.empty(int(np.prod(shape)), np.int16)
+    standalone, _ = _pcodec()
+    try:
+        progress = standalone.simple_decompress_into(blob, values)
+    except RuntimeError as error:
+        raise PoolCorruptError(f"label payload does not decompress: {error}", where=where) from None
+    if progress.n_processed != values.size or not progress.finished:
+        raise PoolCorruptError(
+            "label payload has the wrong length",
+            where=where,
+            expected=f"{values.size} values",
+            got=progress.n_processed if progress.finished else f"more than {values.size}",
+        )
+    return values.reshape(shape)
+
+
+def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
+    """Cut coefficients, given in order of falling spread [n], into bands for batches of `rows` rows.
+
+    Returns edges (0, ..., n): band b holds coefficients edges[b] to edges[b + 1] - 1.
+    """
+    count = len(spreads)
+    width = max(1, SMALLEST_BAND // max(rows, 1))
+    edges = [0]
+    for place in range(count):
+        wide_enough = place - edges[-1] >= width and count - place >= width
+        if wide_enough and spreads[edges[-1]] > SPREAD_RATIO * spreads[place]:
+            edges.append(place)
+    return (*edges, count) if count else (0,)
+
+
+def pack_bands(values: npt.NDArray[np.floating[Any]], edges: Sequence[int]) -> list[bytes]:
+    """Return one blob per band of whole numbers [rows, n]."""
+    return [pack_integers(values[:, low:high]) for low, high in pairwise(edges)]
+
+
+def unpack_bands(
+    blobs: Sequence[bytes], edges: Sequence[int], rows: int, *, names: Sequence[str]
+) -> Integers:
+    """Undo `pack_bands`: int16 [rows, n]."""
+    values = np.empty((rows, edges[-1]), np.int16)
+    for blob, name, (low, high) in zip(blobs, names, pairwise(edges), strict=True):
+        values[:, low:high] = unpack_integers(blob, (rows, high - low), where=name)
+    return values
+
+
+@cache
+def _pcodec() -> tuple[Any, Any]:
+    """Return pcodec's standalone module and the settings to compress with; other codecs do without it."""
+    try:
+        import pcodec
+        from pcodec import standalone
+    except ImportError:
+        raise LabelPoolError(
+            "codec 'klt' needs the package pcodec", hint="pip install 'pcodec>=1.0'"
+        ) from None
+    config = pcodec.ChunkConfig(
+        compression_level=PCODEC_LEVEL,
+        # Neighbouring coefficients are unrelated: differences and divisors have nothing to find.
+        delta_spec=pcodec.DeltaSpec.no_op(),
+        mode_spec=pcodec.ModeSpec.classic(),
+    )
+    return standalone, config
