@@ -21,8 +21,8 @@ from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.images import RealFolder
+    from lpld_core.squeeze.squeeze import UpdateBound
     from lpld_core.squeeze.statistics import ClassStatistics
-    from lpld_core.squeeze.update_bound import UpdateBound
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_labels.exec.job import Engine
 
@@ -96,9 +96,8 @@ def command(**given: Any) -> None:
     DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
     classes. The paper's bound says how many a moving average needs; exact moments need no such thing,
     and are the same, bit for bit, however many workers gather them (at equal --threads).
-    Run the same command again after a crash or Ctrl-C: it goes on where it was, if the images are as
-    they were by path, size and date. Images that were changed or copied meanwhile, or since OUT was
-    written, are told; --overwrite squeezes them from the start.
+    Run the same command again after a crash or Ctrl-C: it resumes, except for classes whose images were
+    changed by path, size or date. An OUT from other settings or images is replaced with --overwrite only.
 
     \b
     Examples:
@@ -139,9 +138,7 @@ def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
     with workplace(unfinished_beside(options.out)) as place:
         accuracy = None if training is None else training()
         teacher = teacher or options.load(classes=folder.classes, device=device)
-        statistics = finished_squeeze(
-            options.out, teacher, folder, options.settings, overwrite=options.overwrite
-        )
+        statistics = finished_squeeze(options.out, teacher, folder, options.settings)
         if statistics is None:
             _require_replaceable(options)
             with progress_bar("squeezing images") as progress:
@@ -150,7 +147,6 @@ def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
                     folder,
                     options.settings,
                     place=place.absolute(),
-                    overwrite=options.overwrite,
                     engine=engine,
                     machine=machine,
                     progress=progress,
@@ -165,10 +161,8 @@ def _require_free(options: Options, teacher: LoadedTeacher | None, folder: RealF
     """Refuse an OUT that is not what this squeeze makes, as far as one can tell yet."""
     from lpld_core.squeeze.squeeze import finished_squeeze
 
-    if teacher is not None:
-        found = finished_squeeze(options.out, teacher, folder, options.settings, overwrite=options.overwrite)
-        if found is not None:
-            return
+    if teacher is not None and finished_squeeze(options.out, teacher, folder, options.settings) is not None:
+        return
     if teacher is not None or not Path(options.weights).exists():
         _require_replaceable(options)
 
@@ -191,11 +185,6 @@ def _check(options: Options) -> None:
     from lpld_labels.transforms.outputs import require_apart
 
     require_apart(options.out, options.data, *([] if options.val is None else [options.val]))
-    shared_out = options.workers.engine == "ray" or (options.workers.jobs or 1) > 1
-    if options.settings.update == "ema" and shared_out:
-        raise click.UsageError(
-            "--update ema depends on the order of all batches: it does not go with --jobs or --engine ray"
-        )
     if options.val_by_order and options.val is None:
         raise click.UsageError("--val-by-order goes with --val")
     if not options.train_teacher:

@@ -31,17 +31,6 @@ THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """What the file system says of all images, as hex SHA-256; none is opened.
-
-    digest: of paths and sizes, the same for every copy of a folder. dates_digest: of when each was written.
-    """
-
-    digest: str
-    dates_digest: str
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RealFolder:
     """The images of a class folder in ImageFolder order.
@@ -80,14 +69,17 @@ class RealFolder:
         """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
 
-    def listing(self, rows: npt.NDArray[np.int64] | None = None) -> Listing:
-        """Ask the file system for every image, or for those of some rows, now."""
-        sizes, dates = hashlib.sha256(), hashlib.sha256()
+    def listing_digest(self, rows: npt.NDArray[np.int64] | None = None, *, dates: bool = False) -> str:
+        """Return a hex SHA-256 over path and size of all images, or of some rows; none is opened.
+
+        dates: count when each was written, too; copies of a folder then differ.
+        """
+        state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
-            sizes.update(f"{path}:{found.st_size}\n".encode())
-            dates.update(f"{path}:{found.st_mtime_ns}\n".encode())
-        return Listing(digest=sizes.hexdigest(), dates_digest=dates.hexdigest())
+            date = f":{found.st_mtime_ns}" if dates else ""
+            state.update(f"{path}:{found.st_size}{date}\n".encode())
+        return state.hexdigest()
 
     def identity_digest(self) -> str:
         """Return a hex SHA-256 that copies share and other images do not, without reading all of them.
@@ -95,7 +87,7 @@ class RealFolder:
         It is over path and size of every image and the bytes of the first of each class: uncompressed images
         of one size are as long as any others.
         """
-        state = hashlib.sha256(self.listing().digest.encode())
+        state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
             state.update(hashlib.sha256(read_file(self.root / self.paths[row])).digest())
         return state.hexdigest()

@@ -1,24 +1,27 @@
-"""Unfinished work: where it waits.
+"""Unfinished work: where it lies, and how it is saved.
 
-A job's unfinished work lies in a directory of its own, in or beside the output. One process at a time works
-there. Whatever way it ends, the same job goes on from what it finds, and the directory goes when the
-output is whole.
+Unfinished work lies in a directory of its own, in or beside the output. One process at a time works there.
+Whatever way it ends, the same work resumes from there, and the directory is deleted when the output is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_weights
 from lpld_labels.errors import PoolConflictError, PoolWriteError
 from lpld_labels.io.locks import locked
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_errors
 
 SUFFIX = ".unfinished"
 LOCK = "lock"
+SAVE_SECONDS = 30.0
+"""Between two saves: with the time that a save and a step take, a kill costs less than a minute of work."""
 
 
 def unfinished_beside(out: Path) -> Path:
@@ -49,7 +52,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
         try:
             yield directory
         except BaseException:
-            # Where nothing can be deleted any more, the next one sweeps; what went wrong first counts.
+            # If nothing can be deleted any more, the next run sweeps; the first error counts.
             with contextlib.suppress(OSError):
                 sweep(directory)
                 if [path.name for path in directory.iterdir()] == [LOCK]:
@@ -65,17 +68,33 @@ def sweep(directory: Path) -> None:
         path.unlink()
 
 
+class Checkpoint:
+    """A file with the state of unfinished work, to be replaced every SAVE_SECONDS."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._saved = time.monotonic()
+
+    def load(self) -> WeightsFile | None:
+        """Return what was saved, or None."""
+        return read_weights(self.path) if self.path.exists() else None
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return time.monotonic() - self._saved >= SAVE_SECONDS
+
+    def save(self, state: Tensors, **about: Any) -> None:
+        """Replace the file. about: JSON values."""
+        save_weights(self.path, state, about)
+        self._saved = time.monotonic()
+
+
 def require_same_job(
-    found: Mapping[str, Any],
-    wanted: Mapping[str, Any],
-    *,
-    what: str,
-    where: Path,
-    otherwise: str = "delete this one",
+    found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, where: Path, otherwise: str
 ) -> None:
     """Raise PoolConflictError naming the first setting in which work differs from what is asked.
 
-    otherwise: what else one may do than to keep out of its way.
+    otherwise: what else one may do, e.g. "delete this one".
     """
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):

@@ -31,8 +31,8 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"loader", "inspect"},
     ),
     "lpld_core": (
-        {"settings", "prefetch", "unfinished", "networks", "digits"},
-        {"teachers"},
+        {"settings", "prefetch", "networks", "digits"},
+        {"teachers", "unfinished"},
         {"images"},
         {"squeeze"},
         {"recover", "relabel", "analysis"},

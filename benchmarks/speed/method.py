@@ -27,7 +27,7 @@ from benchmarks.common.harness import Timing, interleaved, parsed, write_json
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.settings import Group, RecoverSettings, class_units, grouped
-from lpld_core.squeeze.moments import BatchRows, ExactMoments
+from lpld_core.squeeze.moments import BatchRows, ClassMoments
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 
 SMALL_NETWORK = "small-resnet10:width=32,stem_stride=2"
@@ -41,7 +41,7 @@ class SegmentSums:
 
     def __init__(self, classes: int, layers: Sequence[BatchNormLayer]) -> None:
         self._rows = BatchRows(layers)
-        self._moments = ExactMoments(classes, self._rows.shift)
+        self._moments = ClassMoments(classes, self._rows.shift)
 
     def add(self, activations: Activations, labels: Tensor) -> None:
         """Add a batch to all classes at once."""

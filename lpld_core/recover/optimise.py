@@ -7,9 +7,9 @@ is ``rows @ image @ columns^T`` with one small matrix per axis: exact gradients,
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from lpld_core.networks.batchnorm import batchnorm_layers
-from lpld_core.networks.weights import Tensors, read_weights, save_weights
+from lpld_core.networks.weights import Tensors
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind, ViewRanges
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
+from lpld_core.unfinished import Checkpoint
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.pool.pace import Pace
 
 _IMAGES, _ADAM = "images", "adam."
 _CHECK_EVERY = 25
@@ -143,13 +143,13 @@ def recover_group(
     settings: RecoverSettings,
     *,
     progress: Callable[[int], None] | None = None,
-    unfinished: UnfinishedGroup | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> RecoveredGroup:
     """Optimise one group's images and return the last iterate.
 
     progress: called with the number of iterations done after each. For the rest see `recovery`.
     """
-    steps = recovery(teacher, group, targets, settings, unfinished=unfinished)
+    steps = recovery(teacher, group, targets, settings, checkpoint=checkpoint)
     while True:
         try:
             done = next(steps)
@@ -166,31 +166,32 @@ def recovery(
     targets: Sequence[LayerTarget],
     settings: RecoverSettings,
     *,
-    unfinished: UnfinishedGroup | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Generator[int, None, RecoveredGroup]:
     """Optimise one group's images: yield the iterations done after each, return the last iterate.
 
-    unfinished: where the images are kept on their way; what is found there is gone on from. Raises
-    ComputationError that names the class when values stop being finite, or what to lower when memory
-    runs out.
+    checkpoint: where the images are saved on the way, and resumed from. Raises ComputationError that names
+    the class when values stop being finite, or what to lower when memory runs out.
     """
     last = settings.iterations - 1
     with memory_errors(settings):
         optimiser = GroupOptimiser(teacher, group, targets, settings)
         first = 0
-        found = None if unfinished is None else unfinished.load()
-        if found is not None:
-            first, state = found
-            optimiser.load_state(state)
+        found = None if checkpoint is None else checkpoint.load()
+        units = json.loads(json.dumps([asdict(unit) for unit in group.units]))
+        # A run with another class_group leaves groups of other images.
+        if found is not None and found.about.get("units") == units:
+            first = int(found.about["iterations"])
+            optimiser.load_state(found.tensors)
         for iteration in range(first, settings.iterations):
             losses = optimiser.losses(iteration)
             per_unit = losses.total(settings.alpha)
             if iteration % _CHECK_EVERY == 0 or iteration == last:
                 _refuse_not_finite(per_unit, group, iteration)
             optimiser.step(per_unit.sum(), iteration)
-            # Not after the last: its losses are reported, and they are not kept.
-            if unfinished is not None and iteration != last:
-                unfinished.save_if_due(iteration + 1, optimiser.state)
+            # Not after the last: its losses are reported, and they are not saved.
+            if checkpoint is not None and iteration != last and checkpoint.due():
+                checkpoint.save(optimiser.state(), iterations=iteration + 1, units=units)
             yield iteration + 1
     images = optimiser.images.detach()
     sizes = [len(unit.members) for unit in group.units]
@@ -356,31 +357,3 @@ def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
         )
         shown.append(rows @ unit @ columns.T)
     return torch.cat(shown)
-
-
-class UnfinishedGroup:
-    """A file with the images of one group after some iterations, and what the next one depends on.
-
-    path: the file. The folder's record says what run it belongs to; a group of other images, which a run
-    with another `class_group` left, is passed over.
-    """
-
-    def __init__(self, path: Path, group: Group) -> None:
-        self._path = path
-        self._units = [[list(unit.key), [list(member) for member in unit.members]] for unit in group.units]
-        self._pace = Pace()
-
-    def load(self) -> tuple[int, Tensors] | None:
-        """Return the iterations done and the state of `GroupOptimiser`, or None."""
-        if not self._path.exists():
-            return None
-        file = read_weights(self._path)
-        if file.about.get("units") != self._units:
-            return None
-        return int(file.about["iterations"]), file.tensors
-
-    def save_if_due(self, iterations: int, state: Callable[[], Tensors]) -> None:
-        """Keep the state after so many iterations, if it is time to."""
-        if self._pace.due():
-            save_weights(self._path, state(), {"iterations": iterations, "units": self._units})
-            self._pace.saved()

@@ -15,13 +15,13 @@ from torch import Tensor
 from lpld_core.images import RealFolder
 from lpld_core.recover.folder import REAL_DIGEST, RecoveredFolder, contact_sheet, evenly, png_bytes, to_pixels
 from lpld_core.recover.losses import LayerTarget
-from lpld_core.recover.optimise import UnfinishedGroup, layer_targets, recovery
+from lpld_core.recover.optimise import layer_targets, recovery
 from lpld_core.recover.rded import candidates, stitch_class
 from lpld_core.recover.settings import Group, RdedSettings, RecoverSettings, Settings
 from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
-from lpld_core.unfinished import workplace
+from lpld_core.unfinished import Checkpoint, workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.exec.job import Engine, Job, Progress, Steps
 from lpld_labels.exec.local import ONE_PROCESS
@@ -247,10 +247,10 @@ class Optimising:
 
     def make(self, teacher: LoadedTeacher, group: Group, place: Path) -> Making:
         """Go on from what is kept in `place`, if anything is."""
-        unfinished = UnfinishedGroup(place / UNFINISHED_GROUP, group)
+        checkpoint = Checkpoint(place / UNFINISHED_GROUP)
         targets = self._targets(teacher)
         try:
-            made = yield from recovery(teacher, group, targets, self.settings, unfinished=unfinished)
+            made = yield from recovery(teacher, group, targets, self.settings, checkpoint=checkpoint)
         except ComputationError as error:
             raise self._with_class_names(error, group) from None
         losses = LastLosses(cross_entropy=made.cross_entropy, batchnorm=made.batchnorm)

@@ -1,42 +1,43 @@
-"""Squeezing an image folder: class statistics of its images, and the paper's bound for them."""
+"""Squeeze an image folder: class statistics of its images, and the paper's bound for them.
+
+Exact moments are made by tasks of a few classes each. All views of a class go through one task, in an order
+that follows from the seed, and are summed in float64. So the statistics are the same, bit for bit, whoever
+did which task. A moving average depends on the order of all batches, so it is one task.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import math
 import tempfile
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpld_core.images import RealFolder
-from lpld_core.squeeze.groups import (
-    GroupSqueezer,
-    class_groups,
-    forget_others,
-    gathered,
-    is_gathered,
-    start_squeezer,
-)
-from lpld_core.squeeze.same_squeeze import IMAGE_DATES, is_same_squeeze, refuse_changed_images
-from lpld_core.squeeze.settings import SqueezeSettings
-from lpld_core.squeeze.shown import shown_batches
-from lpld_core.squeeze.statistics import (
-    ClassStatistics,
-    collect_statistics,
-    exact_statistics,
-    require_same_classes,
-)
-from lpld_core.squeeze.unfinished_moments import UnfinishedMoments
-from lpld_core.squeeze.update_bound import UpdateBound, update_bound
-from lpld_core.teachers.teacher import LoadedTeacher, Machine
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError
-from lpld_labels.exec.job import Engine, Job, Progress
-from lpld_labels.exec.local import ONE_PROCESS
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
 
-MOMENTS = "moments.safetensors"
-"""What a moving average has gathered, among unfinished work."""
+from lpld_core.images import Pixels, RealFolder, centre_view, labelled_batches, random_view, shuffled_rows
+from lpld_core.networks.batchnorm import batchnorm_layers
+from lpld_core.networks.weights import read_weights
+from lpld_core.squeeze.moments import BatchRows, ClassMoments, gather
+from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.squeeze.statistics import ClassStatistics, require_same_classes, statistics_of
+from lpld_core.teachers.teacher import LoadedTeacher, Machine
+from lpld_core.unfinished import Checkpoint
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError
+from lpld_labels.exec.job import Engine, Job, Progress, Steps
+from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.random_streams import Stream, keyed_generator
+
+GROUP_BATCHES = 16
+"""A group has the views of at least so many batches: between two groups, nothing is decoded ahead."""
 
 
 def squeeze_folder(
@@ -45,137 +46,263 @@ def squeeze_folder(
     settings: SqueezeSettings | None = None,
     *,
     place: Path | None = None,
-    overwrite: bool = False,
     engine: Engine = ONE_PROCESS,
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> ClassStatistics:
     """Return the class statistics of all images; order and views follow from the seed alone.
 
-    place: directory for what is gathered on the way; what is found there is gone on from, and refused if it
-    is another squeeze's, or with `overwrite` deleted.
-    engine: who gathers; the statistics are the same. A moving average depends on the order of all batches,
-    so it is one task. machine: what workers compute with, if not this process alone.
+    place: directory for unfinished work, from which the same squeeze resumes. engine: who computes; the
+    statistics are the same. machine: what its workers compute with, if not this process alone.
     progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
-    job = squeeze_job(teacher, folder, settings)
+    require_same_classes(teacher, folder.class_names)
+    groups = class_groups(teacher, folder, settings)
+    total = sum(group.views for group in groups)
     with contextlib.ExitStack() as stack:
-        if place is None:
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if overwrite:
-            groups = class_groups(folder, settings) if settings.update == "exact" else []
-            forget_others(place, job, groups)
-        gather = _exact if settings.update == "exact" else _moving_average
-        statistics = gather(teacher, folder, settings, place, job, engine, machine or Machine(), progress)
+        place = place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        missing = [group for group in groups if not group.is_done(place)]
+        work = Job(
+            start=partial(start_squeezer, teacher.on("cpu"), folder, settings, place, machine or Machine()),
+            here=lambda: Squeezer(teacher=teacher, folder=folder, settings=settings, place=place),
+            tasks=missing,
+            name=lambda group: group.name(folder),
+            total=total,
+            done=total - sum(group.views for group in missing),
+            where=place,
+        )
+        engine.run(work, progress)
+        statistics = _joined(teacher, folder, settings, [group.file(place) for group in groups])
+    job = squeeze_job(teacher, folder, settings)
     return replace(statistics, views=settings.views, passes=settings.passes, job=job)
 
 
-def _exact(
+def squeeze_job(
     teacher: LoadedTeacher,
     folder: RealFolder,
     settings: SqueezeSettings,
-    place: Path,
-    job: dict[str, Any],
-    engine: Engine,
-    machine: Machine,
-    progress: Progress | None,
-) -> ClassStatistics:
-    require_same_classes(teacher, folder.class_names)
-    groups = class_groups(folder, settings)
-    missing = [group for group in groups if not is_gathered(group, place, job)]
-    total = sum(group.views for group in groups)
-    work = Job(
-        start=partial(start_squeezer, teacher.on("cpu"), folder, settings, place, job, machine),
-        here=lambda: GroupSqueezer(teacher=teacher, folder=folder, settings=settings, place=place, job=job),
-        tasks=missing,
-        name=lambda group: group.name(folder),
-        total=total,
-        done=total - sum(group.views for group in missing),
-        where=place,
-    )
-    engine.run(work, progress)
-    return exact_statistics(teacher, gathered(groups, place), class_names=folder.class_names)
+    rows: npt.NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
+    """Return what decides the statistics of a folder, or of some of its rows, as JSON values.
 
-
-def _moving_average(
-    teacher: LoadedTeacher,
-    folder: RealFolder,
-    settings: SqueezeSettings,
-    place: Path,
-    job: dict[str, Any],
-    engine: Engine,
-    machine: Machine,
-    progress: Progress | None,
-) -> ClassStatistics:
-    del machine
-    if engine.workers > 1 or not engine.on_this_machine:
-        raise InvalidArgumentError(
-            "a moving average depends on the order of all batches, so it cannot be shared out",
-            hint="use --update exact, or one process of this machine",
-        )
-    kept = UnfinishedMoments(place / MOMENTS, job)
-    views = len(folder) * settings.passes
-    return collect_statistics(
-        teacher,
-        shown_batches(teacher, folder, settings, done=kept.batches),
-        class_names=folder.class_names,
-        update=settings.update,
-        momentum=settings.momentum,
-        progress=None if progress is None else lambda done: progress(done, views),
-        unfinished=kept,
-    )
-
-
-def squeeze_job(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> dict[str, Any]:
-    """Return what decides the statistics, as JSON values; images count by path, size and date."""
-    images = folder.listing()
-    job: dict[str, Any] = json.loads(
-        json.dumps(
-            {
-                **asdict(settings),
-                "teacher": asdict(teacher.description),
-                "size": teacher.input_size,
-                "images": images.digest,
-                IMAGE_DATES: images.dates_digest,
-            }
-        )
-    )
-    return job
+    Images count by path, size and date, because reading all of them would take as long as the squeeze.
+    """
+    job = {
+        **asdict(settings),
+        "teacher": asdict(teacher.description),
+        "size": teacher.input_size,
+        "images": folder.listing_digest(rows, dates=True),
+    }
+    found: dict[str, Any] = json.loads(json.dumps(job))
+    return found
 
 
 def finished_squeeze(
-    path: Path,
-    teacher: LoadedTeacher,
-    folder: RealFolder,
-    settings: SqueezeSettings,
-    *,
-    overwrite: bool = False,
+    path: Path, teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
 ) -> ClassStatistics | None:
-    """Return the statistics of a file if they are what this very squeeze makes, else None.
-
-    Images that may have changed since are told, unless the file is to be replaced anyway.
-    """
-    if not path.is_file():
-        return None
+    """Return the statistics of a file if they are what this very squeeze makes, else None."""
     try:
         found = ClassStatistics.load(path)
     except LabelPoolError:
         return None
-    if found.job is None:
-        return None
-    job = squeeze_job(teacher, folder, settings)
-    if is_same_squeeze(found.job, job):
-        return found
-    if not overwrite:
-        refuse_changed_images(
-            found.job,
-            job,
-            since="these statistics were taken",
-            where=path,
-            otherwise="use the file as it is if they are the same",
+    return found if found.job == squeeze_job(teacher, folder, settings) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassGroup:
+    """The classes from `first` up to but not including `end`; views: of all of them, in all passes.
+
+    fingerprint: of all that decides their moments. It names the file, so work of other settings or changed
+    images is never mixed in, and an image that was mended costs its own group only.
+    """
+
+    first: int
+    end: int
+    views: int
+    fingerprint: str
+
+    def name(self, folder: RealFolder) -> str:
+        """Return what people call it."""
+        first, last = folder.class_names[self.first], folder.class_names[self.end - 1]
+        return f"class {first}" if first == last else f"classes {first} to {last}"
+
+    def file(self, place: Path) -> Path:
+        """Return where the moments of its views are, also while some are missing."""
+        return place / f"classes-{self.first:06d}-{self.fingerprint}.safetensors"
+
+    def is_done(self, place: Path) -> bool:
+        """Whether the file holds the moments of all views."""
+        path = self.file(place)
+        return path.exists() and int(read_weights(path).tensors["counts"].sum()) == self.views
+
+
+def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> list[ClassGroup]:
+    """Cut the classes into groups of neighbours that are worth a task; a moving average is one group."""
+    groups, first, views = [], 0, 0
+    for end, count in enumerate(folder.counts().tolist(), 1):
+        views += count * settings.passes
+        large = settings.update == "exact" and views >= GROUP_BATCHES * settings.batch_size
+        if large or end == folder.classes:
+            rows = np.flatnonzero((folder.labels >= first) & (folder.labels < end))
+            job = json.dumps(squeeze_job(teacher, folder, settings, rows), sort_keys=True)
+            fingerprint = hashlib.sha256(job.encode()).hexdigest()[:16]
+            groups.append(ClassGroup(first=first, end=end, views=views, fingerprint=fingerprint))
+            first, views = end, 0
+    return groups
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Squeezer:
+    """A worker: computes the moments of class groups and leaves them in `place`."""
+
+    teacher: LoadedTeacher
+    folder: RealFolder
+    settings: SqueezeSettings
+    place: Path
+
+    def do(self, task: ClassGroup, *, again: bool) -> Steps:
+        """Compute one group, from what an earlier attempt saved."""
+        del again
+        rows = batch_rows(self.teacher)
+        moments = ClassMoments(task.end - task.first, rows.shift, _momentum(self.settings))
+        checkpoint = Checkpoint(task.file(self.place))
+        found = checkpoint.load()
+        done = 0
+        if found is not None:
+            done = int(found.about["batches"])
+            moments.load_state(found.tensors)
+            rows.reached |= found.tensors["reached"]
+        yield int(moments.counts.sum())
+        shown = squeeze_batches(self.teacher, self.folder, self.settings, task, done=done)
+        for count in gather(self.teacher, shown, rows, moments):
+            done += 1
+            if checkpoint.due():
+                checkpoint.save({"reached": rows.reached, **moments.state()}, batches=done)
+            yield count
+        checkpoint.save({"reached": rows.reached, **moments.state()}, batches=done)
+
+
+def start_squeezer(
+    teacher: LoadedTeacher,
+    folder: RealFolder,
+    settings: SqueezeSettings,
+    place: Path,
+    machine: Machine,
+    number: int,
+) -> Squeezer:
+    """Set a worker up in its own process."""
+    return Squeezer(teacher=machine.set_up(teacher, number), folder=folder, settings=settings, place=place)
+
+
+def squeeze_batches(
+    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes, from batch `done` on.
+
+    Labels count from the group's first class.
+    """
+    for number in range(settings.passes):
+
+        def show(row: int, image: Pixels, number: int = number) -> Tensor:
+            if settings.views == "centre":
+                return centre_view(image, teacher.input_size)
+            # Keyed by pass and image: neither threads nor the order of the images change a view.
+            draws = keyed_generator(settings.seed, Stream.SQUEEZE_VIEWS, number, row, 0)
+            return random_view(image, teacher.input_size, draws)
+
+        rows = shuffled_rows(folder, settings.seed, number)
+        labels = folder.labels[rows]
+        rows = rows[(labels >= group.first) & (labels < group.end)]
+        per_pass = math.ceil(len(rows) / settings.batch_size)
+        first = max(0, done - number * per_pass) * settings.batch_size
+        batches = labelled_batches(
+            folder,
+            rows[first:],
+            show,
+            mean=teacher.mean,
+            std=teacher.std,
+            batch_size=settings.batch_size,
         )
-    return None
+        yield from ((images, labels - group.first) for images, labels in batches)
+
+
+def batch_rows(teacher: LoadedTeacher) -> BatchRows:
+    """Return what watches the teacher's BatchNorm layers; refuse a teacher without any."""
+    return BatchRows(batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}"))
+
+
+def _joined(
+    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, files: list[Path]
+) -> ClassStatistics:
+    """Put the moments of all groups together, in class order."""
+    rows = batch_rows(teacher)
+    moments = ClassMoments(folder.classes, rows.shift.cpu(), _momentum(settings))
+    states = [read_weights(path).tensors for path in files]
+    moments.load_state({name: torch.cat([state[name] for state in states]) for name in moments.state()})
+    for state in states:
+        rows.reached |= state["reached"]
+    return statistics_of(teacher, rows, moments, folder.class_names)
+
+
+def _momentum(settings: SqueezeSettings) -> float | None:
+    return settings.momentum if settings.update == "ema" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateBound:
+    """Batches that a moving average needs for stable class statistics (paper, equation 6).
+
+    Exact moments need one look at every image. A moving average needs every class to turn up in enough
+    batches, with some certainty, and enough of those updates to forget where it started.
+
+    appearance: probability that the rarest class is in a batch.
+    chernoff: batches until every class has turned up about as often as expected.
+    convergence: batches until the moving average has forgotten its start.
+    available: batches in one pass over the data.
+    """
+
+    appearance: float
+    chernoff: float
+    convergence: float
+    available: int
+
+    @property
+    def required(self) -> int:
+        return math.ceil(max(self.chernoff, self.convergence))
+
+    @property
+    def required_passes(self) -> int:
+        """Passes over the data that have the batches required."""
+        return math.ceil(self.required / self.available)
+
+    @property
+    def one_pass_suffices(self) -> bool:
+        return self.available >= self.required
+
+
+def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
+    """Return the bound on batches for a data set whose rarest class has `smallest_class` images.
+
+    With the paper's constants: the guarantee fails with probability 0.05; a class turns up at most 20 % less
+    often than expected; the error falls from 1 to 0.01.
+    """
+    failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
+    if not 0 < smallest_class <= images or batch_size < 1:
+        raise InvalidArgumentError(
+            "no bound for this data",
+            expected="every class with an image and a batch size >= 1",
+            got=f"{smallest_class} of {images} images in the smallest class, batch size {batch_size}",
+        )
+    if not 0 < momentum < 1:
+        raise InvalidArgumentError("'momentum' is out of range", expected="between 0 and 1", got=momentum)
+    appearance = 1 - (1 - smallest_class / images) ** batch_size
+    return UpdateBound(
+        appearance=appearance,
+        chernoff=-2 * math.log(failure / 2) / (deviation**2 * appearance),
+        convergence=math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance),
+        available=math.ceil(images / batch_size),
+    )
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:

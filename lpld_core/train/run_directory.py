@@ -19,11 +19,10 @@ from typing import Any
 
 from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_weights
 from lpld_core.train.trainer import EpochSoFar
-from lpld_core.unfinished import SUFFIX, brief, require_same_job, sweep, workplace
+from lpld_core.unfinished import SUFFIX, Checkpoint, brief, require_same_job, sweep, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
-from lpld_labels.pool.pace import Pace
 
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
@@ -31,7 +30,7 @@ RESULT = "student.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Checkpoint:
+class ResumePoint:
     """Where a run was: epochs done, and what was done of the next one; state: of trainer and loss."""
 
     epochs_done: int
@@ -51,7 +50,7 @@ class TrainingRun:
         self._overwrite = overwrite
         # Through JSON and back, so that tuples compare equal to the lists they become.
         self._settings: dict[str, Any] = json.loads(json.dumps(settings))
-        self._pace = Pace()
+        self._checkpoint = Checkpoint(directory / CHECKPOINT)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -78,7 +77,7 @@ class TrainingRun:
             return None  # none, or a file of somebody else's: `resume` says so
         return file if file.about.get("settings") == self._settings else None
 
-    def resume(self) -> Checkpoint | None:
+    def resume(self) -> ResumePoint | None:
         """Return where an earlier run was, or None; refuse other settings, and files of no known run."""
         path = self.directory / CHECKPOINT
         if not path.exists():
@@ -103,7 +102,7 @@ class TrainingRun:
             self._clear()
             return None
         within = file.about.get("within")
-        return Checkpoint(
+        return ResumePoint(
             epochs_done=int(file.about["epochs_done"]),
             within=None if within is None else EpochSoFar(**within),
             state=file.tensors,
@@ -127,15 +126,12 @@ class TrainingRun:
 
     def due(self) -> bool:
         """Whether it is time to save."""
-        return self._pace.due()
+        return self._checkpoint.due()
 
     def save(self, epochs_done: int, state: Tensors, *, within: EpochSoFar | None = None) -> None:
         """Replace the checkpoint. within: what is done of the next epoch."""
-        about = {"epochs_done": epochs_done, "settings": self._settings}
-        if within is not None:
-            about["within"] = asdict(within)
-        save_weights(self.directory / CHECKPOINT, state, about)
-        self._pace.saved()
+        so_far = None if within is None else asdict(within)
+        self._checkpoint.save(state, epochs_done=epochs_done, settings=self._settings, within=so_far)
 
     def finish(self, tensors: Tensors, about: dict[str, Any]) -> None:
         """Write the finished network, with what it takes to know the run again."""

@@ -101,7 +101,9 @@ def train_teacher(
             _train(job, trainer, store, run, workers=workers, progress=progress)
             save_weights(job.out, model.state_dict(), about, within=directory)
         else:
-            require_same_job(found, about["training"], what="another teacher", where=job.out)
+            require_same_job(
+                found, about["training"], what="another teacher", where=job.out, otherwise="delete this one"
+            )
             load_into(model, read_weights(job.out))
     return None if validation is None else validation.accuracy(model, job.mean, job.std)
 

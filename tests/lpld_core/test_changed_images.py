@@ -15,14 +15,12 @@ from PIL import Image
 
 from lpld_core.images import RealFolder
 from lpld_core.squeeze.settings import SqueezeSettings, Update
-from lpld_core.squeeze.squeeze import finished_squeeze, squeeze_folder, squeeze_job
+from lpld_core.squeeze.squeeze import finished_squeeze, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
-from lpld_labels.errors import PoolConflictError
 from tests.lpld_core.networks import tiny_teacher
 
 Cli = Callable[..., Result]
 TINY = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
-CHANGED = "images were changed, or copied, since"
 SETTINGS = SqueezeSettings(batch_size=3)
 LONG_AGO = 1_000_000_000
 
@@ -66,21 +64,33 @@ def stop_after(batches: int) -> Callable[[int, int], None]:
 
 
 @pytest.mark.parametrize("update", ["exact", "ema"])
-def test_an_unfinished_squeeze_of_changed_images_is_not_gone_on_with(
+def test_unfinished_work_of_changed_images_is_not_used(
     tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch, update: Update
 ) -> None:
-    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
     teacher, settings, place = tiny_teacher(), replace(SETTINGS, update=update), tmp_path / "kept"
     place.mkdir()
     with pytest.raises(StoppedError):
         squeeze_folder(teacher, RealFolder.open(real), settings, place=place, progress=stop_after(2))
+    assert len(list(place.iterdir())) == 1
     replace_one(real)
     folder = RealFolder.open(real)
-    with pytest.raises(PoolConflictError, match=CHANGED) as caught:
-        squeeze_folder(teacher, folder, settings, place=place)
-    assert "--overwrite" in caught.value.hint
-    again = squeeze_folder(teacher, folder, settings, place=place, overwrite=True)
+    again = squeeze_folder(teacher, folder, settings, place=place)
     assert again.digest() == squeeze_folder(teacher, folder, settings).digest()
+
+
+def test_a_mended_image_costs_its_own_classes_only(
+    tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lpld_core.squeeze.squeeze.GROUP_BATCHES", 1)
+    teacher = tiny_teacher()
+    squeeze_folder(teacher, RealFolder.open(real), SETTINGS, place=tmp_path)
+    replace_one(real)
+    calls: list[tuple[int, int]] = []
+    squeeze_folder(
+        teacher, RealFolder.open(real), SETTINGS, place=tmp_path, progress=lambda *call: calls.append(call)
+    )
+    assert calls == [(12, 12)], "nine of twelve views were there"
 
 
 def test_statistics_of_changed_images_are_not_the_same(tmp_path: Path, real: Path) -> None:
@@ -90,9 +100,7 @@ def test_statistics_of_changed_images_are_not_the_same(tmp_path: Path, real: Pat
     assert finished_squeeze(path, teacher, folder, SETTINGS) is not None
     assert finished_squeeze(path, teacher, folder, replace(SETTINGS, seed=1)) is None
     replace_one(real)
-    with pytest.raises(PoolConflictError, match=CHANGED):
-        finished_squeeze(path, teacher, folder, SETTINGS)
-    assert finished_squeeze(path, teacher, folder, SETTINGS, overwrite=True) is None
+    assert finished_squeeze(path, teacher, folder, SETTINGS) is None
 
 
 @pytest.mark.parametrize("dates_kept", [True, False])
@@ -101,30 +109,7 @@ def test_a_copy_is_the_same_if_it_has_the_same_dates(tmp_path: Path, real: Path,
     squeeze_folder(teacher, RealFolder.open(real), SETTINGS).save(path)
     copying = shutil.copy2 if dates_kept else shutil.copyfile
     copied = RealFolder.open(shutil.copytree(real, tmp_path / "copied", copy_function=copying))
-    if dates_kept:
-        assert finished_squeeze(path, teacher, copied, SETTINGS) is not None
-        return
-    with pytest.raises(PoolConflictError, match="use the file as it is if they are the same") as caught:
-        finished_squeeze(path, teacher, copied, SETTINGS)
-    assert CHANGED in caught.value.problem
-
-
-def test_what_an_older_version_left_counts_without_dates(tmp_path: Path, real: Path) -> None:
-    teacher, folder = tiny_teacher(), RealFolder.open(real)
-    job = squeeze_job(teacher, folder, SETTINGS)
-    assert job.pop("image_dates") == folder.listing().dates_digest
-    path, place = tmp_path / "s.safetensors", tmp_path / "kept"
-    replace(squeeze_folder(teacher, folder, SETTINGS), job=job).save(path)
-    assert finished_squeeze(path, teacher, folder, SETTINGS) is not None
-    place.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lpld_core.squeeze.squeeze.squeeze_job", lambda *_: job)
-        squeeze_folder(teacher, folder, SETTINGS, place=place)
-    kept = {file: file.stat().st_mtime_ns for file in place.iterdir()}
-    squeeze_folder(teacher, folder, SETTINGS, place=place)
-    assert {file: file.stat().st_mtime_ns for file in place.iterdir()} == kept
-    with pytest.raises(PoolConflictError, match="'seed' differs"):
-        squeeze_folder(teacher, folder, replace(SETTINGS, seed=1), place=place)
+    assert (finished_squeeze(path, teacher, copied, SETTINGS) is not None) == dates_kept
 
 
 def test_the_command_says_what_to_do(cli: Cli, tmp_path: Path, real: Path) -> None:
@@ -137,7 +122,7 @@ def test_the_command_says_what_to_do(cli: Cli, tmp_path: Path, real: Path) -> No
     replace_one(real)
     refused = cli("squeeze", real, out, *TINY)
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-    assert f"{CHANGED} these statistics were taken" in refused.stderr
+    assert "something else is already here" in refused.stderr
     assert "--overwrite" in refused.stderr
     assert not out.with_name("s.safetensors.unfinished").exists()
     assert cli("squeeze", real, out, *TINY, "--overwrite").exit_code == 0

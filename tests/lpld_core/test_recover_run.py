@@ -101,7 +101,7 @@ def test_killed_in_a_group_it_goes_on_there(
     """Ten moments; what is lost is what happened since the last save."""
     settings = dataclasses.replace(SETTINGS, ipc=6, iterations=6, class_group=2)
     recover_images(teacher, tmp_path / "whole", settings=settings, statistics=statistics)
-    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
     for moment in range(2, 24, 2):
 
         def stop(done: int, total: int, moment: int = moment) -> None:

@@ -11,12 +11,11 @@ import torch
 
 from lpld_core import images as real_images
 from lpld_core.images import RealFolder, centre_batches, prepared, random_view
-from lpld_core.squeeze import groups
-from lpld_core.squeeze.groups import class_groups
+from lpld_core.squeeze import squeeze
 from lpld_core.squeeze.settings import SqueezeSettings, Update
-from lpld_core.squeeze.squeeze import folder_bound, squeeze_folder
+from lpld_core.squeeze.squeeze import class_groups, folder_bound, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.local import LocalEngine
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
@@ -121,7 +120,7 @@ class StoppedError(Exception):
 def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: Update
 ) -> None:
-    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
     folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=5))
     teacher = tiny_teacher()
     settings = SqueezeSettings(batch_size=6, views="crop", passes=3, update=update)
@@ -144,19 +143,25 @@ def test_stopped_anywhere_it_goes_on_to_the_same_statistics(
         assert len(set(calls)) == 12
         assert again.digest() == whole.digest()
         assert torch.equal(again.counts, whole.counts)
-    with pytest.raises(PoolConflictError, match=r"'seed' differs .expected 0, got 1"):
-        squeeze_folder(teacher, folder, replace(settings, seed=1), place=kept)
+    other = replace(settings, seed=1)
+    assert (
+        squeeze_folder(teacher, folder, other, place=kept).digest()
+        == squeeze_folder(teacher, folder, other).digest()
+    ), "the work of other settings is not used"
 
 
 def test_groups_follow_from_images_and_batch_size(
     folder: RealFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "GROUP_BATCHES", 2)
-    found = class_groups(folder, SqueezeSettings(batch_size=4))
+    monkeypatch.setattr(squeeze, "GROUP_BATCHES", 2)
+    found = class_groups(tiny_teacher(), folder, SqueezeSettings(batch_size=4))
     assert [(group.first, group.end, group.views) for group in found] == [(0, 2, 10), (2, 4, 10)]
-    assert sum(group.views for group in class_groups(folder, CROPS)) == CROPS.passes * len(folder)
+    in_all = sum(group.views for group in class_groups(tiny_teacher(), folder, CROPS))
+    assert in_all == CROPS.passes * len(folder)
 
 
-def test_a_moving_average_is_not_shared_out(folder: RealFolder) -> None:
-    with pytest.raises(InvalidArgumentError, match="depends on the order"):
-        squeeze_folder(tiny_teacher(), folder, SqueezeSettings(update="ema"), engine=LocalEngine(2))
+def test_a_moving_average_is_one_task(folder: RealFolder) -> None:
+    settings = SqueezeSettings(update="ema", batch_size=1)
+    assert len(class_groups(tiny_teacher(), folder, settings)) == 1
+    alone = squeeze_folder(tiny_teacher(), folder, settings)
+    assert squeeze_folder(tiny_teacher(), folder, settings, engine=LocalEngine(2)).digest() == alone.digest()

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import read_weights, save_weights
-from lpld_core.squeeze.moments import BatchRows, RunningMoments
+from lpld_core.squeeze.moments import BatchRows, ClassMoments
+from lpld_core.squeeze.squeeze import update_bound
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
-from lpld_core.squeeze.update_bound import update_bound
 from lpld_core.teachers.teacher import LoadedTeacher, weights_digest
 from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.manifest import Teacher
@@ -102,7 +102,7 @@ def test_moving_average_is_the_published_one_in_float64() -> None:
     images, labels = data()
     layers = batchnorm_layers(teacher.model)[:2]
     rows = BatchRows(layers)
-    moments = RunningMoments(4, rows.shift, 0.1)
+    moments = ClassMoments(4, rows.shift, 0.1)
     seen = activations(teacher.model, images.double())
     mean = {layer.name: torch.zeros(4, layer.channels, dtype=torch.float64) for layer in layers}
     variance = {layer.name: torch.ones(4, layer.channels, dtype=torch.float64) for layer in layers}

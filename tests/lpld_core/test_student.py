@@ -243,7 +243,7 @@ def test_stopped_within_an_epoch_a_student_goes_on_there(
     settings = replace(settings, student_temperature=temperature)
     with PoolReader(pool_path) as pool:
         whole = train_student(pool, images, tmp_path / "whole", settings)
-        monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+        monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
         # Six steps an epoch.
         for moment in (2, 5, 6, 9):
             seen: list[int] = []
@@ -291,7 +291,7 @@ def test_stopped_anywhere_a_teacher_goes_on_there(
 
     train_teacher(images, job("whole"))
     whole = (tmp_path / "whole.safetensors").read_bytes()
-    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
     for moment in (1, 3, 4):
         seen: list[int] = []
 

@@ -13,14 +13,14 @@ from typing import Any
 from lpld_cli.console import run
 from lpld_cli.main import group
 
+from lpld_core import unfinished
 from lpld_core.train.trainer import Trainer
-from lpld_labels.pool import pace
 
 
 def main() -> None:
     rank, last = int(sys.argv[1]), int(sys.argv[2])
     del sys.argv[1:3]
-    pace.SAVE_SECONDS = 0.0
+    unfinished.SAVE_SECONDS = 0.0
     step = Trainer._step
     begun: list[int] = []
 

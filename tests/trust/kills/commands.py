@@ -26,9 +26,11 @@ def run_cli(*words: object) -> None:
 
 def save_at_every_chance() -> None:
     """Make unfinished work safe whenever there is some, not every half minute."""
+    from lpld_core import unfinished
     from lpld_labels.pool import pace
 
     pace.SAVE_SECONDS = 0.0
+    unfinished.SAVE_SECONDS = 0.0
 
 
 def make_pool(source: Path) -> None:
