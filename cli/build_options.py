@@ -15,7 +15,7 @@ from lpld_labels.format.schema import Views
 from lpld_labels.pool.pace import SAVE_SECONDS
 
 from .common_options import seed_option, together
-from .parameters import NUMBER, TEXT, NumberRange, parse_part
+from .parameters import NUMBER, PART, TEXT, NumberRange
 from .teacher_options import image_cache_option, machine_options
 
 VIEW_OPTIONS = (
@@ -88,8 +88,7 @@ RUN_OPTIONS = (
     ),
     click.option(
         "--part",
-        callback=parse_part,
-        metavar="I/N",
+        type=PART,
         help="Label one share and do not publish; see the examples.",
     ),
     click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -115,13 +116,77 @@ class Share(click.ParamType[float]):
         return share
 
 
-def parse_part(ctx: click.Context, param: click.Parameter, value: str | None) -> Part | None:
-    """Parse ``2/3``, the second of three shares; a callback for --part."""
-    del ctx, param
-    if value is None:
-        return None
-    number, _, parts = value.partition("/")
-    short = max(len(number), len(parts)) <= _PART_DIGITS
-    if not (short and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise click.BadParameter(f"expected I/N with 1 <= I <= N, got '{value}'")
-    return Part(number=int(number), of=int(parts))
+class PartParam(click.ParamType[Part]):
+    """``2/3``, the second of three shares."""
+
+    name = "I/N"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show the form in help."""
+        del param, ctx
+        return self.name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Part:
+        """Return the part."""
+        if isinstance(value, Part):
+            return value
+        number, _, parts = str(value).partition("/")
+        short = max(len(number), len(parts)) <= _PART_DIGITS
+        if not (short and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+            self.fail(f"expected I/N with 1 <= I <= N, got '{value}'", param, ctx)
+        return Part(number=int(number), of=int(parts))
+
+
+class Channels(click.ParamType["tuple[float, ...]"]):
+    """Three numbers separated by commas, one per colour channel."""
+
+    name = "R,G,B"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show the form in help."""
+        del param, ctx
+        return self.name
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            numbers = ()
+        if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+            self.fail(f"expected three numbers separated by commas, all finite, got {value!r}", param, ctx)
+        return numbers
+
+
+class NumberOrWord(click.ParamType["float | str"]):
+    """A finite number, or one of a few words."""
+
+    name = "number"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = tuple(words)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show the words in help."""
+        del param, ctx
+        return "|".join((*self._words, "NUMBER"))
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Return the number or the word."""
+        if value in self._words:
+            return str(value)
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            self.fail(f"expected {', '.join(self._words)} or a number, got '{value}'", param, ctx)
+        return number
+
+
+PART = PartParam()
+CHANNELS = Channels()

@@ -28,7 +28,7 @@ from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
 from .page_options import save_html
-from .parameters import SEED, NumberRange, parse_part
+from .parameters import PART, SEED, NumberRange
 from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
@@ -149,9 +149,7 @@ class Options(NetworkOptions):
     show_default=True,
     help="Of JPEG files.",
 )
-@click.option(
-    "--part", callback=parse_part, metavar="I/N", help="Make one share of the groups; see the examples."
-)
+@click.option("--part", type=PART, help="Make one share of the groups; see the examples.")
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),

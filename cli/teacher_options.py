@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,32 +10,15 @@ import click
 from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
 
 from .common_options import FOLDER, Decorator, together
-from .parameters import TEXT
+from .parameters import CHANNELS, TEXT
 
 NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory"
-
-
-def channels(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """Parse three numbers separated by commas, one per colour channel."""
-    del ctx, param
-    if value is None:
-        return None
-    try:
-        numbers = tuple(float(part) for part in value.split(","))
-    except ValueError:
-        numbers = ()
-    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
-        raise click.BadParameter(f"expected three numbers separated by commas, all finite, got {value!r}")
-    return numbers
 
 
 def normalisation_options(when: str = "where the weights do not say") -> Decorator[Any]:
     """Add --mean and --std."""
     return together(
-        *(
-            click.option(name, callback=channels, metavar="R,G,B", help=f"Normalisation, {when}.")
-            for name in ("--mean", "--std")
-        )
+        *(click.option(name, type=CHANNELS, help=f"Normalisation, {when}.") for name in ("--mean", "--std"))
     )
 
 
@@ -52,11 +34,12 @@ image_cache_option = click.option(
     type=FOLDER,
     help="Keep decoded images in this directory, shared by processes and runs [default: in memory].",
 )
+threads_option = click.option(
+    "--threads", type=click.IntRange(1), help="CPU threads per process.  [default: all, shared out]"
+)
 device_options = together(
     click.option("--device", type=TEXT, default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps ..."),
-    click.option(
-        "--threads", type=click.IntRange(1), help="CPU threads per process [default: all, shared out]."
-    ),
+    threads_option,
 )
 machine_options = together(
     device_options,

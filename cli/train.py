@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lpld_core.train.presets import preset_named
+from lpld_core.train.settings import TrainSettings
 
 from .common_options import (
     FILE,
@@ -23,14 +23,13 @@ from .common_options import (
 from .console import print_json, print_line
 from .image_notes import look_over
 from .method_options import val_by_order_option
+from .options import settings_options, take
 from .progress import no_progress, progress_bar
-from .ranks import SpokenOnce, one_voice, start_ranks
-from .teacher_options import check_device
-from .train_options import settings_options
+from .ranks import SpokenOnce, one_voice
+from .teacher_options import check_device, threads_option
 
 if TYPE_CHECKING:
     from lpld_core.train.ranks import Ranks
-    from lpld_core.train.settings import TrainSettings
     from lpld_core.train.student import RunFacts, TrainResult
 
 
@@ -43,14 +42,8 @@ if TYPE_CHECKING:
 @val_by_order_option
 @click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
 @preset_option(without="imagenet1k with --policy shuffled")
-@settings_options
-@click.option(
-    "--nproc",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes that train together on this machine, each with a GPU or a share of the cores.",
-)
+@settings_options(TrainSettings, preset=preset_named(None).train)
+@threads_option
 @overwrite_option
 @json_option("text")
 def command(
@@ -61,7 +54,6 @@ def command(
     out: Path | None,
     preset: str | None,
     threads: int | None,
-    nproc: int,
     overwrite: bool,
     as_json: bool,
     **given: Any,
@@ -69,15 +61,14 @@ def command(
     """Train a student from POOL and the images it labels.
 
     Label batches are drawn from the pool until the step budget is used, however few it holds. Run
-    the same command again after a crash: it goes on from where it last saved to the same weights.
+    the same command again after a crash: it resumes from its last save and ends with the same weights.
     The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
 
     A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
     temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
 
-    Several processes (--nproc, or torchrun) share the rows of every step: --batch-size counts them all,
-    and a run may go on with another number of processes. BatchNorm sees a process's own rows unless
-    --sync-batchnorm is given.
+    Several processes (torchrun) share the rows of every step: --batch-size counts them all, and a run may
+    resume with another number of processes. BatchNorm sees a process's own rows.
 
     \b
     Examples:
@@ -86,19 +77,20 @@ def command(
       lpld-labels train pools/plus --images syn/in1k --preset imagenet1k-plus --student mobilenet_v2
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
       lpld-labels train pools/in1k --images syn/in1k_ipc10 --policy epoch-by-epoch
-      lpld-labels train pools/in1k --images syn/in1k_ipc10 --nproc 8 --device cuda --sync-batchnorm
       lpld-labels train pools/in1k --images syn/in1k_ipc10 -b 1024 --accumulate 8
       torchrun --nproc-per-node 8 -m lpld_cli train pools/in1k --images syn/in1k_ipc10 --device cuda
       lpld-labels train pools/in1k_40x_packed --val imagenet/val
     """
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
-    from lpld_core.train.ranks import joined_ranks, launched
+    from lpld_core.train.ranks import joined_ranks
     from lpld_labels.io.addresses import shown
     from lpld_labels.transforms.outputs import require_apart
 
-    check_device(given["device"])
-    settings = _settings(preset, given)
+    if given["workers"] is None and given["device"] not in (None, "cpu"):
+        given["workers"] = min(8, os.cpu_count() or 1)
+    settings = take(TrainSettings, given, base=preset_named(preset).train)
+    check_device(settings.device)
     # Neither a query nor a password becomes the name of a directory.
     out = out or Path(f"{Path(shown(pool).partition('?')[0].rstrip('/')).name}-student")
     inputs = [pool, *(str(folder) for folder in (images, val) if folder is not None)]
@@ -106,9 +98,6 @@ def command(
     require_apart(out, *inputs, *caches)
     for cache in caches:
         require_apart(cache, *inputs)
-    if nproc > 1 and not launched():
-        start_ranks(nproc, out)
-        return
     job = (pool, images, (val, val_by_order), out, settings, threads)
     with joined_ranks(settings.device) as ranks, one_voice(ranks):
         try:
@@ -122,14 +111,6 @@ def command(
     if result.resumed_from == settings.epochs and not quiet():
         click.echo(f"{out}: finished before, nothing was left to do", err=True)
     _show(result, as_json)
-
-
-def _settings(preset: str | None, given: dict[str, Any]) -> TrainSettings:
-    """Return the preset with what was given explicitly in its place."""
-    if given["workers"] is None and given["device"] != "cpu":
-        given["workers"] = min(8, os.cpu_count() or 1)
-    wishes = {name: value for name, value in given.items() if value is not None}
-    return replace(preset_named(preset).train, **wishes)
 
 
 def _train(

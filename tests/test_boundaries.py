@@ -21,6 +21,7 @@ MAY_IMPORT = {
 LAYERS: dict[str, tuple[set[str], ...]] = {
     "lpld_labels": (
         {"version", "errors"},
+        {"settings"},
         {"format", "exec"},
         {"io"},
         {"codecs"},

@@ -5,14 +5,12 @@ Nothing here needs torch, so the command line can list choices without loading i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.settings import Setting, check_settings
 
 Loss = Literal["kl", "mse+gt"]
 Optimizer = Literal["adamw", "sgd"]
@@ -27,39 +25,6 @@ Tail = Literal["stored", "none"]
 EpochSteps = Literal["stored", "ceil"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "loss": get_args(Loss),
-    "optimizer": get_args(Optimizer),
-    "schedule": get_args(Schedule),
-    "rate_steps": get_args(RateSteps),
-    "decay_on": get_args(DecayOn),
-    "ground_truth": get_args(GroundTruth),
-    "smoothing_on": get_args(SmoothingOn),
-    "temperature_schedule": get_args(TemperatureSchedule),
-    "tail": get_args(Tail),
-    "epoch_steps": get_args(EpochSteps),
-    "policy": get_args(SamplingPolicy),
-}
-_ABOVE_0 = (
-    "epochs",
-    "batch_size",
-    "temperature",
-    "temperature_step_epochs",
-    "temperature_factor",
-    "temperature_minimum",
-    "learning_rate",
-    "evaluate_every",
-    "save_every",
-    "accumulate",
-)
-_FROM_0 = ("seed", "gamma", "weight_decay", "warmup_epochs", "workers")
-_BELOW_1 = ("label_smoothing", "momentum", "ema")
-_RANGES: tuple[tuple[tuple[str, ...], str, Callable[[float], bool]], ...] = (
-    (_ABOVE_0, "a number > 0", lambda x: 0 < x < math.inf),
-    (_FROM_0, "a number >= 0", lambda x: 0 <= x < math.inf),
-    (_BELOW_1, "a number from 0, below 1", lambda x: 0 <= x < 1),
-    (("warmup_from",), "a number from 0 to 1", lambda x: 0 <= x <= 1),
-)
 _DECIDES_NOTHING = (
     "evaluate_every",
     "save_every",
@@ -76,102 +41,107 @@ _DECIDES_NOTHING = (
 class TrainSettings:
     """How a student is trained from a pool. The defaults are the paper's for ImageNet-1K.
 
-    student: a network name; None chooses ResNet-18, in its small-image form for views below 128 px.
-    epochs: step budget, in passes over the images.
-    batch_size: rows of a step, of all processes together; None for the pool's own. Label batches are cut and
-        joined to it.
-    policy: of drawing label batches, see lpld_labels.loader.sampling.
-    epoch_steps: steps of an epoch. "stored" rounds images / batch size down where the pool holds complete
-        batches only, as pruned pools do, and up where it holds others; "ceil" always rounds up.
-    mean, std: of the pixels; None takes the teachers' where the pool knows them and they agree.
-
-    loss: KL to the softened label, or squared error to the logits plus `gamma` times the cross-entropy of
-        the true class: of a view's "own" image, or of both "mixed" images by their weights.
-    temperature: of the label in the KL loss. Its schedule, by epochs e counted from 1: "step" multiplies it
-        by temperature_factor every temperature_step_epochs and stops at temperature_minimum; "cosine"
-        goes there along half a cosine.
-    student_temperature: of the student's output: the "teacher"'s, a number, or "calibrated": 1 at first
-        and, after each epoch, the value from .01 to 1 with the lowest loss on the epoch's last batch.
-    scale_by_t2: multiply the KL loss by the label's temperature squared.
-    tail: what classes left out by top-k labels get: the level that is "stored", or "none" of the mass.
-    label_smoothing: a share s. On "probabilities" it is spread evenly over all classes; on "logits" they
-        become (1 - s) z + s / C, which is the label at temperature T / (1 - s).
-
-    learning_rate, weight_decay, momentum (SGD): as PyTorch defines them.
-    decay_on: weights only, sparing biases and normalisation (tensors of one dimension), or all.
-    warmup_epochs, warmup_from: the rate rises linearly from warmup_from x learning_rate.
-    rate_steps: whether the rate changes once an epoch or with every step.
-    ema: decay of a moving average of the weights, which is then what is evaluated and saved; None for none.
-
-    evaluate_every, save_every: in epochs; the last epoch always does both. device: of torch.
-    amp: autocast to bfloat16, which needs no loss scaling. workers: processes that prepare batches ahead.
-    accumulate: compute a step's gradients in so many passes over parts of its rows, for less memory.
-    sync_batchnorm: where several processes train, BatchNorm takes its statistics of all their rows.
-    image_cache: directory for decoded images that processes share; None keeps them in memory.
+    Fields with option=False have no option on the command line; presets set them.
     """
 
-    student: str | None = None
-    seed: int = 0
-    epochs: int = 300
-    batch_size: int | None = None
-    policy: SamplingPolicy = "shuffled"
-    epoch_steps: EpochSteps = "stored"
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    student: Annotated[
+        str | None, Setting("Network, as for --teacher.  [default: ResNet-18, for small views below 128 px]")
+    ] = None
+    seed: Annotated[int, Setting(ge=0, le=MAX_SEED)] = 0
+    epochs: Annotated[int, Setting("Step budget, in passes over the images.", ge=1)] = 300
+    batch_size: Annotated[
+        int | None, Setting("Rows of a step, of all processes.  [default: the pool's label batches]", ge=1)
+    ] = None
+    policy: Annotated[
+        SamplingPolicy,
+        Setting(
+            "How label batches are drawn: 'shuffled' shows all before any comes again, 'batches' draws with "
+            "replacement, as the paper and its presets do."
+        ),
+    ] = "shuffled"
+    epoch_steps: Annotated[
+        EpochSteps,
+        Setting(
+            "'stored' rounds images / batch size down where the pool holds complete batches only, as pruned "
+            "pools do, and up where it holds others; 'ceil' always rounds up.",
+            option=False,
+        ),
+    ] = "stored"
+    mean: Annotated[
+        tuple[float, ...] | None, Setting("Normalisation, where the pool's teachers do not say.")
+    ] = None
+    std: Annotated[
+        tuple[float, ...] | None, Setting("Normalisation, where the pool's teachers do not say.")
+    ] = None
 
-    loss: Loss = "kl"
-    gamma: float = 0.1
-    ground_truth: GroundTruth = "own"
-    temperature: float = 20.0
-    temperature_schedule: TemperatureSchedule = "constant"
-    temperature_step_epochs: int = 30
-    temperature_factor: float = 0.7
-    temperature_minimum: float = 2.0
-    student_temperature: float | StudentTemperature = "teacher"
-    scale_by_t2: bool = False
-    tail: Tail = "stored"
-    label_smoothing: float = 0.0
-    smoothing_on: SmoothingOn = "logits"
+    loss: Annotated[Loss, Setting("KL divergence, or squared error of logits plus the true class.")] = "kl"
+    gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", ge=0)] = 0.1
+    ground_truth: Annotated[
+        GroundTruth, Setting("Class of a view's own image, or of both images by weight.", option=False)
+    ] = "own"
+    temperature: Annotated[float, Setting("Of the labels in the kl loss, at first.", gt=0)] = 20.0
+    temperature_schedule: Annotated[
+        TemperatureSchedule,
+        Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine."),
+    ] = "constant"
+    temperature_step_epochs: Annotated[int, Setting("Epochs between falls.", option=False, ge=1)] = 30
+    temperature_factor: Annotated[float, Setting("What it is multiplied by.", option=False, gt=0)] = 0.7
+    temperature_minimum: Annotated[float, Setting("Where it stops.", option=False, gt=0)] = 2.0
+    student_temperature: Annotated[
+        float | StudentTemperature,
+        Setting("Of the student's output: the teacher's, or the best of the last epoch's last batch.", gt=0),
+    ] = "teacher"
+    scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by the temperature squared.")] = False
+    tail: Annotated[
+        Tail, Setting("Classes left out by top-k labels get the stored level, or nothing.", option=False)
+    ] = "stored"
+    label_smoothing: Annotated[float, Setting("Share taken from the label.", ge=0, lt=1)] = 0.0
+    smoothing_on: Annotated[
+        SmoothingOn,
+        Setting("Spread it evenly over probabilities, or logits become (1 - s) z + s / C.", option=False),
+    ] = "logits"
 
-    optimizer: Optimizer = "adamw"
-    learning_rate: float = 0.001
-    weight_decay: float = 0.01
-    decay_on: DecayOn = "weights"
-    momentum: float = 0.9
-    schedule: Schedule = "cosine"
-    rate_steps: RateSteps = "epoch"
-    warmup_epochs: float = 0.0
-    warmup_from: float = 0.01
-    ema: float | None = None
+    optimizer: Annotated[Optimizer, Setting()] = "adamw"
+    learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
+    weight_decay: Annotated[float, Setting(ge=0)] = 0.01
+    decay_on: Annotated[
+        DecayOn, Setting("'weights' spares biases and normalisation layers.", option=False)
+    ] = "weights"
+    momentum: Annotated[float, Setting("Of SGD.", ge=0, lt=1)] = 0.9
+    schedule: Annotated[Schedule, Setting("How the learning rate falls.")] = "cosine"
+    rate_steps: Annotated[
+        RateSteps, Setting("The rate changes once an epoch, or with every step.", option=False)
+    ] = "epoch"
+    warmup_epochs: Annotated[float, Setting("Epochs in which the rate rises linearly.", ge=0)] = 0.0
+    warmup_from: Annotated[float, Setting("Share of the rate to begin with.", option=False, ge=0, le=1)] = (
+        0.01
+    )
+    ema: Annotated[
+        float | None,
+        Setting("Average the weights with this decay, e.g. 0.99, and save the average.", ge=0, lt=1),
+    ] = None
 
-    evaluate_every: int = 10
-    save_every: int = 1
-    device: str = "cpu"
-    amp: bool = False
-    workers: int = 0
-    accumulate: int = 1
-    sync_batchnorm: bool = False
-    image_cache: Path | None = None
+    evaluate_every: Annotated[int, Setting("In epochs; the last is always evaluated.", ge=1)] = 10
+    save_every: Annotated[int, Setting("In epochs; the last is always saved.", ge=1)] = 1
+    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
+    amp: Annotated[bool, Setting("Mixed precision (bfloat16): faster on GPUs, not bit-identical.")] = False
+    workers: Annotated[
+        int,
+        Setting("Processes that prepare batches ahead.  [default: 0 on a CPU, up to 8 beside a GPU]", ge=0),
+    ] = 0
+    accumulate: Annotated[
+        int, Setting("Compute a step in so many passes over parts of its rows, for less memory.", ge=1)
+    ] = 1
+    sync_batchnorm: Annotated[bool, Setting("BatchNorm over the rows of all processes.", option=False)] = (
+        False
+    )
+    image_cache: Annotated[
+        Path | None,
+        Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),
+    ] = None
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise self._wrong(name, f"one of {', '.join(choices)}")
-        for names, expected, sound in _RANGES:
-            for name in names:
-                if getattr(self, name) is not None and not sound(getattr(self, name)):
-                    raise self._wrong(name, expected)
-        if self.seed > MAX_SEED:
-            raise self._wrong("seed", f"0 to {MAX_SEED}")
-        of_student = self.student_temperature
-        named = of_student in get_args(StudentTemperature)
-        if not named and (isinstance(of_student, str) or not 0 < of_student < math.inf):
-            raise self._wrong("student_temperature", "a number > 0, 'teacher' or 'calibrated'")
-
-    def _wrong(self, name: str, expected: str) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"{name.replace('_', ' ')} is wrong", expected=expected, got=getattr(self, name)
-        )
+        check_settings(self)
 
     def deciding(self) -> dict[str, Any]:
         """Return the fields that decide a run's outcome."""
