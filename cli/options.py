@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import click
 
-from lpld_core.part import Part
+from lpld_core.settings import Part
 from lpld_labels.settings import SettingField, setting_fields
 
 from .parameters import CHANNELS, PART, TEXT, Number, NumberOrWord, NumberRange
@@ -65,7 +65,7 @@ def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: 
     """
     names = {entry.name for entry in fields(cls)} & given.keys()  # type: ignore[arg-type]
     values = {name: value for name in names if (value := given.pop(name)) is not None} | more
-    return cls(**values) if base is None else replace(base, **values)
+    return cls(**values) if base is None else replace(base, **values)  # type: ignore[type-var]
 
 
 def _option(cls: type, entry: SettingField, preset: Any, special: Any) -> Callable[[F], F]:
@@ -107,8 +107,8 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _default(cls: type, name: str) -> Any:
-    return next(entry.default for entry in fields(cls) if entry.name == name)  # type: ignore[arg-type]
+def _default(cls: Any, name: str) -> Any:
+    return next(entry.default for entry in fields(cls) if entry.name == name)
 
 
 def _click_type(entry: SettingField) -> Any:

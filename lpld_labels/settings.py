@@ -65,7 +65,7 @@ class SettingField:
 
 
 @cache
-def setting_fields(cls: Any) -> dict[str, SettingField]:
+def setting_fields(cls: type) -> dict[str, SettingField]:
     """Return the fields of a dataclass that have a `Setting`, in their order."""
     hints = get_type_hints(cls, include_extras=True)
     found = {}
@@ -89,7 +89,8 @@ def setting_fields(cls: Any) -> dict[str, SettingField]:
 
 def check_settings(settings: object) -> None:
     """Refuse a value outside of its range or choices; the error names the field."""
-    for name, entry in setting_fields(type(settings)).items():
+    cls: type = type(settings)
+    for name, entry in setting_fields(cls).items():
         value = getattr(settings, name)
         numbers = [part for part in (value if isinstance(value, tuple) else (value,)) if _is_number(part)]
         if not all(map(entry.setting.allows, numbers)):

@@ -1,6 +1,6 @@
 """Training in several processes: which one this is, and what all of them do together.
 
-A launcher (torchrun, or `train --nproc`) says by environment variables who is who. Gradients travel through
+A launcher (torchrun) says by environment variables who is who. Gradients travel through
 DistributedDataParallel; the rest, a few numbers a step, goes through here.
 """
 

@@ -5,6 +5,7 @@ Nothing here needs torch, so the command line can list choices without loading i
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -122,11 +122,11 @@ def test_lpqld_lets_temperatures_follow_the_epochs(
     pool: Path, images: Path, tmp_path: Path, cli: Cli
 ) -> None:
     out = tmp_path / "run"
-    options = ("--preset", "lpqld", "--epochs", 3, "--temperature-step-epochs", 2, "--ema", 0.9)
+    options = ("--preset", "lpqld", "--epochs", 3, "--temperature-schedule", "cosine", "--ema", 0.9)
     result = cli("train", pool, "--images", images, "--out", out, *STUDENT, *options)
     assert result.exit_code == 0, result.output
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [line["temperature"] for line in log] == pytest.approx([20, 14, 14])
+    assert [line["temperature"] for line in log] == pytest.approx([15.5, 6.5, 2])
     assert log[0]["student_temperature"] == 1
     assert 0.01 <= log[1]["student_temperature"] <= 1
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
@@ -190,7 +190,9 @@ def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cl
     one_line_error(cli("train", pool, "--images", images, *options, "--loss", "hinge"), "hinge", code=2)
     student = ("--student-temperature", "mine")
     one_line_error(cli("train", pool, "--images", images, *options, *student), "mine", "calibrated", code=2)
-    one_line_error(cli("train", pool, "--images", images, *options, "--temperature", 0), "temperature")
+    one_line_error(
+        cli("train", pool, "--images", images, *options, "--temperature", 0), "temperature", code=2
+    )
     one_line_error(cli("train", pool), "--images")
 
 
