@@ -64,7 +64,7 @@ def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: 
     base: settings to change; without, fields that were not given have their defaults.
     """
     names = {entry.name for entry in fields(cls)} & given.keys()  # type: ignore[arg-type]
-    values = {name: value for name in names if (value := given.pop(name)) is not None} | more
+    values = {name: value for name in names if (value := given.pop(name)) not in (None, ())} | more
     return cls(**values) if base is None else replace(base, **values)  # type: ignore[type-var]
 
 
@@ -89,7 +89,7 @@ def _option(cls: type, entry: SettingField, preset: Any, special: Any) -> Callab
         more |= {"type": TEXT, "multiple": True}
     else:
         more["type"] = _click_type(entry)
-    if default is MISSING:
+    if default is MISSING and preset is None:
         more["required"] = True
     elif preset is None:
         more["default"] = default

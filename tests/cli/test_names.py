@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import fields
 
 import click
 import pytest
 from click.shell_completion import ShellComplete
-from lpld_cli import build_options, train_options
 from lpld_cli.main import LAZY_COMMANDS, group
 from lpld_cli.parameters import Amount, Budget
-
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.train.settings import TrainSettings
 
 
 @pytest.mark.parametrize(
@@ -58,24 +52,6 @@ def all_options() -> dict[str, dict[str, click.Parameter]]:
         assert command is not None
         found[name] = {word: param for param in command.params for word in (*param.opts, param.name or "")}
     return found
-
-
-@pytest.mark.parametrize(
-    ("options", "settings", "elsewhere"),
-    [
-        (build_options.settings_options, BuildSettings, {"teachers"}),
-        (train_options.settings_options, TrainSettings, set()),
-    ],
-    ids=["build", "train"],
-)
-def test_options_are_the_fields_of_the_settings(
-    options: Callable[[click.Command], click.Command], settings: type, elsewhere: set[str]
-) -> None:
-    """So an option is added in two places: its field and its spelling."""
-    command = options(click.Command("any"))
-    names = {param.name for param in command.params} | elsewhere
-    # TrainSettings leaves torch's threads to the command.
-    assert names | {"threads"} == {field.name for field in fields(settings)} | {"threads"}
 
 
 def test_one_word_for_one_thing() -> None:
