@@ -43,12 +43,11 @@ def run(*words: str, preset: Settings | None = None) -> tuple[Settings | None, s
     """Return the settings that a command line gives, and what was printed."""
     found: list[Settings] = []
 
-    @click.command()
-    @settings_options(Settings, preset=preset)
-    def command(**given: Any) -> None:
+    def collect(**given: Any) -> None:
         found.append(take(Settings, given, base=preset))
         assert not given
 
+    command = click.command()(settings_options(Settings, preset=preset)(collect))
     result = CliRunner().invoke(command, list(words))
     return (found[0] if found else None), result.output
 
