@@ -16,7 +16,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.inspect.check_shards import Problem, check_contents
+from lpld_labels.inspect.check_shards import Problem, check_contents, table_problems
 from lpld_labels.inspect.strict import strict_problems
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.disk_cache import DiskCache
@@ -91,6 +91,8 @@ class _Check:
         batches = rows = 0
         blamed = MANIFEST_FILE
         if not self.damaged:
+            self._problems += table_problems(self._files, manifest)
+        if not self.damaged and not self._problems:
             try:
                 with PoolReader(self._location, check_sizes=False, cache=self._cache) as pool:
                     # Everything is held against the image table.
@@ -117,7 +119,7 @@ class _Check:
     def _check_strictly(self) -> None:
         # Without the cache: what it would fetch whole, footers are enough for.
         with PoolReader(self._location, check_sizes=False) as pool:
-            self._problems += strict_problems(pool, self.damaged)
+            self._problems += strict_problems(pool)
 
     def check(self, entry: FileEntry) -> None:
         """Compare a file with its digest."""

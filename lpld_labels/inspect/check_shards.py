@@ -9,14 +9,27 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.format.digests import batch_digest, views_digest
 from lpld_labels.format.files import FILE_COMPONENTS, FileEntry
-from lpld_labels.format.schema import COMPONENTS, MANIFEST_FILE, VIEW_SCHEMA, Component
+from lpld_labels.format.limits import TABLE_GROWTH, TABLE_SPARE_BYTES
+from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.schema import (
+    BATCH_SCHEMA,
+    COMPONENTS,
+    IMAGE_SCHEMA,
+    MANIFEST_FILE,
+    VIEW_SCHEMA,
+    Component,
+)
 from lpld_labels.io.parquet_files import VIEW_OWNERS, label_owners, weighed
-from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.parquet_pages import Chunk
+from lpld_labels.io.verified_parquet import VerifiedParquet
+from lpld_labels.pool.index import Group
 from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.pool.pool_files import PoolFiles
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.view_counts import coverage_of
@@ -45,6 +58,19 @@ class Bytes(Protocol):
     def finish(self, entry: FileEntry) -> None:
         """Let go of a file whose contents have been looked at."""
         ...
+
+
+def table_problems(files: PoolFiles, manifest: Manifest) -> list[Problem]:
+    """Check the pages of the batch index and the image table, before anything is decoded."""
+
+    def check(entry: FileEntry, schema: pa.Schema) -> Iterator[str]:
+        chunks = VerifiedParquet(files.open(entry), entry, schema).chunks()
+        limit, size = TABLE_GROWTH * entry.bytes + TABLE_SPARE_BYTES, sum(chunk.plain for chunk in chunks)
+        if size > limit:
+            yield f"table is far larger than its file (expected at most {limit} bytes, got {size})"
+
+    tables = ((manifest.files_of("batches")[0], BATCH_SCHEMA), (manifest.files_of("images")[0], IMAGE_SCHEMA))
+    return [problem for table in tables for problem in _problems(table[0].path, partial(check, *table))]
 
 
 def check_contents(pool: PoolReader, files: Bytes) -> tuple[list[Problem], int, int]:
@@ -95,12 +121,13 @@ def _shard_problems(
     found: list[Problem] = []
     if source is None or source.path not in damaged:
         blamed = source.path if source else pool.manifest.files_of("batches")[0].path
-        found += _problems(blamed, partial(_view_problems, pool, numbers))
         if source is not None:
             found += _problems(source.path, partial(_weigh, pool, source, components))
+        # Pages are checked before Arrow decodes them.
+        found = found or _problems(blamed, partial(_view_problems, pool, numbers))
     seen = not found and (source is None or source.path not in damaged)
     if labels.path not in damaged:
-        found += _problems(labels.path, partial(_footer_problems, pool, labels, shard, components))
+        found += _problems(labels.path, partial(_page_problems, pool, labels, shard, components))
         found += _problems(labels.path, partial(_label_problems, pool, numbers, digests=seen))
     return found
 
@@ -127,7 +154,7 @@ def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
             return
 
 
-def _footer_problems(
+def _page_problems(
     pool: PoolReader, entry: FileEntry, shard: int, components: dict[Component, int]
 ) -> Iterator[str]:
     """Yield where a labels file, read by its footer as other programs do, is not what the index says.
@@ -135,33 +162,39 @@ def _footer_problems(
     Adds up what it weighs.
     """
     columns = pool.codec.payload_columns(pool.classes)
+    names = [column.name for column in columns]
     file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
-    _add(components, weighed(_weights(file), entry.bytes, label_owners(columns)))
-    payload = {column.name for column in columns}
+    chunks = file.chunks(plain=names)
+    _add(components, weighed(_weights(chunks), entry.bytes, label_owners(columns)))
+    groups = pool.index.groups_of(shard)
+    payload = [[c for c in chunks if c.group == group and c.column in names] for group in range(file.groups)]
     by_view = pool.codec.granularity == "view"
-    expected = [(g.offset, g.bytes, g.rows if by_view else g.batches) for g in pool.index.groups_of(shard)]
-    if [_payload_place(file, group, payload) for group in range(len(file.footer.groups))] != expected:
+    rows = np.diff(file.starts).tolist()
+    found = [(p[0].offset, sum(c.bytes for c in p), r) for p, r in zip(payload, rows, strict=True) if p]
+    if found != [(group.offset, group.bytes, group.rows if by_view else group.batches) for group in groups]:
         yield "row groups do not lie where the batch index says"
         return
-    for group in range(len(file.footer.groups)):
-        problem = _wrong_keys(pool, file, shard, group)
+    for number, group in enumerate(groups):
+        problem = _wrong_keys(pool, file, shard, number) or _other_payload(pool, file, shard, number, group)
         if problem is not None:
             yield problem
             return
 
 
-def _payload_place(file: ProvenParquet, group: int, payload: set[str]) -> tuple[int, int, int] | None:
-    """Return offset, bytes and rows of a row group's payload; None if its chunks are not side by side."""
-    chunks = [chunk for chunk in file.footer.groups[group].chunks if chunk.leaf.name in payload]
-    at = chunks[0].start
-    for chunk in chunks:
-        if chunk.start != at:
-            return None
-        at += chunk.bytes
-    return chunks[0].start, at - chunks[0].start, file.footer.groups[group].rows
+def _other_payload(
+    pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
+) -> str | None:
+    """Return which payload column of a row group is another one when Arrow reads it by the footer."""
+    direct = pool.label_pages(shard).block(group)
+    table = file.read(number, list(direct))
+    for name, array in direct.items():
+        other = table[name].combine_chunks()
+        if not other.equals(array.cast(other.type)):
+            return f"column '{name}' is another one by the footer than by the batch index, row group {number}"
+    return None
 
 
-def _wrong_keys(pool: PoolReader, file: ProvenParquet, shard: int, group: int) -> str | None:
+def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int) -> str | None:
     """Return which key column of a row group is not what the index says."""
     index = pool.index
     by_view = pool.codec.granularity == "view"
@@ -201,13 +234,14 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 
 
 def _weigh(pool: PoolReader, entry: FileEntry, components: dict[Component, int]) -> Iterator[str]:
-    file = pool.open_parquet(entry, VIEW_SCHEMA)
-    _add(components, weighed(_weights(file), entry.bytes, VIEW_OWNERS))
+    """Check the pages of a views file and add up what it weighs."""
+    chunks = pool.open_parquet(entry, VIEW_SCHEMA).chunks()
+    _add(components, weighed(_weights(chunks), entry.bytes, VIEW_OWNERS))
     return iter(())
 
 
-def _weights(file: ProvenParquet) -> Iterator[tuple[str, int]]:
-    return ((chunk.leaf.name, chunk.bytes) for chunk in file.footer.chunks())
+def _weights(chunks: list[Chunk]) -> Iterator[tuple[str, int]]:
+    return ((chunk.column, chunk.bytes) for chunk in chunks)
 
 
 def _tables_weight(pool: PoolReader) -> dict[Component, int]:

@@ -37,8 +37,8 @@ from lpld_labels.format.schema import (
 from lpld_labels.io.byte_access import open_file
 from lpld_labels.io.locks import locked
 from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.io.storage import write_atomically, write_errors
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.duplicates import without_duplicates
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.merge import merge_small_shards
@@ -188,7 +188,7 @@ def _views_per_image(
             views += views_per_image(pool)
     for shard in shards:
         file = open_file(str(staging.file(shard, VIEWS)))
-        table = ProvenParquet(file, shard.views.entry(VIEWS, "views"), VIEW_SCHEMA).read_all(["image"])
+        table = VerifiedParquet(file, shard.views.entry(VIEWS, "views"), VIEW_SCHEMA).read_all(["image"])
         shown = table["image"].to_numpy()
         views += np.bincount(shown, minlength=images)
     return views

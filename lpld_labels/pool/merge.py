@@ -13,7 +13,7 @@ from lpld_labels.codecs import Codec
 from lpld_labels.format.schema import SHARD_BATCHES, VIEW_SCHEMA
 from lpld_labels.format.views import DecodedViews
 from lpld_labels.io.byte_access import open_file
-from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
@@ -59,7 +59,7 @@ def sealed_batches(
 ) -> Iterator[EncodedBatch]:
     """Yield the batches of a sealed shard as they are stored."""
     views_path, labels_path = str(staging.file(shard, VIEWS)), str(staging.file(shard, LABELS))
-    views = ProvenParquet(open_file(views_path), shard.views.entry(VIEWS, "views"), VIEW_SCHEMA)
+    views = VerifiedParquet(open_file(views_path), shard.views.entry(VIEWS, "views"), VIEW_SCHEMA)
     # Batches come in file order, so keeping one block of each kind is enough.
     blocks = BlockCache[DecodedViews](0, lambda block: 1)
     pages = LabelPages(open_file(labels_path), codec, classes, blocks=payload_blocks(0))
@@ -76,5 +76,5 @@ def sealed_batches(
         )
 
 
-def _decoded(file: ProvenParquet, group: int) -> DecodedViews:
+def _decoded(file: VerifiedParquet, group: int) -> DecodedViews:
     return DecodedViews(file.read(group))

@@ -13,13 +13,11 @@ from lpld_labels.format.digests import image_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.schema import PACKED_SCHEMA
-from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
-_PLAIN_COLUMNS = ("image.bytes",)
-"""Their values lie in the file as they are: no image is larger than its file."""
 CACHE_BYTES = 8 * 1024 * 1024
 """Row groups that are kept: neighbours in the table are neighbours here, and are often asked for together."""
 
@@ -39,7 +37,7 @@ class PackedImages:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._files: BlockCache[ProvenParquet] = BlockCache(OPEN_FILES, lambda file: 1)
+        self._files: BlockCache[VerifiedParquet] = BlockCache(OPEN_FILES, lambda file: 1)
         self._groups: BlockCache[list[bytes]] = BlockCache(CACHE_BYTES, lambda group: sum(map(len, group)))
 
     def read(self, row: int) -> bytes:
@@ -68,7 +66,9 @@ class PackedImages:
         """Yield what is wrong with a packed file, every row of it looked at."""
         number = self._entries.index(entry)
         file, row = self._opened(number), int(self._starts[number])
-        for group in range(len(file.footer.groups)):
+        # No image is larger than its file.
+        file.chunks(plain=("image.bytes",))
+        for group in range(file.groups):
             table = file.read(group)
             stop = row + table.num_rows
             expected = {
@@ -93,8 +93,8 @@ class PackedImages:
     def _file_of(self, row: int) -> int:
         return int(np.searchsorted(self._starts, row, side="right")) - 1
 
-    def _opened(self, number: int) -> ProvenParquet:
-        return self._pool.open_parquet(self._entries[number], PACKED_SCHEMA, plain=_PLAIN_COLUMNS)
+    def _opened(self, number: int) -> VerifiedParquet:
+        return self._pool.open_parquet(self._entries[number], PACKED_SCHEMA)
 
     def _problem(self, row: int, data: bytes) -> str | None:
         if not 1 <= len(data) <= MAX_IMAGE_FILE_BYTES:
@@ -112,7 +112,7 @@ class PackedImages:
         self.__init__(pool)  # type: ignore[misc]  # one way to make one, also after pickling
 
 
-def _files_in(file: ProvenParquet, group: int) -> list[bytes]:
+def _files_in(file: VerifiedParquet, group: int) -> list[bytes]:
     return arrow.binaries(arrow.field_of(file.read(group, ["image"])["image"], "bytes"))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 from lpld_labels.errors import NotAPoolError, PoolCorruptError
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
-from lpld_labels.format.limits import MAX_JSON_BYTES, TABLE_GROWTH, TABLE_SPARE_BYTES
+from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
@@ -33,13 +32,11 @@ from lpld_labels.io.byte_access import (
     ByteSource,
     LocalFile,
     StoredFile,
-    as_distant,
-    once_more,
     open_file,
 )
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.io.regular_file import open_regular, size_of_regular
 from lpld_labels.io.storage import refuse_links_out
+from lpld_labels.io.verified_parquet import VerifiedParquet
 
 if TYPE_CHECKING:
     from lpld_labels.io.cached_ranges import CutFile
@@ -140,28 +137,7 @@ def read_manifest(files: PoolFiles) -> Manifest:
 def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Table:
     """Return a whole Parquet file, known to be the one the manifest names."""
     data = StoredFile(pa.BufferReader(files.whole(entry)), files.at(entry.path))
-    file = ProvenParquet(data, entry, schema)
-    limit = TABLE_GROWTH * entry.bytes + TABLE_SPARE_BYTES
-    if file.decompressed_bytes() > limit:
-        raise PoolCorruptError(
-            "table is far larger than its file",
-            where=files.at(entry.path),
-            expected=f"at most {limit} bytes",
-            got=file.decompressed_bytes(),
-        )
-    return file.read_all()
-
-
-def open_proven(
-    files: PoolFiles, entry: FileEntry, schema: pa.Schema, *, plain: Sequence[str] = ()
-) -> ProvenParquet:
-    """Open a Parquet file, its footer proven. plain: see `ProvenParquet`."""
-    file = files.open(entry)
-    distant = as_distant(file)
-    if distant is None:
-        return ProvenParquet(file, entry, schema, plain=plain)
-    forget = partial(distant.forget, 0, file.size)
-    return once_more(lambda: ProvenParquet(file, entry, schema, plain=plain), forget)
+    return VerifiedParquet(data, entry, schema).read_all()
 
 
 def no_manifest(location: str, *, staged: bool) -> NotAPoolError:

@@ -30,12 +30,11 @@ from lpld_labels.format.schema import (
 from lpld_labels.format.views import labelled
 from lpld_labels.io.addresses import is_address, shown
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import OpenFiles
 from lpld_labels.pool.index import BatchIndex
-from lpld_labels.pool.label_blocks import LabelBlocks
-from lpld_labels.pool.label_pages import LabelPages, payload_blocks
-from lpld_labels.pool.pool_files import PoolFiles, open_files, open_proven, read_manifest, read_table
+from lpld_labels.pool.label_pages import LabelBlocks, LabelPages, payload_blocks
+from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, read_table
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.view_checks import ViewChecker
 from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
@@ -262,11 +261,9 @@ class PoolReader:
             batches=batch_digests,
         )
 
-    def open_parquet(
-        self, entry: FileEntry, schema: pa.Schema, *, plain: Sequence[str] = ()
-    ) -> ProvenParquet:
-        """Open a Parquet file of the pool, its footer proven. plain: see `ProvenParquet`."""
-        return open_proven(self.files, entry, schema, plain=plain)
+    def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> VerifiedParquet:
+        """Open a Parquet file of the pool, its footer verified."""
+        return VerifiedParquet(self.files.open(entry), entry, schema)
 
     # Inside
 
@@ -286,9 +283,13 @@ class PoolReader:
     def _payload(self, number: int) -> Payload:
         index = self._index
         shard = int(index.shard[number])
-        pages = self._labels.get(shard, lambda: self._open_labels(shard))
         position, first_row = int(index.positions[number]), int(index.first_rows[number])
+        pages = self.label_pages(shard)
         return pages.payload(index.group(number), position, first_row, int(index.rows[number]))
+
+    def label_pages(self, shard: int) -> LabelPages:
+        """Return the labels file of a shard."""
+        return self._labels.get(shard, lambda: self._open_labels(shard))
 
     def _open_labels(self, shard: int) -> LabelPages:
         file = self.files.open(self.manifest.files_of("labels")[shard])

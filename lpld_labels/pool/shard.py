@@ -36,8 +36,8 @@ from lpld_labels.format.schema import (
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.byte_access import open_file
 from lpld_labels.io.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
-from lpld_labels.io.proven_parquet import ProvenParquet
 from lpld_labels.io.storage import DigestingFile, write_durably
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.shard_files import GroupPlace, payload_places, write_labels, write_views
 
 VIEWS = "views.parquet"
@@ -162,7 +162,7 @@ def load_sealed(directory: Path) -> SealedShard:
 def _index_of(directory: Path, facts: FileFacts) -> pa.Table:
     """Return the index slice of a sealed shard, known to be the one its seal names."""
     file = open_file(str(directory / BATCHES))
-    return ProvenParquet(file, facts.entry(BATCHES, "batches"), BATCH_SCHEMA).read_all()
+    return VerifiedParquet(file, facts.entry(BATCHES, "batches"), BATCH_SCHEMA).read_all()
 
 
 def _index_slice(

@@ -27,7 +27,7 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
         return views
     for shard, entry in enumerate(pool.manifest.files_of("views")):
         file = pool.open_parquet(entry, VIEW_SCHEMA)
-        for group in range(len(file.footer.groups)):
+        for group in range(file.groups):
             inside = pool.index.in_rows(shard, file.starts[group], file.starts[group + 1])
             wanted = np.repeat(counted[inside], pool.index.rows[inside])
             images = file.read(group, ["image"])["image"].to_numpy()

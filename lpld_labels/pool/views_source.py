@@ -14,7 +14,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
 from lpld_labels.format.views import DecodedViews
-from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.view_checks import ViewChecker
@@ -86,7 +86,7 @@ class StoredViews:
         self,
         index: BatchIndex,
         checker: Callable[[], ViewChecker],
-        open_file: Callable[[int], ProvenParquet],
+        open_file: Callable[[int], VerifiedParquet],
         *,
         cache_bytes: int | None,
         open_files: int,
@@ -95,7 +95,7 @@ class StoredViews:
         self._checker = checker
         self._open_file = open_file
         self._blocks: BlockCache[_Block] = BlockCache(cache_bytes, lambda block: block.nbytes)
-        self._files: OpenFiles[ProvenParquet] = OpenFiles(open_files)
+        self._files: OpenFiles[VerifiedParquet] = OpenFiles(open_files)
         self._groups = np.full(len(index), _UNKNOWN, np.int32)
 
     def views(self, number: int) -> ViewBatch:
@@ -119,10 +119,10 @@ class StoredViews:
         self._files.clear()
         self._blocks.clear()
 
-    def _file(self, shard: int) -> ProvenParquet:
+    def _file(self, shard: int) -> VerifiedParquet:
         return self._files.get(shard, lambda: self._open_file(shard))
 
-    def _read(self, file: ProvenParquet, shard: int, group: int) -> _Block:
+    def _read(self, file: VerifiedParquet, shard: int, group: int) -> _Block:
         table = file.read(group)
         inside = self._index.in_rows(shard, file.starts[group], file.starts[group + 1])
         keys = self._index.keys_at(inside)

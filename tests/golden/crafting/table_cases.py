@@ -176,17 +176,17 @@ def _(pool: Crafted) -> None:
     pool.put("views", pool.table("views").drop_columns(["flip"]))
 
 
-@case("views-no-checksum", "pages of the views file have no CRC", stage="read")
+@case("views-no-checksum", "pages of the views file have no CRC", stage="verify")
 def _(pool: Crafted) -> None:
     pool.put("views", pool.table("views"), write_page_checksum=False)
 
 
-@case("views-snappy", "the views file is compressed by Snappy", stage="read")
+@case("views-snappy", "the views file is compressed by Snappy", stage="verify")
 def _(pool: Crafted) -> None:
     pool.put("views", pool.table("views"), compression="snappy")
 
 
-@case("views-byte-stream-split", "an encoding that is not listed", stage="read")
+@case("views-byte-stream-split", "an encoding that is not listed", stage="verify")
 def _(pool: Crafted) -> None:
     pool.put(
         "views",
@@ -221,12 +221,12 @@ def _(pool: Crafted) -> None:
     pool.sign_batches()
 
 
-@case("views-two-pages", "a column chunk of several data pages", stage="read")
+@case("views-two-pages", "a column chunk of several data pages", stage="verify")
 def _(pool: Crafted) -> None:
     pool.put("views", pool.table("views"), use_dictionary=False, data_page_size=1, write_batch_size=1)
 
 
-@case("views-data-page-v2", "data pages of version 2", stage="read")
+@case("views-data-page-v2", "data pages of version 2", stage="verify")
 def _(pool: Crafted) -> None:
     pool.put("views", pool.table("views"), data_page_version="2.0")
 
@@ -262,7 +262,7 @@ def _(pool: Crafted) -> None:
     pool.change("batches", "group_offset", edit)
 
 
-@case("images-path-dictionary", "paths are dictionary encoded", stage="read")
+@case("images-path-dictionary", "paths are dictionary encoded", stage="verify")
 def _(pool: Crafted) -> None:
     pool.put("images", pool.table("images"), use_dictionary=["path"])
 

@@ -301,7 +301,6 @@ def _hide(path: Path) -> None:
         (lambda path: (path / "notes.txt").write_text("hello"), "notes.txt"),
         (lambda path: (path / "README.md").symlink_to("pool.json"), "README.md"),
         (lambda path: _edit(path, later={"must_understand": False}), "pool.json"),
-        (_hide, "views/"),
         (lambda path: _edit(path, augmentation__resize="magic"), "pool.json"),
     ],
 )
@@ -311,3 +310,28 @@ def test_strict_reports_what_is_not_needed(path: Path, change: Callable[[Path], 
     if file != "pool.json" or "magic" not in (path / "pool.json").read_text():
         assert check_pool(path).whole
     assert any(problem.file.startswith(file) for problem in check_pool(path, strict=True).problems)
+
+
+def test_verify_reports_bytes_that_belong_to_no_column(path: Path) -> None:
+    _hide(path)
+    (problem,) = check_pool(path).problems
+    assert problem.file.startswith("views/")
+    assert "belong to no column" in problem.message
+
+
+def test_verify_refuses_a_table_that_grows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of zeros take nothing in a file, and gigabytes in memory."""
+    pool = Crafted(path)
+    table = pool.table("images")
+    rows = 1 << 14
+    paths = pa.array([f"{number:04000d}" for number in range(rows)])
+    digests = pa.array([os.urandom(16) for _ in range(rows)], pa.binary(16))
+    many = {name: pa.repeat(table[name][0], rows) for name in table.column_names}
+    many |= {"path": paths, "digest": digests}
+    pool.put("images", pa.table(many, schema=table.schema), data_page_size=1 << 30)
+    pool.manifest["counts"]["images"] = rows
+    pool.manifest["coverage"] |= {"minimum": 0, "median": 0.0}
+    pool.save(path)
+    monkeypatch.setattr("lpld_labels.inspect.check_shards.TABLE_SPARE_BYTES", 0)
+    problems = check_pool(path).problems
+    assert any("far larger than its file" in problem.message for problem in problems), problems

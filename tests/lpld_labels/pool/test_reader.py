@@ -23,7 +23,7 @@ from lpld_labels.errors import (
     PoolCorruptError,
     PoolFormatError,
 )
-from lpld_labels.io.proven_parquet import ProvenParquet
+from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.label_pages import LabelPages
 from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.view_counts import views_per_image
@@ -59,9 +59,9 @@ def test_a_uri_opens_like_a_path(path: Path) -> None:
 
 def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touched: list[tuple[str, Any]] = []
-    real = ProvenParquet.read
+    real = VerifiedParquet.read
 
-    def recorded(self: ProvenParquet, group: int, columns: Any = None) -> Any:
+    def recorded(self: VerifiedParquet, group: int, columns: Any = None) -> Any:
         touched.append((self.where, columns))
         return real(self, group, columns)
 
@@ -72,7 +72,7 @@ def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.
         pages.append(self.where)
         return real_pages(self, group)
 
-    monkeypatch.setattr(ProvenParquet, "read", recorded)
+    monkeypatch.setattr(VerifiedParquet, "read", recorded)
     monkeypatch.setattr(LabelPages, "block", recorded_pages)
     with PoolReader(path) as pool:
         assert len(pool.images)

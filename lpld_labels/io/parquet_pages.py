@@ -1,0 +1,224 @@
+"""Pages of Parquet files: headers, checksums, and the rules of the format for pages.
+
+Reading labels needs the pages themselves: the batch index says where they lie. `verify` walks the pages of
+every file before Arrow decodes them, so that neither a missing checksum nor a decompression bomb goes unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from isal import isal_zlib
+
+from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.limits import (
+    MAX_HEADER_BYTES,
+    MAX_PAGE_BYTES,
+    MAX_PATH_BYTES,
+    MAX_ROWS,
+    MAX_VIEW_VALUES,
+    PAGE_SPARE_BYTES,
+    PAGE_SPARE_PER_VALUE,
+)
+from lpld_labels.io.byte_access import ByteSource
+
+DATA_PAGE, DICTIONARY_PAGE = 0, 2
+PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 2, 3, 5, 8
+_ENCODINGS = {
+    DATA_PAGE: (PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY),
+    DICTIONARY_PAGE: (PLAIN, PLAIN_DICTIONARY),
+}
+_FIRST_BYTE = 4
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_STRING_LENGTH = 4
+_MAX_FIELD = 16 * 16 * 16
+"""Statistics are a struct in the data page's header, which is a struct in the page header."""
+_RESTORE = "restore this file"
+
+
+class Page(NamedTuple):
+    """What a page header says.
+
+    header: bytes of the header. stored, plain: bytes of the page in the file and decompressed.
+    crc: CRC-32 of the stored bytes, None where the header has none.
+    levels: encodings of definition and repetition levels; None for dictionaries.
+    """
+
+    header: int
+    kind: int
+    stored: int
+    plain: int
+    crc: int | None
+    values: int
+    encoding: int
+    levels: tuple[int, int] | None
+
+
+def parse_page(data: memoryview, where: str) -> Page:
+    """Read the page header at the start of some bytes."""
+    fields: dict[int, int] = {}
+    try:
+        header = _read_struct(data, 0, fields)
+        dictionary = fields[1] == DICTIONARY_PAGE
+        inner = 16 * (7 if dictionary else 5)
+        page = Page(
+            header=header,
+            kind=fields[1],
+            plain=fields[2],
+            stored=fields[3],
+            crc=fields[4] & 0xFFFFFFFF if 4 in fields else None,
+            values=fields[inner + 1],
+            encoding=fields[inner + 2],
+            levels=None if dictionary else (fields[inner + 3], fields[inner + 4]),
+        )
+    except IndexError:
+        raise PoolCorruptError("page header is cut off", where=where, hint=_RESTORE) from None
+    except KeyError:
+        raise PoolCorruptError("page header lacks a field", where=where, hint=_RESTORE) from None
+    except ValueError as error:
+        raise PoolCorruptError(f"page header is damaged: {error}", where=where, hint=_RESTORE) from None
+    if page.crc is None:
+        raise PoolCorruptError("page has no checksum", where=where, hint=_RESTORE)
+    return page
+
+
+def check_crc(page: Page, body: memoryview, where: str) -> None:
+    """Refuse a page whose bytes are not those of its checksum."""
+    if isal_zlib.crc32(body) != page.crc:
+        raise PoolCorruptError("page checksum does not match", where=where, hint=_RESTORE)
+
+
+def _read_struct(data: memoryview, at: int, fields: dict[int, int], above: int = 0) -> int:
+    """Read the numbers in a struct of Thrift's compact protocol, and return where it ends.
+
+    fields: takes them by field number; field n of a struct that is field m itself is 16 * m + n.
+    """
+    number = above
+    while byte := data[at]:
+        at += 1
+        kind = byte & 0x0F
+        number += byte >> 4
+        if byte < 0x10 or number > _MAX_FIELD:
+            raise ValueError("field of an unknown form")
+        if kind in (4, 5, 6):  # integers, zigzag encoded
+            value, at = _varint(data, at)
+            fields[number] = (value >> 1) ^ -(value & 1)
+        elif kind == 8:  # a byte string: a statistic
+            size, at = _varint(data, at)
+            at += size
+        elif kind == 12:
+            at = _read_struct(data, at, fields, 16 * number)
+        elif kind not in (1, 2):  # true and false have no value
+            raise ValueError("field of an unknown type")
+    return at + 1
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("number is too long")
+
+
+# All pages of a file
+
+
+class Chunk(NamedTuple):
+    """Where the pages of one column of one row group lie.
+
+    column: of the table, not of what is nested in it. plain: bytes of the pages, decompressed.
+    """
+
+    group: int
+    column: str
+    offset: int
+    bytes: int
+    plain: int
+
+
+class _Leaf(NamedTuple):
+    """A column of values. width: bytes of a value, None for byte strings."""
+
+    path: str
+    width: int | None
+    repeated: bool
+
+
+def walk_pages(
+    file: ByteSource, schema: pa.Schema, group_rows: Sequence[int], end: int, *, plain: Sequence[str] = ()
+) -> Iterator[Chunk]:
+    """Check every page of a file and yield its column chunks; they fill it from the magic number to `end`.
+
+    group_rows: of each row group. end: where the footer begins.
+    plain: columns (such as `labels` or `image.bytes`) that must be neither encoded nor compressed.
+    """
+    leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+    at = _FIRST_BYTE
+    for group, rows in enumerate(group_rows):
+        for leaf in leaves if rows else ():
+            start = at
+            where = f"{file.where}, row group {group}, column {leaf.path}"
+            page, at = _walked(file, at, end, leaf, rows, leaf.path in plain, where)
+            size = page.plain
+            if page.kind == DICTIONARY_PAGE:
+                page, at = _walked(file, at, end, leaf, rows, leaf.path in plain, where)
+                size += page.plain
+            if page.kind != DATA_PAGE:
+                raise PoolCorruptError("column chunk has no data page", where=where)
+            yield Chunk(group, leaf.path.split(".", 1)[0], start, at - start, size)
+    # A file without rows may have pages of no values, which nobody reads.
+    if at != end and any(group_rows):
+        raise PoolCorruptError(f"bytes {at} to {end} belong to no column", where=file.where)
+
+
+def _leaves(path: str, kind: pa.DataType, *, repeated: bool = False) -> Iterator[_Leaf]:
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type, repeated=repeated)
+    elif pa.types.is_list(kind):
+        yield from _leaves(path, kind.value_type, repeated=True)
+    else:
+        text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+        # Parquet has no integers of fewer than four bytes.
+        yield _Leaf(path, None if text else max(kind.bit_width // 8, 4), repeated)
+
+
+def _walked(
+    file: ByteSource, at: int, end: int, leaf: _Leaf, rows: int, plain: bool, where: str
+) -> tuple[Page, int]:
+    """Check the page at an offset; return its header and where it ends."""
+    page = parse_page(memoryview(file.read(at, max(0, min(MAX_HEADER_BYTES, end - at)))).cast("B"), where)
+    dictionary = page.kind == DICTIONARY_PAGE
+    compressed = page.stored != page.plain
+    body, stop = at + page.header, at + page.header + page.stored
+    fewest = 0 if dictionary else rows
+    # What is plain is no longer than its file.
+    most = rows if not leaf.repeated else MAX_ROWS if plain else MAX_VIEW_VALUES
+    width = _STRING_LENGTH + MAX_PATH_BYTES if leaf.width is None else leaf.width
+    largest = min((width + PAGE_SPARE_PER_VALUE) * page.values + PAGE_SPARE_BYTES, MAX_PAGE_BYTES)
+    rules = (
+        (page.kind in _ENCODINGS, "page is of a kind that pools do not have"),
+        (page.encoding in _ENCODINGS.get(page.kind, ()), "page has an encoding that pools do not have"),
+        (page.levels in (None, (RLE, RLE)), "page has levels in another encoding than RLE"),
+        (not dictionary or (leaf.width is not None and not plain), "column has a dictionary"),
+        (not plain or (page.encoding == PLAIN and not compressed), "page is not plain"),
+        (fewest <= page.values <= most, "page has another number of values than its row group allows"),
+        (not compressed or 0 <= page.plain <= largest, "page claims more than its values can take"),
+        (body <= stop <= end, "page reaches beyond its place"),
+    )
+    problem = next((problem for kept, problem in rules if not kept), None)
+    if problem is not None:
+        raise PoolCorruptError(problem, where=where, hint=_RESTORE)
+    data = memoryview(file.read(body, page.stored)).cast("B")
+    check_crc(page, data, where)
+    if compressed and data[: len(_ZSTD_MAGIC)] != _ZSTD_MAGIC:
+        raise PoolCorruptError("page is compressed by something else than zstd", where=where)
+    return page, stop

@@ -1,0 +1,197 @@
+"""Parquet files of a pool, read by Arrow once their footer is known to be the one the manifest names.
+
+Arrow compares the checksum of every page that it decodes. It is never asked about single column chunks of a
+footer (`metadata.row_group(i).column(j)`): for some damaged footers that ends the process.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lpld_labels.errors import PoolCorruptError
+from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.files import FileEntry
+from lpld_labels.format.limits import MAX_GROUP_ROWS
+from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
+from lpld_labels.io.parquet_pages import Chunk, walk_pages
+
+T = TypeVar("T")
+Numbers = npt.NDArray[np.int64]
+_RESTORE = "restore this file"
+_MAGIC = b"PAR1"
+
+
+class VerifiedParquet:
+    """One Parquet file of a pool. Opening verifies its footer; reading verifies the pages it decodes.
+
+    entry: what the manifest says of it. schema: the columns it must have.
+    starts: first row of each row group, and the number of all rows: int64 [groups + 1].
+    """
+
+    def __init__(self, file: ByteSource, entry: FileEntry, schema: pa.Schema) -> None:
+        self.where = file.where
+        self.schema = schema
+        self._file = file
+        self._distant = as_distant(file) is not None
+        self._end = entry.bytes - (entry.footer_bytes or 0)
+        self._lock = threading.Lock()
+        self._parquet = self._retried(lambda: self._opened(entry))
+        self.starts: Numbers = self._row_group_starts(entry)
+
+    @property
+    def groups(self) -> int:
+        """Number of row groups."""
+        return len(self.starts) - 1
+
+    def group_of(self, row: int, rows: int) -> tuple[int, int]:
+        """Return the row group that holds rows [row, row + rows) and where in it they start."""
+        group = int(self.groups_of(np.array([row]), np.array([rows]))[0])
+        return group, row - int(self.starts[group])
+
+    def groups_of(self, first: Numbers, rows: npt.NDArray[np.integer[Any]]) -> Numbers:
+        """Return the row groups that hold rows [first, first + rows), for many such spans: int64 [n]."""
+        groups = np.searchsorted(self.starts, first, side="right") - 1
+        inside = (first >= 0) & (groups + 1 < len(self.starts))
+        inside[inside] = (first + rows)[inside] <= self.starts[groups[inside] + 1]
+        if not inside.all():
+            wrong = int(np.argmin(inside))
+            raise PoolCorruptError(
+                "batch index points outside the file",
+                where=self.where,
+                expected=f"rows below {int(self.starts[-1])} within one row group",
+                got=f"rows {int(first[wrong])} to {int(first[wrong] + rows[wrong])}",
+            )
+        return groups
+
+    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a row group, or some of its columns; other columns' bytes are not touched."""
+        expected = int(self.starts[group + 1] - self.starts[group])
+        if expected == 0:
+            table = self.schema.empty_table()
+            return table if columns is None else table.select(list(columns))
+        table = self._retried(lambda: self._decoded(group, columns))
+        if table.num_rows != expected:
+            raise PoolCorruptError(
+                f"row group {group} has the wrong length",
+                where=self.where,
+                expected=expected,
+                got=table.num_rows,
+            )
+        return table
+
+    def read_all(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the whole file, or some columns of it."""
+        groups = [self.read(group, columns) for group in range(self.groups)]
+        empty = self.schema.empty_table()
+        return pa.concat_tables(groups) if groups else empty.select(columns or self.schema.names)
+
+    def chunks(self, *, plain: Sequence[str] = ()) -> list[Chunk]:
+        """Check every page of the file, without Arrow; return where column chunks lie. See `walk_pages`."""
+        rows = np.diff(self.starts).tolist()
+        return list(walk_pages(self._file, self.schema, rows, self._end, plain=plain))
+
+    def _opened(self, entry: FileEntry) -> pq.ParquetFile:
+        footer = _verified_footer(self._file, entry)
+        try:
+            parquet = pq.ParquetFile(
+                pa.PythonFile(_Stream(self._file), "r"),
+                metadata=pq.read_metadata(pa.BufferReader(_MAGIC + footer)),
+                page_checksum_verification=True,
+                # From elsewhere, a row group comes by one request.
+                pre_buffer=self._distant,
+            )
+            found = parquet.schema_arrow
+        except (pa.ArrowException, OSError, ValueError) as error:
+            problem = f"footer is not one of the format: {_one_line(error)}"
+            raise PoolCorruptError(problem, where=self.where) from None
+        if not found.equals(self.schema):
+            raise PoolCorruptError(
+                "columns differ from the format",
+                where=self.where,
+                expected=self.schema.names,
+                got=[name[:40] for name in found.names[:40]],
+            )
+        return parquet
+
+    def _row_group_starts(self, entry: FileEntry) -> Numbers:
+        metadata = self._parquet.metadata
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        if sum(counts) != entry.rows or metadata.num_rows != entry.rows or min(counts, default=0) < 0:
+            raise PoolCorruptError(
+                "row groups do not add up", where=self.where, expected=entry.rows, got=sum(counts)
+            )
+        if max(counts, default=0) > MAX_GROUP_ROWS:
+            raise PoolCorruptError(
+                "a row group is too large",
+                where=self.where,
+                expected=f"at most {MAX_GROUP_ROWS} rows",
+                got=max(counts),
+            )
+        return np.cumsum([0, *counts], dtype=np.int64)
+
+    def _decoded(self, group: int, columns: Sequence[str] | None) -> pa.Table:
+        chosen = None if columns is None else list(columns)
+        with self._lock:
+            try:
+                return self._parquet.read_row_group(group, columns=chosen, use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                problem = f"row group {group} is damaged: {_one_line(error)}"
+                raise PoolCorruptError(problem, where=self.where, hint=_RESTORE) from None
+
+    def _retried(self, read: Callable[[], T]) -> T:
+        """Bytes from elsewhere may have been damaged on their way: those are fetched again."""
+        return once_more(read, lambda: None) if self._distant else read()
+
+
+class _Stream(io.RawIOBase):
+    """A file as Arrow wants it."""
+
+    def __init__(self, file: ByteSource) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> memoryview:
+        data = self._file.read(self._at, size)
+        self._at += size
+        return memoryview(data)
+
+
+def _verified_footer(file: ByteSource, entry: FileEntry) -> bytes:
+    """Return the footer's bytes, known to be those the manifest names."""
+    if entry.footer_bytes is None or entry.bytes > file.size:
+        raise PoolCorruptError("file is shorter than its footer", where=file.where, hint=_RESTORE)
+    footer = file.read(entry.bytes - entry.footer_bytes, entry.footer_bytes).to_pybytes()
+    if bytes_digest(footer) != entry.footer_digest:
+        raise PoolCorruptError(
+            "file's footer is not the one the manifest names",
+            where=file.where,
+            expected=f"SHA-256 {str(entry.footer_digest)[:12]}...",
+            got=f"{bytes_digest(footer)[:12]}...",
+            hint=_RESTORE,
+        )
+    return footer
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
