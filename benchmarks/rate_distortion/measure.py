@@ -154,7 +154,7 @@ class _Bench:
 
     def run(self) -> RateDistortion:
         codec = self._fitter.codec(1.0)
-        integers = np.concatenate([codec.integers(block) for block in self._rest])
+        integers = np.concatenate([codec.numbers(block).integers for block in self._rest])
         return RateDistortion(
             name=Path(self._pool.location).name,
             classes=self._pool.classes,
@@ -164,7 +164,9 @@ class _Bench:
             codec=codec,
             entropy=_entropy(integers),
             coded=sum(
-                len(blob) for block in self._rest for blob in pack_bands(codec.integers(block), codec.edges)
+                len(blob)
+                for block in self._rest
+                for blob in pack_bands(codec.numbers(block).integers, codec.edges)
             )
             / len(integers),
             sample=rebatched(self._rest, self._pool.header.batch_size)[0],

@@ -180,11 +180,7 @@ class KltCodec(Codec):
         }
 
     def tables(self) -> dict[str, bytes]:
-        return dict(self._files)
-
-    @cached_property
-    def _files(self) -> dict[str, bytes]:
-        return self._tables.dump()
+        return dict(self._tables.files)
 
     def identity(self) -> bytes:
         """Return step, peaks, and a digest of basis and mean: integers mean nothing without them."""
@@ -211,7 +207,7 @@ class KltCodec(Codec):
     # Encoding
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
-        numbers = self._quantiser.numbers(labels)
+        numbers = self.numbers(labels)
         blobs = dict(zip(self._bands, pack_bands(numbers.integers, self.edges), strict=True))
         if self.peaks:
             blobs["peak_gaps"] = pack_sets(numbers.classes, labels.shape[1])
@@ -221,15 +217,89 @@ class KltCodec(Codec):
 
     def approximated(self, labels: LabelArray) -> FloatArray:
         """Return what decoding the encoded labels would give, without packing in between."""
-        return self._rebuilt(self._scaled(self._quantiser.numbers(labels)))
+        return self._rebuilt(self._scaled(self.numbers(labels)))
 
-    def integers(self, labels: LabelArray) -> FloatArray:
-        """Return the whole numbers [B, L + 1] that stand for the labels' coefficients."""
-        return self._quantiser.numbers(labels).integers
+    def numbers(self, labels: LabelArray) -> Numbers:
+        """Return the whole numbers that stand for labels float16/float32 [B, C]."""
+        logits = as_finite_logits(converted(labels, np.float32), self.label_kind)
+        integers = self._integers(logits)
+        if not self.peaks:
+            return Numbers(integers, np.empty((len(logits), 0), np.int32), np.empty((len(logits), 0)))
+        classes = _largest_classes(logits, self.peaks)
+        return Numbers(integers, classes, self._corrections(logits, integers, classes))
+
+    def _integers(self, logits: FloatArray) -> FloatArray:
+        """Return the least-squares coefficients as whole numbers of steps, float32 [B, L + 1]."""
+        centred = logits - self.mean
+        doubt = DOUBT / self.step * np.linalg.norm(centred, axis=1, keepdims=True)
+        if doubt.max(initial=0) > MOST_DOUBT:
+            return self._whole(centred.astype(np.float64) @ self._projection.T).astype(np.float32)
+        coefficients = centred @ self._fast_projection
+        size = np.abs(coefficients)
+        size /= self.step
+        size += ROUNDING
+        integers: FloatArray = np.floor(size)
+        size -= integers
+        rows, columns = np.nonzero((size < doubt) | (size > 1 - doubt))
+        np.copysign(integers, coefficients, out=integers)
+        wide = centred[rows].astype(np.float64)
+        integers[rows, columns] = self._whole(np.einsum("nc,nc->n", wide, self._projection[columns]))
+        return integers
+
+    def _whole(self, coefficients: Doubles) -> Doubles:
+        return np.copysign(np.floor(np.abs(coefficients) / self.step + ROUNDING), coefficients)
 
     @cached_property
-    def _quantiser(self) -> _Quantiser:
-        return _Quantiser(self.basis, self.mean, step=self.step, peaks=self.peaks, label_kind=self.label_kind)
+    def _projection(self) -> Doubles:
+        """float64 [L + 1, C]: labels @ projection.T are the least-squares coefficients.
+
+        The basis is orthonormal up to the rounding of its entries; solving for that rounding keeps a
+        coarse basis (small pools) from adding its error twice.
+        """
+        basis = self.basis.astype(np.float64)
+        return np.asarray(np.linalg.solve(basis @ basis.T, basis))
+
+    @cached_property
+    def _fast_projection(self) -> FloatArray:
+        return np.ascontiguousarray(self._projection.T, np.float32)
+
+    def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
+        """Return whole numbers [B, m] that bring the peaks back, the largest ahead of all others."""
+        grid = self.step / PEAK_SHARE
+        rows = np.arange(len(logits))
+        places = classes.astype(np.intp)
+        coarse = self._exactly(integers, places)
+        # Relative to what the rounding of the row's mean does to all classes alike: softmax does not see it.
+        coded_mean = self.step * self.basis[0, 0] * integers[:, 0]
+        shift = (logits - self.mean).mean(axis=1, dtype=np.float64) - coded_mean
+        wanted = np.take_along_axis(logits, places, axis=1) - shift[:, None]
+        corrections: Doubles = np.rint((wanted - coarse) / grid)
+        corrected = coarse + corrections * grid
+        top = wanted.argmax(axis=1)
+        # The strongest rival of the largest label, as a decoder will see it.
+        others = (integers * np.float32(self.step)) @ self.basis
+        others += self.mean
+        np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)
+        others[rows, places[rows, top]] = -np.inf
+        rival = others.argmax(axis=1)
+        height = self._exactly(integers, rival[:, None])[:, 0]
+        is_peak = places == rival[:, None]
+        height = np.where(is_peak.any(axis=1), (corrected * is_peak).sum(axis=1), height)
+        lift = np.maximum(np.ceil(LEAD - (corrected[rows, top] - height) / grid), 0)
+        # Equals may change places: neither was the largest alone.
+        beaten = logits[rows, rival] < logits[rows, places[rows, top]]
+        corrections[rows, top] += np.where(beaten, lift, 0)
+        return corrections
+
+    def _exactly(self, integers: FloatArray, places: npt.NDArray[np.intp]) -> Doubles:
+        """Return the rebuilt labels [B, n] of some classes [B, n] in double precision."""
+        columns = self._columns[places]
+        products = np.einsum("bl,bnl->bn", integers.astype(np.float64), columns)
+        return np.asarray(self.mean[places] + self.step * products)
+
+    @cached_property
+    def _columns(self) -> Doubles:
+        return np.ascontiguousarray(self.basis.T, np.float64)
 
     # Decoding
 
@@ -324,105 +394,6 @@ def _canonical(numbers: Numbers) -> CanonicalBytes:
     return [raw_bytes(part) for part in parts]
 
 
-# Encoding
-
-
-class _Quantiser:
-    """Quantises labels of a kind in a basis, float32 [L + 1, C], around a mean, float32 [C]."""
-
-    def __init__(
-        self, basis: FloatArray, mean: FloatArray, *, step: float, peaks: int, label_kind: str
-    ) -> None:
-        self.basis = basis
-        self.mean = mean
-        self.step = step
-        self.peaks = peaks
-        self.label_kind = label_kind
-
-    def numbers(self, labels: LabelArray) -> Numbers:
-        """Return the numbers that stand for labels [B, C]."""
-        logits = as_finite_logits(converted(labels, np.float32), self.label_kind)
-        integers = self._integers(logits)
-        if not self.peaks:
-            return Numbers(integers, np.empty((len(logits), 0), np.int32), np.empty((len(logits), 0)))
-        classes = _largest_classes(logits, self.peaks)
-        return Numbers(integers, classes, self._corrections(logits, integers, classes))
-
-    def _integers(self, logits: FloatArray) -> FloatArray:
-        """Return the least-squares coefficients as whole numbers of steps, float32 [B, L + 1]."""
-        centred = logits - self.mean
-        doubt = DOUBT / self.step * np.linalg.norm(centred, axis=1, keepdims=True)
-        if doubt.max(initial=0) > MOST_DOUBT:
-            return self._whole(centred.astype(np.float64) @ self._projection.T).astype(np.float32)
-        coefficients = centred @ self._fast_projection
-        size = np.abs(coefficients)
-        size /= self.step
-        size += ROUNDING
-        integers: FloatArray = np.floor(size)
-        size -= integers
-        rows, columns = np.nonzero((size < doubt) | (size > 1 - doubt))
-        np.copysign(integers, coefficients, out=integers)
-        wide = centred[rows].astype(np.float64)
-        integers[rows, columns] = self._whole(np.einsum("nc,nc->n", wide, self._projection[columns]))
-        return integers
-
-    def _whole(self, coefficients: Doubles) -> Doubles:
-        return np.copysign(np.floor(np.abs(coefficients) / self.step + ROUNDING), coefficients)
-
-    @cached_property
-    def _projection(self) -> Doubles:
-        """float64 [L + 1, C]: labels @ projection.T are the least-squares coefficients.
-
-        The basis is orthonormal up to the rounding of its entries; solving for that rounding keeps a
-        coarse basis (small pools) from adding its error twice.
-        """
-        basis = self.basis.astype(np.float64)
-        return np.asarray(np.linalg.solve(basis @ basis.T, basis))
-
-    @cached_property
-    def _fast_projection(self) -> FloatArray:
-        return np.ascontiguousarray(self._projection.T, np.float32)
-
-    def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
-        """Return whole numbers [B, m] that bring the peaks back, the largest ahead of all others."""
-        grid = self.step / PEAK_SHARE
-        rows = np.arange(len(logits))
-        places = classes.astype(np.intp)
-        coarse = self._exactly(integers, places)
-        # Relative to what the rounding of the row's mean does to all classes alike: softmax does not see it.
-        shift = (logits - self.mean).mean(axis=1, dtype=np.float64) - self.step * self.basis[0, 0] * integers[
-            :, 0
-        ]
-        wanted = np.take_along_axis(logits, places, axis=1) - shift[:, None]
-        corrections: Doubles = np.rint((wanted - coarse) / grid)
-        corrected = coarse + corrections * grid
-        top = wanted.argmax(axis=1)
-        # The strongest rival of the largest label, as a decoder will see it.
-        others = (integers * np.float32(self.step)) @ self.basis
-        others += self.mean
-        np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)
-        others[rows, places[rows, top]] = -np.inf
-        rival = others.argmax(axis=1)
-        height = self._exactly(integers, rival[:, None])[:, 0]
-        is_peak = places == rival[:, None]
-        height = np.where(is_peak.any(axis=1), (corrected * is_peak).sum(axis=1), height)
-        lift = np.maximum(np.ceil(LEAD - (corrected[rows, top] - height) / grid), 0)
-        # Equals may change places: neither was the largest alone.
-        beaten = logits[rows, rival] < logits[rows, places[rows, top]]
-        corrections[rows, top] += np.where(beaten, lift, 0)
-        return corrections
-
-    def _exactly(self, integers: FloatArray, places: npt.NDArray[np.intp]) -> Doubles:
-        """Return the rebuilt labels [B, n] of some classes [B, n] in double precision."""
-        columns = self._columns[places]
-        products = np.einsum("bl,bnl->bn", integers.astype(np.float64), columns)
-        return np.asarray(self.mean[places] + self.step * products)
-
-    @cached_property
-    def _columns(self) -> Doubles:
-        return np.ascontiguousarray(self.basis.T, np.float64)
-
-
 def _largest_classes(labels: LabelArray, k: int) -> IntArray:
     """Return the classes of the k largest values per row, rising: int32 [B, k]."""
     if k == 1:
@@ -472,8 +443,9 @@ class KltTables:
         parts = (self.vectors.astype("<i2"), self.scales.astype("<f4"), self.mean.astype("<f2"))
         return hashlib.sha256(b"".join(raw_bytes(part) for part in parts)).digest()
 
-    def dump(self) -> dict[str, bytes]:
-        """Return the tables as files."""
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """The tables as files: name -> bytes."""
         packed = pack_integers(self.vectors) if self.packed is None else self.packed
         return {BASIS: packed, SCALES: _npy(self.scales), MEAN: _npy(self.mean)}
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class KltFitter:
         other.rows = rows
         return other
 
-    def codec(self, step: float, *, peaks: int = 1, target: Mapping[str, float] | None = None) -> KltCodec:
+    def codec(self, step: float, *, peaks: int = 1) -> KltCodec:
         """Return the codec for a quantisation step in logits and a number of corrected peaks."""
         # Few digits: the manifest shows them, and the number there is the number used.
         step = float(f"{step:.6g}")
@@ -109,7 +110,7 @@ class KltFitter:
             step=step,
             edges=band_edges(order, self.batch_size),
             label_kind=self.label_kind,
-            target=target if target is not None else {"step": step},
+            target={"step": step},
         )
 
     def for_fidelity(self, fidelity: float, *, temperature: float) -> KltCodec:
@@ -121,8 +122,7 @@ class KltFitter:
         def excess(codec: KltCodec) -> float:
             return math.log(max(self._lost(codec, temperature), 1e-12) / (1 - fidelity))
 
-        target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
-        codec = self._best(excess, self.bytes_per_row, target, finer_is_better=True)
+        codec = self._best(excess, self.bytes_per_row, finer_is_better=True)
         if codec is None:
             finest = self.codec(self._scale * FINEST, peaks=self._peaks[-1])
             best = self.measure(finest, temperatures=(temperature,))
@@ -133,6 +133,7 @@ class KltFitter:
                 got=fidelity,
                 hint=f"ask for less or use 'int8' (judged on {sampled} rows; more rows give a better basis)",
             )
+        codec.target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
         return codec
 
     def for_bytes_per_row(self, limit: float, *, temperature: float) -> KltCodec:
@@ -144,17 +145,14 @@ class KltFitter:
         def excess(codec: KltCodec) -> float:
             return math.log(self.bytes_per_row(codec) / limit)
 
-        def lost(codec: KltCodec) -> float:
-            return self._lost(codec, temperature)
-
-        target = {"bytes_per_row": limit, "temperature": temperature, "seed": self.seed}
-        codec = self._best(excess, lost, target, finer_is_better=False)
+        codec = self._best(excess, partial(self._lost, temperature=temperature), finer_is_better=False)
         if codec is None:
             raise InvalidArgumentError(
                 "codec 'klt' cannot be that small",
                 expected=f"at least {self.bytes_per_row(self.smallest()):.1f} bytes per row",
                 got=f"{limit:.1f}",
             )
+        codec.target = {"bytes_per_row": limit, "temperature": temperature, "seed": self.seed}
         return codec
 
     def smallest(self) -> KltCodec:
@@ -233,7 +231,6 @@ class KltFitter:
         self,
         excess: Callable[[KltCodec], float],
         cost: Callable[[KltCodec], float],
-        target: Mapping[str, float],
         *,
         finer_is_better: bool,
     ) -> KltCodec | None:
@@ -241,7 +238,7 @@ class KltFitter:
         best, least = None, math.inf
         for peaks in self._peaks:
             near = None if best is None else best.step
-            codec = self._just_within(excess, target, peaks, near, finer_is_better=finer_is_better)
+            codec = self._just_within(excess, peaks, near, finer_is_better=finer_is_better)
             if codec is None:
                 continue
             paid = cost(codec)
@@ -253,7 +250,6 @@ class KltFitter:
     def _just_within(
         self,
         excess: Callable[[KltCodec], float],
-        target: Mapping[str, float],
         peaks: int,
         near: float | None,
         *,
@@ -270,7 +266,7 @@ class KltFitter:
         worse = stride if finer_is_better else -stride
 
         def tried(place: float) -> tuple[float, float, KltCodec]:
-            codec = self.codec(math.exp(place), peaks=peaks, target=target)
+            codec = self.codec(math.exp(place), peaks=peaks)
             return place, excess(codec), codec
 
         start = math.log(self._scale) - START if near is None else math.log(near)

@@ -84,7 +84,7 @@ def test_peaks_come_back_and_the_largest_stays_the_largest(step: float, peaks: i
     true = np.take_along_axis(labels, order, axis=1).astype(np.float32)
     # All but the largest, which may have been lifted over a rival, are within half a grid of the truth.
     # (Up to the rounding of the row's mean, which shifts all classes alike.)
-    coded = codec.step * codec.integers(labels)[:, 0] / math.sqrt(60)
+    coded = codec.step * codec.numbers(labels).integers[:, 0] / math.sqrt(60)
     shift = (labels.astype(np.float32) - codec.mean).mean(axis=1) - coded
     found = np.take_along_axis(decoded, order, axis=1) + shift[:, None]
     np.testing.assert_allclose(found, true, atol=step / 16 + 1e-4)
@@ -112,7 +112,7 @@ def test_integers_are_exact_whatever_multiplies(step: float) -> None:
     projection = np.linalg.solve(basis @ basis.T, basis).T
     exact = (labels.astype(np.float32) - codec.mean).astype(np.float64) @ projection
     expected = np.sign(exact) * np.floor(np.abs(exact) / codec.step + ROUNDING)
-    np.testing.assert_array_equal(codec.integers(labels), expected)
+    np.testing.assert_array_equal(codec.numbers(labels).integers, expected)
 
 
 def test_the_row_mean_is_kept() -> None:

@@ -57,10 +57,12 @@ def test_real_logits_in_100_bytes(real: tuple[KltFitter, list[Labels]]) -> None:
 
 def test_entropy_coding_is_within_a_tenth_of_the_entropy(real: tuple[KltFitter, list[Labels]]) -> None:
     codec = real[0].codec(1.0)
-    integers = np.concatenate([codec.integers(block) for block in real[1]])
+    integers = np.concatenate([codec.numbers(block).integers for block in real[1]])
     entropy = 0.0
     for column in integers.T:
         share = np.unique(column, return_counts=True)[1] / len(column)
         entropy -= float((share * np.log2(share)).sum())
-    packed = sum(len(blob) for block in real[1] for blob in pack_bands(codec.integers(block), codec.edges))
+    packed = sum(
+        len(blob) for block in real[1] for blob in pack_bands(codec.numbers(block).integers, codec.edges)
+    )
     assert packed / len(integers) <= 1.1 * entropy / 8
