@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .parameters import SEED, Share
+from .parameters import SEED
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -26,11 +26,6 @@ overwrite_option = click.option(
 )
 from_lossy_option = click.option(
     "--from-lossy", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already."
-)
-top1_option = click.option(
-    "--top1",
-    type=Share(),
-    help="Top-1 of a student of all labels, e.g. 34.6%: what pruning is expected to cost is told in points.",
 )
 
 

@@ -16,7 +16,6 @@ from .common_options import (
     pool_argument,
     quiet,
     seed_option,
-    top1_option,
 )
 from .console import human_bytes, print_json, print_line, stdout_console
 from .outputs import says_if_finished
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     type=click.Choice(["stored", "drawn"]),
     help="Keep views in files or leave them to be drawn.  [default: as POOL does]",
 )
-@top1_option
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
 @jobs_option("Processes of --apply.")
 @seed_option("Which rows are sampled.")
@@ -90,7 +88,6 @@ def command(
       lpld-labels plan pool --budget 300MB
       lpld-labels plan pool --budget 1x-images --images syn/       fewer labels than images?
       lpld-labels plan pool --budget 30MB --codec klt --codec topk:50
-      lpld-labels plan pool --budget 300MB --top1 34.6%            losses in points of this student
       lpld-labels plan pool --budget 300MB --apply small --jobs 4
     """
     if budget.of == "images" and images is None:
@@ -124,7 +121,6 @@ def command(
                 temperature=options["temperature"],
                 seed=options["seed"],
                 views=options["views"],
-                top1=options["top1"],
                 from_lossy=options["from_lossy"],
                 keeper=keeper,
                 progress=progress,
@@ -144,16 +140,22 @@ def command(
 def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.best_fidelity import WHERE_MEASURED
+    from lpld_labels.transforms.measured import FIDELITY_MEASURED_ON
 
     counts = reader.manifest.counts
+    because = None
+    if plan.measured_ratio is not None:
+        because = (
+            f"{plan.minimum:g} gave the best students in the bytes of f16 at {plan.measured_ratio:g}x "
+            f"({FIDELITY_MEASURED_ON})"
+        )
     return {
         "pool": reader.location,
         "budget": plan.budget,
         "bytes": {"pool": pool_bytes(reader.manifest), "images": image_size},
         "views_per_image": round(counts.rows / max(counts.images, 1), 3),
         "min_fidelity": plan.minimum,
-        "min_fidelity_because": None if plan.rule is None else f"{plan.rule} ({WHERE_MEASURED})",
+        "min_fidelity_because": because,
         "temperature": plan.temperature,
         "rows": [row.as_json() for row in plan.rows],
         "recommended": plan.recommended.as_json(),
@@ -204,12 +206,13 @@ def _columns(plan: BudgetPlan) -> list[Column]:
 
 def _loss_column(plan: BudgetPlan) -> list[Column]:
     """Return what pruning alone is expected to cost, where it was measured for pools like this one."""
-    losses = [row.expected_loss for row in plan.rows]
-    cells = ["" if loss is None else loss.short for loss in losses]
-    asked = any(loss is not None and loss.top1 is not None for loss in losses)
-    heading = f"{'points' if asked else '% of top-1'}\nlost"
-    # Who names an accuracy wants to see this.
-    return [Column(heading=heading, cells=cells, may_go=0 if asked else 1)] if any(cells) else []
+    cells = [
+        ""
+        if (loss := row.expected_loss) is None
+        else f"{100 * loss.expected:.1f} ({100 * loss.low:.0f}-{100 * loss.high:.0f})"
+        for row in plan.rows
+    ]
+    return [Column(heading="% of top-1\nlost", cells=cells, may_go=1)] if any(cells) else []
 
 
 def _apply(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common_options import json_option, out_argument, overwrite_option, pool_argument, top1_option
+from .common_options import json_option, out_argument, overwrite_option, pool_argument
 from .console import human_bytes, print_json, stdout_console
 from .outputs import says_if_finished
 from .parameters import NUMBER, SEED, Amount, Budget, Share
@@ -17,7 +17,7 @@ from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.expected_loss import ExpectedLoss
+    from lpld_labels.transforms.measured import Loss
     from lpld_labels.transforms.prune import PrunePlan
 
 METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
@@ -67,7 +67,6 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
     "--keep-partial", is_flag=True, help="Let incomplete batches (the last of an epoch) compete too."
 )
 @click.option("--seed", type=SEED, help="Seed of the random order.  [default: the pool's]")
-@top1_option
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option
 @json_option()
@@ -75,7 +74,6 @@ def command(
     pool: str,
     out: str,
     budget: Amount | None,
-    top1: float | None,
     dry_run: bool,
     overwrite: bool,
     as_json: bool,
@@ -97,7 +95,7 @@ def command(
     \b
     Examples:
       lpld-labels prune pool pool_40x --ratio 40
-      lpld-labels prune pool small --budget 300MB --dry-run --top1 34.6%
+      lpld-labels prune pool small --budget 300MB --dry-run
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
       lpld-labels prune pool calibrated --ratio 20 --drop-easy 10% --drop-hard 30%
     """
@@ -136,7 +134,7 @@ def command(
             with PoolReader(out) as child:
                 facts["coverage"] = asdict(Coverage.of_pool(child))
             facts |= {"out": out, "content_digest": manifest.content_digest}
-        expected = _expected(reader, plan, top1)
+        expected = _expected(reader, plan)
     if as_json:
         loss = {"unknown": expected} if isinstance(expected, str) else expected.as_json()
         print_json({**facts, "expected_loss": loss})
@@ -144,14 +142,13 @@ def command(
         _show(facts, expected)
 
 
-def _expected(reader: PoolReader, plan: PrunePlan, top1: float | None) -> ExpectedLoss | str:
+def _expected(reader: PoolReader, plan: PrunePlan) -> Loss | str:
     """Return what a student is expected to lose, or why that is not known."""
-    from lpld_labels.transforms.expected_loss import PruningLaw
+    from lpld_labels.transforms.measured import DistinctViews
 
     if plan.settings.by != "random" or plan.settings.drops:
         return "measured for random choice"
-    law = PruningLaw.of(reader, top1=top1)
-    return law.loss(plan.rows) or law.unknown(plan.rows)
+    return DistinctViews.of(reader).loss(plan.rows)
 
 
 def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
@@ -164,7 +161,7 @@ def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict
     }
 
 
-def _show(facts: dict[str, Any], expected: ExpectedLoss | str) -> None:
+def _show(facts: dict[str, Any], expected: Loss | str) -> None:
     batches, sizes = facts["batches"], facts["bytes"]
     rows = {
         "keep": f"{batches['kept']} of {batches['candidates']} batches (the pool has {batches['pool']})",
@@ -193,10 +190,12 @@ def _choice(parameters: dict[str, Any]) -> str:
     return text
 
 
-def _accuracy(expected: ExpectedLoss | str) -> str:
+def _accuracy(expected: Loss | str) -> str:
     if isinstance(expected, str):
         return f"what this costs a student is not known: {expected}"
-    return f"a student is expected to lose {expected} of its top-1, by {expected.measured_on}"
+    from lpld_labels.transforms.measured import LAW_MEASURED_ON
+
+    return f"a student is expected to lose {expected} of its top-1, by {LAW_MEASURED_ON}"
 
 
 def _coverage(coverage: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@
     python -m benchmarks.pruning_law --json benchmarks/results/pruning_law.json --png OUT.png
 
 Trains nothing: it reads the results of ``benchmarks.accuracy``. Its constants are those of
-``lpld_labels/transforms/expected_loss.py``, by which ``prune`` and ``plan`` say what to expect.
+``lpld_labels/transforms/measured.py``, by which ``prune`` and ``plan`` say what to expect.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Pruning decides how many views stay, a codec how many bytes each takes. For every codec setting there is
 one smallest prune ratio that fits the budget. The plan lists these with what they keep, measured, and
 recommends the one with the most views among those that keep enough of each label: as much as the best
-students did whose labels took such a budget (`best_fidelity`), unless told otherwise.
+students did whose labels took such a budget (measured.py), unless told otherwise.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import PoolSize, most_within
-from lpld_labels.transforms.best_fidelity import MeasuredBudget, nearest_budget
 from lpld_labels.transforms.change_views import require_drawable
 from lpld_labels.transforms.codec_request import DEFAULT_TEMPERATURE, CodecRequest, FittedCodecs
 from lpld_labels.transforms.encode import refuse_lossy
 from lpld_labels.transforms.encode_size import weigh
-from lpld_labels.transforms.expected_loss import ExpectedLoss, PruningLaw
 from lpld_labels.transforms.label_sample import LabelSample
+from lpld_labels.transforms.measured import DistinctViews, Loss, best_fidelity
 from lpld_labels.transforms.selection import kept_count
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
@@ -57,7 +56,7 @@ class PlanRow:
     views_per_image: float
     fidelity: Fidelity
     keep_partial: bool = False
-    expected_loss: ExpectedLoss | None = None
+    expected_loss: Loss | None = None
     reason: str = ""
 
     @property
@@ -96,13 +95,13 @@ class PlanRow:
 class BudgetPlan:
     """All ways to fit a budget, the largest number of views first; one of them is recommended.
 
-    minimum: share of the information that the recommended row must keep; rule: where it comes from, None
-    where it was asked for.
+    minimum: share of the information that the recommended row must keep. measured_ratio: of the measurement
+    (see `measured.BEST_FIDELITY`) that it comes from, None where it was asked for.
     """
 
     budget: int
     minimum: float
-    rule: MeasuredBudget | None
+    measured_ratio: float | None
     temperature: float
     rows: tuple[PlanRow, ...]
 
@@ -121,7 +120,6 @@ def plan_budget(
     temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
     views: Views | None = None,
-    top1: float | None = None,
     from_lossy: bool = False,
     keeper: Keeper = NO_KEEPER,
     progress: Progress | None = None,
@@ -133,18 +131,18 @@ def plan_budget(
     minimum: share of the information at `temperature` that the recommended row must keep; None for the one
         whose students were best in such a budget.
     views: whether pools keep their views or leave them to be drawn; None to do as this one does.
-    top1: accuracy (0 to 1) of a student of all labels, for what pruning is expected to cost in points.
     keeper: of what is fitted and measured. progress: called with (done, total) settings.
     """
     refuse_lossy(pool, accept=from_lossy)
     require_drawable(pool, views)
-    rule = nearest_budget(_f16_ratio(pool, budget, views)) if minimum is None else None
-    minimum = rule.fidelity if rule is not None else minimum
-    if minimum is None or not 0 < minimum < 1:
+    measured_ratio = None
+    if minimum is None:
+        measured_ratio, minimum = best_fidelity(_f16_ratio(pool, budget, views))
+    if not 0 < minimum < 1:
         raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
     names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     requests = list(_requests(names, minimum, temperature, seed))
-    law = PruningLaw.of(pool, top1=top1)
+    law = DistinctViews.of(pool)
     planner = _Planner(pool, budget, temperature, LabelSample(pool, seed=seed, keeper=keeper), views, law)
     rows = []
     for done, request in enumerate(requests, 1):
@@ -162,7 +160,13 @@ def plan_budget(
         )
     rows.sort(key=lambda row: (-row.views_per_image, -row.fidelity.kept[temperature], row.bytes))
     marked = _marked(rows, minimum, temperature)
-    return BudgetPlan(budget=budget, minimum=minimum, rule=rule, temperature=temperature, rows=tuple(marked))
+    return BudgetPlan(
+        budget=budget,
+        minimum=minimum,
+        measured_ratio=measured_ratio,
+        temperature=temperature,
+        rows=tuple(marked),
+    )
 
 
 def image_bytes(folder: str | Path, images: ImageTable) -> int:
@@ -185,8 +189,8 @@ def _f16_ratio(pool: PoolReader, budget: int, views: Views | None) -> float:
     if not rows:
         return 1.0
     size = weigh(pool, codec_named("f16"), pool.keys, views)
-    law = PruningLaw.of(pool)
-    return size.total(len(pool), rows=rows) / max(budget, 1) * law.all_views / law.views
+    law = DistinctViews.of(pool)
+    return size.total(len(pool), rows=rows) / max(budget, 1) * law.total / law.views
 
 
 def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: int) -> Iterator[CodecRequest]:
@@ -209,7 +213,7 @@ class _Planner:
         temperature: float,
         sample: LabelSample,
         views: Views | None,
-        law: PruningLaw,
+        law: DistinctViews,
     ) -> None:
         self._views = views
         self._pool = pool
@@ -246,6 +250,7 @@ class _Planner:
         ratio = 1.0 if whole else math.ceil(self._candidates / batches * 1000) / 1000
         batches = batches if whole else kept_count(self._candidates, ratio)
         rows = self._rows(batches)
+        loss = self._law.loss(rows)
         fidelity = self._sample.judged(codec, temperatures=self._temperatures)
         return PlanRow(
             request=request,
@@ -257,7 +262,7 @@ class _Planner:
             views_per_image=rows / max(len(self._pool.images), 1),
             fidelity=fidelity,
             keep_partial=self._keep_partial,
-            expected_loss=self._law.loss(rows),
+            expected_loss=None if isinstance(loss, str) else loss,
         )
 
     def _rows(self, batches: int) -> int:

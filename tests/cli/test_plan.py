@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.transforms import expected_loss
+from lpld_labels.transforms import measured
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.transforms.test_plan import labelled_pool
 
@@ -39,16 +39,15 @@ def test_what_pruning_costs_stands_in_the_table(
     cli: Cli, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if the law had been measured for a pool as small as this.
-    monkeypatch.setattr(expected_loss, "FEWEST_CLASSES", 1)
-    monkeypatch.setattr(expected_loss, "VIEWS_MEASURED", (1, 60000))
-    options = ("plan", pool, "--budget", "40kB", "--codec", "int8", "--top1", "0.5")
+    monkeypatch.setattr(measured, "FEWEST_CLASSES", 1)
+    monkeypatch.setattr(measured, "VIEWS_MEASURED", (1, 60000))
+    options = ("plan", pool, "--budget", "40kB", "--codec", "int8")
     (row,) = json.loads(cli(*options, "--json").stdout)["rows"]
     loss = row["expected_loss"]
-    assert loss["points"]["expected"] == pytest.approx(50 * loss["expected"], abs=0.01)
-    low, expected, high = (loss["points"][bound] for bound in ("low", "expected", "high"))
+    low, expected, high = (100 * loss[bound] for bound in ("low", "expected", "high"))
     shown = cli(*options).stdout
     assert f"{expected:.1f} ({low:.0f}-{high:.0f})" in shown
-    assert "points" in shown
+    assert "% of top-1" in shown
 
 
 def test_table_marks_the_recommended_row(cli: Cli, pool: Path) -> None:

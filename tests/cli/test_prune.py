@@ -11,7 +11,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms import expected_loss
+from lpld_labels.transforms import measured
 from tests.factories import make_batches, write_pool
 
 Cli = Callable[..., Result]
@@ -59,21 +59,16 @@ def test_tables_are_for_people(cli: Cli, pool: Path, tmp_path: Path) -> None:
     assert PoolReader(tmp_path / "out").manifest.content_digest in done.stdout
 
 
-def test_what_a_pruning_costs_is_told_in_points(
+def test_what_a_pruning_costs_is_told(
     cli: Cli, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if the law had been measured for a pool as small as this.
-    monkeypatch.setattr(expected_loss, "FEWEST_CLASSES", 1)
-    monkeypatch.setattr(expected_loss, "VIEWS_MEASURED", (1, 60000))
+    monkeypatch.setattr(measured, "FEWEST_CLASSES", 1)
+    monkeypatch.setattr(measured, "VIEWS_MEASURED", (1, 60000))
     options = ("prune", pool, tmp_path / "out", "--ratio", 4, "--dry-run")
     share = json.loads(cli(*options, "--json").stdout)["expected_loss"]
-    assert share["points"] is None
-    points = json.loads(cli(*options, "--json", "--top1", "50%").stdout)["expected_loss"]["points"]
-    for bound in ("low", "expected", "high"):
-        assert points[bound] == pytest.approx(50 * share[bound], abs=0.01)
-    said = " ".join(cli(*options, "--top1", "50%").stdout.split())
-    assert f"lose {points['expected']:.1f} points ({points['low']:.1f} to {points['high']:.1f})" in said
-    assert "not a share" in cli(*options, "--top1", "half").stderr
+    said = " ".join(cli(*options).stdout.split())
+    assert f"expected to lose {share['expected']:.1%} ({share['low']:.1%} to {share['high']:.1%})" in said
 
 
 def test_budget_takes_units(cli: Cli, pool: Path, tmp_path: Path) -> None:

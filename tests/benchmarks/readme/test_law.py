@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.readme.law import COSTS, VIEWS, law
 from benchmarks.readme.parts import Results
-from lpld_labels.transforms.expected_loss import PruningLaw
+from lpld_labels.transforms.measured import DistinctViews, Loss
 
 CLASSES = 1000
 
@@ -22,19 +22,19 @@ def rows() -> dict[int, list[str]]:
 def test_the_ratios_are_those_at_which_prune_expects_the_loss() -> None:
     told = 0
     for views, ratios in rows().items():
-        pool = PruningLaw(classes=CLASSES, views=views, all_views=views)
+        pool = DistinctViews(classes=CLASSES, views=views, total=views)
         for cost, text in zip(COSTS, ratios, strict=True):
             if text.startswith("more than"):
                 loss = pool.loss(CLASSES * views // 40)
-                assert loss is not None
+                assert isinstance(loss, Loss)
                 assert loss.expected < cost
                 continue
             # The ratio is told as a whole number.
             low, high = (
                 pool.loss(int(CLASSES * views / (int(text.removesuffix("x")) + half))) for half in (-0.5, 0.5)
             )
-            assert low is not None
-            assert high is not None
+            assert isinstance(low, Loss)
+            assert isinstance(high, Loss)
             assert low.expected < cost < high.expected
             told += 1
     assert told >= 8
