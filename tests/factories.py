@@ -38,7 +38,7 @@ def make_images(count: int = 50, classes: int = 10, size: int = 48) -> ImageTabl
     )
 
 
-def make_header(classes: int = 10, batch_size: int = 8, mix: str = "cutmix", **fields: Any) -> PoolHeader:
+def make_header(classes: int = 10, batch_size: int = 8, mix: Any = "cutmix", **fields: Any) -> PoolHeader:
     """Return a header for views of 32 x 32 pixels."""
     augmentation = Augmentation(
         output_height=SIZE,

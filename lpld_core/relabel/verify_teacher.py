@@ -29,8 +29,7 @@ from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.codecs.topk import kept_classes
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.ensembles import EnsembleRule, ensemble_rule
-from lpld_labels.format.manifest import PoolHeader
+from lpld_labels.format.manifest import EnsembleRule, PoolHeader, ensemble_rule
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.pool.reader import PoolReader

@@ -14,8 +14,7 @@ import torch
 from lpld_core.settings import TeacherChoice
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule
-from lpld_labels.format.manifest import Teacher
+from lpld_labels.format.manifest import ENSEMBLE_WORDS, EnsembleRule, Teacher
 from lpld_labels.render import normalise
 
 

@@ -15,8 +15,7 @@ from lpld_core.networks.models import Network, NetworkSource, Preprocessing, net
 from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_weights, weights_digest
 from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.manifest import Teacher
-from lpld_labels.format.normalisation import require_normalisation
+from lpld_labels.format.manifest import Teacher, require_normalisation
 
 __all__ = [
     "LoadedTeacher",

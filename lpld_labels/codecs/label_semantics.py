@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.manifest import PoolHeader
-from lpld_labels.format.normalisation import require_normalisation
+from lpld_labels.format.manifest import PoolHeader, require_normalisation
 
 if TYPE_CHECKING:
     import torch

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from lpld_labels.format.json_fields import FieldReader
+import msgspec
+
+from lpld_labels.errors import ManifestError
+from lpld_labels.format.json_records import Count, HexDigest, field_error
 from lpld_labels.format.limits import (
     MAX_FILES,
     MAX_FOOTER_BYTES,
@@ -18,6 +21,7 @@ from lpld_labels.format.limits import (
 from lpld_labels.format.paths import pool_path_problem, repeated_path
 from lpld_labels.format.schema import Component
 
+Rows = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
 FILE_ROLES: tuple[FileRole, ...] = ("views", "labels", "batches", "images", "codec", "packed")
 FILE_COMPONENTS: dict[FileRole, Component] = {
@@ -36,10 +40,6 @@ class CodecEntry:
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    @staticmethod
-    def parse(reader: FieldReader) -> CodecEntry:
-        return CodecEntry(name=reader.text("name"), parameters=reader.mapping("parameters"))
-
 
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
@@ -52,58 +52,38 @@ class FileEntry:
 
     path: str
     role: FileRole
-    bytes: int
-    rows: int
-    digest: str
-    footer_bytes: int | None = None
-    footer_digest: str | None = None
+    bytes: Count
+    rows: Rows
+    digest: HexDigest
+    footer_bytes: Annotated[int, msgspec.Meta(ge=MIN_FOOTER_BYTES, le=MAX_FOOTER_BYTES)] | None = None
+    footer_digest: HexDigest | None = None
 
-    @staticmethod
-    def parse(reader: FieldReader) -> FileEntry:
-        """Read one of `files`."""
-        role: Any = reader.text("role", choices=FILE_ROLES)
-        path = reader.text("path")
-        problem = pool_path_problem(path, role)
-        if problem is not None:
-            raise reader.error("path", problem, repr(path[:200]))
-        size = reader.integer("bytes")
-        footer_bytes = reader.optional(
-            "footer_bytes",
-            lambda n: reader.integer(n, minimum=MIN_FOOTER_BYTES, maximum=min(size, MAX_FOOTER_BYTES)),
-        )
-        footer_digest = reader.optional("footer_digest", reader.digest)
-        table = role == "codec"
-        if (footer_bytes is None) != table or (footer_digest is None) != table:
-            raise reader.error("footer_bytes", "null for codec tables and no other file", footer_bytes)
-        digest = reader.digest("digest")
-        if role == "batches" and not path.startswith(f"batches-{digest[:8]}."):
-            raise reader.error("path", "a name with the first 8 digits of its digest", repr(path))
-        return FileEntry(
-            path=path,
-            role=role,
-            bytes=size,
-            rows=reader.integer("rows", maximum=0 if table else MAX_ROWS),
-            digest=digest,
-            footer_bytes=footer_bytes,
-            footer_digest=footer_digest,
-        )
+    def problem(self) -> tuple[str, str] | None:
+        """Return a field that does not fit the others and what it should be, or None."""
+        wrong_path = pool_path_problem(self.path, self.role)
+        if wrong_path is not None:
+            return "path", wrong_path
+        table = self.role == "codec"
+        if (self.footer_bytes is None) != table or (self.footer_digest is None) != table:
+            return "footer_bytes", "null for codec tables and no other file"
+        if self.footer_bytes is not None and self.footer_bytes > self.bytes:
+            return "footer_bytes", f"at most {self.bytes}"
+        if table and self.rows:
+            return "rows", "0 for codec tables"
+        if self.role == "batches" and not self.path.startswith(f"batches-{self.digest[:8]}."):
+            return "path", "a name with the first 8 digits of its digest"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """How much there is: images in the table, epochs that have a batch, batches, rows."""
 
-    images: int
-    epochs: int
-    batches: int
-    incomplete_batches: int
-    rows: int
-
-    @staticmethod
-    def parse(reader: FieldReader) -> Counts:
-        images = reader.integer("images", maximum=MAX_IMAGES)
-        others = [f.name for f in fields(Counts) if f.name != "images"]
-        return Counts(images=images, **{name: reader.integer(name, maximum=MAX_ROWS) for name in others})
+    images: Annotated[int, msgspec.Meta(ge=0, le=MAX_IMAGES)]
+    epochs: Rows
+    batches: Rows
+    incomplete_batches: Rows
+    rows: Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,21 +93,11 @@ class Coverage:
     minimum, median, maximum: views per image. images, classes: how many have at least one view.
     """
 
-    minimum: int
+    minimum: Count
     median: float
-    maximum: int
-    images: int
-    classes: int
-
-    @staticmethod
-    def parse(reader: FieldReader) -> Coverage:
-        return Coverage(
-            minimum=reader.integer("minimum"),
-            median=reader.number("median"),
-            maximum=reader.integer("maximum"),
-            images=reader.integer("images"),
-            classes=reader.integer("classes"),
-        )
+    maximum: Count
+    images: Count
+    classes: Count
 
     def problem(self, counts: Counts, classes: int) -> str | None:
         """Return what cannot be of a pool of so much, or None."""
@@ -142,27 +112,35 @@ class Coverage:
         return next((expected for kept, expected in rules if not kept), None)
 
 
-def check_files(files: Sequence[FileEntry], *, drawn: bool, reader: FieldReader) -> None:
+def check_files(files: Sequence[FileEntry], *, drawn: bool, where: str) -> None:
     """Refuse a list of files that does not make a pool."""
+
+    def wrong(expected: str, got: object) -> ManifestError:
+        return field_error("files", expected, got, where=where)
+
     if len(files) > MAX_FILES:
-        raise reader.error("files", f"at most {MAX_FILES} files", len(files))
+        raise wrong(f"at most {MAX_FILES} files", len(files))
     names: dict[str, list[str]] = {role: [] for role in FILE_ROLES}
-    for entry in files:
+    for number, entry in enumerate(files):
+        problem = entry.problem()
+        if problem is not None:
+            name, expected = problem
+            raise field_error(f"files[{number}].{name}", expected, getattr(entry, name), where=where)
         names[entry.role].append(entry.path.rsplit("/", 1)[-1])
     for role in ("batches", "images"):
         if len(names[role]) != 1:
-            raise reader.error("files", f"one file of role {role}", len(names[role]))
+            raise wrong(f"one file of role {role}", len(names[role]))
     twice = repeated_path(entry.path for entry in files)
     if twice is not None:
-        raise reader.error("files", "every path once, whatever its case", twice)
+        raise wrong("every path once, whatever its case", twice)
     wanted = [] if drawn else names["labels"]
     if names["views"] != wanted:
         expected = "no views files, because views are drawn" if drawn else "a views file for each labels file"
-        raise reader.error("files", expected, f"{names['views'][:5]} and {names['labels'][:5]}")
+        raise wrong(expected, f"{names['views'][:5]} and {names['labels'][:5]}")
 
 
 def check_counts(
-    counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int, reader: FieldReader
+    counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int, where: str
 ) -> None:
     """Refuse counts that files of these rows and bytes do not have, before any of them is opened."""
     rows: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
@@ -175,7 +153,9 @@ def check_counts(
     stated += [("images", "packed")] if size["packed"] else []
     for name, role in stated:
         if getattr(counts, name) != rows[role]:
-            raise reader.error(f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name))
+            raise field_error(
+                f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name), where=where
+            )
     for name, most, why in (
         ("batches", size["labels"], "one for each byte of labels"),
         ("images", MAX_IMAGES_PER_BYTE * size["images"], f"{MAX_IMAGES_PER_BYTE} for each byte of its table"),
@@ -184,4 +164,4 @@ def check_counts(
         ("incomplete_batches", counts.batches, "one for each batch"),
     ):
         if getattr(counts, name) > most:
-            raise reader.error(f"counts.{name}", f"at most {most}: {why}", getattr(counts, name))
+            raise field_error(f"counts.{name}", f"at most {most}: {why}", getattr(counts, name), where=where)

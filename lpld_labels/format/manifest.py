@@ -5,12 +5,16 @@ Parsed once at the edge (`Manifest.parse`); inside the program there are no loos
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lpld_labels.errors import FormatVersionError, ManifestError
+import msgspec
+
+from lpld_labels.errors import FormatVersionError, InvalidArgumentError, ManifestError
 from lpld_labels.format.files import (
     CodecEntry,
     Counts,
@@ -20,7 +24,7 @@ from lpld_labels.format.files import (
     check_counts,
     check_files,
 )
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import Count, HexDigest, convert, field_error
 from lpld_labels.format.limits import (
     MAX_BATCH_SIZE,
     MAX_BATCH_VALUES,
@@ -33,12 +37,26 @@ from lpld_labels.format.schema import (
     COMPONENTS,
     FORMAT_NAME,
     FORMAT_VERSION,
-    LABEL_KINDS,
-    VIEWS,
     Component,
+    LabelKind,
+    MixKind,
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
+
+Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDE)]
+Triple = Annotated[tuple[float, ...], msgspec.Meta(min_length=3, max_length=3)]
+Pair = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=2)]
+EnsembleRule = Literal["average", "norm-scaled"]
+
+ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
+    "norm-scaled": "mean of logits scaled to the teachers' mean Frobenius norm per batch",
+    "average": "plain mean of logits",
+}
+"""What `PoolHeader.ensemble` says for each rule."""
+_OLDER_WORDS: Mapping[str, EnsembleRule] = {
+    "logits of several teachers, scaled to their mean norm, averaged": "norm-scaled"
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +69,9 @@ class Teacher:
     """
 
     name: str
-    weights_digest: str | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-
-    @staticmethod
-    def parse(reader: FieldReader) -> Teacher:
-        mean = reader.optional("mean", lambda n: reader.numbers(n, length=3))
-        std = reader.optional("std", lambda n: _above_zero(reader, n))
-        if (mean is None) != (std is None):
-            raise reader.error("std", "null if mean is, else 3 numbers", std)
-        return Teacher(
-            name=reader.text("name"),
-            weights_digest=reader.optional("weights_digest", reader.digest),
-            mean=mean,
-            std=std,
-        )
+    weights_digest: HexDigest | None = None
+    mean: Triple | None = None
+    std: Triple | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +84,16 @@ class Augmentation:
     flip_probability, mix, mix_alpha, cutout_fraction, patch_grid: None or "none" where not used.
     """
 
-    output_height: int
-    output_width: int
+    output_height: Side
+    output_width: Side
     resize: str
-    crop_scale: tuple[float, ...] | None = None
-    crop_ratio: tuple[float, ...] | None = None
+    crop_scale: Pair | None = None
+    crop_ratio: Pair | None = None
     flip_probability: float | None = None
-    mix: str = "none"
+    mix: MixKind = "none"
     mix_alpha: float | None = None
     cutout_fraction: float | None = None
-    patch_grid: int | None = None
+    patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> str | None:
         """Return the field that no view can be drawn from, or None."""
@@ -105,39 +110,14 @@ class Augmentation:
         mixed = self.mix != "none"
         return "mix_alpha" if mixed and not (self.mix_alpha is not None and self.mix_alpha > 0) else None
 
-    @staticmethod
-    def parse(reader: FieldReader) -> Augmentation:
-        return Augmentation(
-            output_height=reader.integer("output_height", minimum=1, maximum=MAX_SIDE),
-            output_width=reader.integer("output_width", minimum=1, maximum=MAX_SIDE),
-            resize=reader.text("resize"),
-            crop_scale=reader.optional("crop_scale", lambda n: reader.numbers(n, length=2)),
-            crop_ratio=reader.optional("crop_ratio", lambda n: reader.numbers(n, length=2)),
-            flip_probability=reader.optional("flip_probability", reader.number),
-            mix=reader.text("mix", choices=("none", "cutmix", "mixup")),
-            mix_alpha=reader.optional("mix_alpha", reader.number),
-            cutout_fraction=reader.optional("cutout_fraction", reader.number),
-            patch_grid=reader.optional(
-                "patch_grid", lambda n: reader.integer(n, minimum=1, maximum=MAX_PATCH_GRID)
-            ),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class LineageStep:
     """One thing that was done to get this pool: prune, encode, import."""
 
     operation: str
-    parent_digest: str | None = None
+    parent_digest: HexDigest | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def parse(reader: FieldReader) -> LineageStep:
-        return LineageStep(
-            operation=reader.text("operation"),
-            parent_digest=reader.optional("parent_digest", reader.digest),
-            parameters=reader.mapping("parameters"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,31 +129,28 @@ class PoolHeader:
     ensemble: how several teachers' outputs became one label, None for a single teacher.
     """
 
-    classes: int
-    batch_size: int
+    classes: Annotated[int, msgspec.Meta(ge=2, le=MAX_CLASSES)]
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH_SIZE)]
     augmentation: Augmentation
-    label_kind: str = "logits"
+    label_kind: LabelKind = "logits"
     seed: int | None = None
     teachers: tuple[Teacher, ...] = ()
     ensemble: str | None = None
     lineage: tuple[LineageStep, ...] = ()
 
-    @staticmethod
-    def parse(reader: FieldReader) -> PoolHeader:
-        classes = reader.integer("classes", minimum=2, maximum=MAX_CLASSES)
-        batch_size = reader.integer(
-            "batch_size", minimum=1, maximum=min(MAX_BATCH_SIZE, MAX_BATCH_VALUES // classes)
-        )
-        return PoolHeader(
-            classes=classes,
-            batch_size=batch_size,
-            augmentation=reader.nested("augmentation", Augmentation.parse),
-            label_kind=reader.text("label_kind", choices=LABEL_KINDS),
-            seed=reader.optional("seed", lambda n: reader.integer(n, maximum=MAX_SEED)),
-            teachers=reader.items("teachers", Teacher.parse),
-            ensemble=reader.optional("ensemble", reader.text),
-            lineage=reader.items("lineage", LineageStep.parse),
-        )
+    def check(self, where: str) -> None:
+        """Raise ManifestError where fields do not fit together."""
+        most = MAX_BATCH_VALUES // self.classes
+        if self.batch_size > most:
+            raise field_error("batch_size", f"1 to {most}", self.batch_size, where=where)
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise field_error("seed", f"0 to {MAX_SEED}", self.seed, where=where)
+        for number, teacher in enumerate(self.teachers):
+            if (teacher.mean is None) != (teacher.std is None):
+                expected = "null if mean is, else 3 numbers"
+                raise field_error(f"teachers[{number}].std", expected, teacher.std, where=where)
+            if teacher.std is not None and min(teacher.std) <= 0:
+                raise field_error(f"teachers[{number}].std", "3 numbers above 0", teacher.std, where=where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +166,7 @@ class Manifest:
     counts: Counts
     coverage: Coverage
     components: dict[Component, int]
-    content_digest: str
+    content_digest: HexDigest
     files: tuple[FileEntry, ...]
     created_by: str
 
@@ -223,11 +200,13 @@ class Manifest:
     @staticmethod
     def parse(text: bytes, *, where: str) -> Manifest:
         """Read pool.json; refuse other formats, newer versions and unknown fields."""
-        reader = FieldReader(from_json(text, where=where), where=where)
-        name = reader.text("format")
-        if name != FORMAT_NAME:
-            raise ManifestError("not a label pool", where=where, expected=FORMAT_NAME, got=name)
-        version = reader.integer("format_version", minimum=1)
+        document = from_json(text, where=where)
+        if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+            got = document.get("format") if isinstance(document, dict) else type(document).__name__
+            raise ManifestError("not a label pool", where=where, expected=FORMAT_NAME, got=got)
+        version = document.get("format_version")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise field_error("format_version", "an integer >= 1", version, where=where)
         if version > FORMAT_VERSION:
             raise FormatVersionError(
                 "pool was written in a newer format",
@@ -236,7 +215,7 @@ class Manifest:
                 got=version,
                 hint="upgrade lpld-labels",
             )
-        if not reader.has("views"):
+        if "views" not in document:
             raise FormatVersionError(
                 "pool was written by a draft of format version 1, before its release",
                 where=where,
@@ -244,51 +223,105 @@ class Manifest:
                 got="none",
                 hint="export it with the program that wrote it and import that folder, or build it again",
             )
+        flat = convert(document, _Document, where=where)
         manifest = Manifest(
-            header=PoolHeader.parse(reader),
-            views=_views(reader),
-            codec=reader.nested("codec", CodecEntry.parse),
-            counts=reader.nested("counts", Counts.parse),
-            coverage=reader.nested("coverage", Coverage.parse),
-            components=reader.nested("components", _components),
-            content_digest=reader.digest("content_digest"),
-            files=reader.items("files", FileEntry.parse),
-            created_by=reader.text("created_by"),
+            header=PoolHeader(**_values(flat, PoolHeader)),
+            **_values(flat, Manifest, "header"),
         )
-        reader.finish()
-        manifest._check(reader)
+        manifest._check(where)
         return manifest
 
-    def _check(self, reader: FieldReader) -> None:
+    def _check(self, where: str) -> None:
         drawn = self.views == "drawn"
-        check_files(self.files, drawn=drawn, reader=reader)
+        self.header.check(where)
+        check_files(self.files, drawn=drawn, where=where)
         if drawn:
             if self.header.seed is None:
-                raise reader.error("seed", "a number, because views are drawn", None)
+                raise field_error("seed", "a number, because views are drawn", None, where=where)
             problem = self.header.augmentation.drawing_problem()
             if problem is not None:
-                raise reader.error(
-                    f"augmentation.{problem}", "a range that views can be drawn from", "another"
+                raise field_error(
+                    f"augmentation.{problem}",
+                    "a range that views can be drawn from",
+                    getattr(self.header.augmentation, problem),
+                    where=where,
                 )
-        check_counts(self.counts, self.files, drawn=drawn, batch_size=self.header.batch_size, reader=reader)
+        check_counts(self.counts, self.files, drawn=drawn, batch_size=self.header.batch_size, where=where)
         problem = self.coverage.problem(self.counts, self.header.classes)
         if problem is not None:
-            raise reader.error("coverage", problem, str(asdict(self.coverage)))
+            raise field_error("coverage", problem, asdict(self.coverage), where=where)
+        missing = [name for name in COMPONENTS if name not in self.components]
+        if missing:
+            raise field_error("components", f"the bytes of {missing[0]}", self.components, where=where)
         size = sum(entry.bytes for entry in self.files)
         if sum(self.components.values()) != size:
-            raise reader.error("components", f"a sum of {size}", sum(self.components.values()))
+            raise field_error("components", f"a sum of {size}", sum(self.components.values()), where=where)
 
 
-def _views(reader: FieldReader) -> Views:
-    return VIEWS[VIEWS.index(reader.text("views", choices=VIEWS))]
+@dataclass(frozen=True, kw_only=True)
+class _Document(PoolHeader):
+    """pool.json as it stands: the header's fields beside the manifest's own."""
+
+    format: str
+    format_version: int
+    views: Views
+    codec: CodecEntry
+    counts: Counts
+    coverage: Coverage
+    components: dict[Component, Count]
+    content_digest: HexDigest
+    files: tuple[FileEntry, ...]
+    created_by: str
 
 
-def _components(reader: FieldReader) -> dict[Component, int]:
-    return {name: reader.integer(name) for name in COMPONENTS}
+def _values(record: object, kind: type[Any], *but: str) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(kind) if field.name not in but}
 
 
-def _above_zero(reader: FieldReader, name: str) -> tuple[float, ...]:
-    values = reader.numbers(name, length=3)
-    if min(values) <= 0:
-        raise reader.error(name, "3 numbers above 0", list(values))
-    return values
+def require_readable(header: PoolHeader, *, where: object) -> None:
+    """Refuse, before any work is done, a header that readers refuse. where: the path of the new pool."""
+    with _blame_writer():
+        document = from_json(to_json(asdict(header)), where=str(where))
+        convert(document, PoolHeader, where=str(where)).check(str(where))
+
+
+def readable_text(manifest: Manifest, *, where: object) -> bytes:
+    """Return the text of a manifest that is about to be published, known to be readable."""
+    with _blame_writer():
+        text = manifest.dump()
+        Manifest.parse(text, where=str(where))
+        return text
+
+
+@contextlib.contextmanager
+def _blame_writer() -> Iterator[None]:
+    """Turn an error about a file into one about what the writer was given: there is no file yet."""
+    try:
+        yield
+    except ManifestError as error:
+        raise InvalidArgumentError(
+            f"no reader would take this pool: {error.problem}",
+            where=error.where,
+            expected=error.expected,
+            got=error.got,
+            hint="nothing was published",
+        ) from None
+
+
+def ensemble_rule(words: str | None) -> EnsembleRule | None:
+    """Return the rule that a manifest's words stand for, or None where they are not known."""
+    for rule, known in ENSEMBLE_WORDS.items():
+        if words == known:
+            return rule
+    return _OLDER_WORDS.get(words or "")
+
+
+def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:
+    """Refuse a mean or std that pixels cannot be normalised by: (x / 255 - mean) / std per channel."""
+    for name, values, expected in (
+        ("mean", mean, "3 finite numbers"),
+        ("std", std, "3 finite numbers above 0"),
+    ):
+        sound = len(values) == 3 and all(math.isfinite(value) for value in values)
+        if not sound or (values is std and min(values) <= 0):
+            raise InvalidArgumentError(f"{name} is wrong", where=where, expected=expected, got=list(values))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidBatchError
+from lpld_labels.format.schema import MixKind
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -65,7 +66,7 @@ class Mix:
     box: Box | None = None
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> MixKind:
         return "mixup" if self.box is None else "cutmix"
 
 

@@ -53,6 +53,7 @@ COMPONENTS: tuple[Component, ...] = (
 
 LabelKind = Literal["logits", "probabilities"]
 LABEL_KINDS: tuple[LabelKind, ...] = ("logits", "probabilities")
+MixKind = Literal["none", "cutmix", "mixup"]
 Views = Literal["stored", "drawn"]
 VIEWS: tuple[Views, ...] = ("stored", "drawn")
 RESIZE_CODES = ("torch", "pil", "pil_bicubic")

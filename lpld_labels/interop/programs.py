@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lpld_labels.format.ensembles import EnsembleRule
+from lpld_labels.format.manifest import EnsembleRule
 
 Triple = tuple[float, float, float]
 

@@ -23,8 +23,7 @@ from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, FileEntry
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import Manifest, PoolHeader
-from lpld_labels.format.readable import readable_text
+from lpld_labels.format.manifest import Manifest, PoolHeader, readable_text
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
     CODEC_DIRECTORY,

@@ -22,7 +22,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import convert
 from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import from_json, to_json
@@ -187,8 +187,8 @@ def _rows(table: ImageTable, rows: range, files: list[bytes]) -> pa.Table:
 def _found(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
     """Return the packed file that interrupted work has left for images from `first` on, if it is whole."""
     for seal in sorted(within.glob(f"{_SEAL}{first:08d}-*.json")):
-        fields = FieldReader(from_json(seal.read_bytes(), where=str(seal)), where=str(seal))
-        entry = FileEntry.parse(fields)
+        document = from_json(seal.read_bytes(), where=str(seal))
+        entry = convert(document, FileEntry, where=str(seal))
         path = pool / entry.path
         same = path.name == _name(table, range(first, min(first + entry.rows, len(table))))
         if same and path.is_file() and file_digest(path) == entry.digest:

@@ -29,7 +29,7 @@ from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import bytes_digest, file_digest
 from lpld_labels.format.files import CodecEntry
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import convert
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.schema import (
@@ -138,7 +138,7 @@ class StagingArea:
         if not document:
             return None
         where = str(self.directory / PLAN)
-        entry = CodecEntry.parse(FieldReader(document["codec"], where=where, prefix="codec."))
+        entry = convert(document["codec"], CodecEntry, where=where, prefix="codec")
         tables = {}
         for name, digest in document["codec_tables"].items():
             path = self.directory / CODEC_DIRECTORY / name

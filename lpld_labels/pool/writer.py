@@ -21,8 +21,7 @@ from lpld_labels.errors import (
 )
 from lpld_labels.format.bounds import check_bounds, frame_of
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
-from lpld_labels.format.readable import require_readable
+from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader, require_readable
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.format.schema import (
     MANIFEST_FILE,

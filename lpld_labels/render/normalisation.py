@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.normalisation import require_normalisation
+from lpld_labels.format.manifest import require_normalisation
 
 SERIAL_VALUES = 32_768
 """Torch shares CPU operations on more values among its threads. Waiting for them costs more than these

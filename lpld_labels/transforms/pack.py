@@ -12,8 +12,7 @@ from pathlib import Path
 
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.files import FILE_COMPONENTS
-from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.readable import readable_text
+from lpld_labels.format.manifest import Manifest, readable_text
 from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.io.storage import write_atomically
 from lpld_labels.pool.commit import finish_commit

@@ -21,7 +21,7 @@ from lpld_labels.codecs.klt import KltCodec, KltTables
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format.drawing import batches_per_epoch, draw_views
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.schema import Views
+from lpld_labels.format.schema import LabelKind, Views
 from lpld_labels.pool import shard_files
 from lpld_labels.pool.shard import EncodedBatch
 from tests.golden.drawing_vectors import vectors
@@ -48,7 +48,7 @@ def images(count: int, classes: int, *, known: bool = True) -> ImageTable:
     )
 
 
-def header(classes: int, batch_size: int = 4, *, label_kind: str = "logits", **how: Any) -> PoolHeader:
+def header(classes: int, batch_size: int = 4, *, label_kind: LabelKind = "logits", **how: Any) -> PoolHeader:
     """Return a header; how: fields of its augmentation."""
     settings: dict[str, Any] = {"crop_scale": (0.1, 1.0), "crop_ratio": (0.75, 1.5), "flip_probability": 0.5}
     return PoolHeader(
@@ -89,7 +89,7 @@ def batches(
     return made
 
 
-def klt(*, label_kind: str = "logits", peaks: int = 2) -> KltCodec:
+def klt(*, label_kind: LabelKind = "logits", peaks: int = 2) -> KltCodec:
     """Return a codec of 5 classes with a basis of 3 vectors in two bands."""
     vectors_ = np.array([[900, -300, 20, -500, 7], [-11, 800, -640, 3, 250], [40, 60, 700, -90, -710]])
     tables = KltTables(

@@ -16,11 +16,9 @@ from typing import Any, ClassVar, Literal
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
-from lpld_labels.format.ensembles import EnsembleRule
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_CLASSES, MAX_SEED, MAX_SIDE
-from lpld_labels.format.manifest import PoolHeader
-from lpld_labels.format.normalisation import require_normalisation
+from lpld_labels.format.manifest import EnsembleRule, PoolHeader, require_normalisation
 from lpld_labels.format.records import BatchKey, IntArray
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.interop.label_folder import LabelFolder

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from lpld_labels.errors import LabelFileError
 from lpld_labels.format.limits import MAX_SIDE
 from lpld_labels.format.records import BoolArray, Box, IntArray, LabelArray, Mix
+from lpld_labels.format.schema import MixKind
 from lpld_labels.interop.importers.torch_zip import read_torch_zip
 from lpld_labels.interop.pixels import CUTOUT_COLUMNS
 
@@ -52,7 +53,7 @@ class BatchList:
         return len(self.coords)
 
     @property
-    def mix_kind(self) -> str:
+    def mix_kind(self) -> MixKind:
         return "none" if self.mix is None else self.mix.kind
 
 

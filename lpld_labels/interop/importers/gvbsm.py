@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lpld_labels.errors import LabelSourceError
-from lpld_labels.format.ensembles import ENSEMBLE_WORDS, EnsembleRule
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import PoolHeader
+from lpld_labels.format.manifest import ENSEMBLE_WORDS, EnsembleRule, PoolHeader
 from lpld_labels.interop.importers.base import ImportOptions, ImportPlan, Notes
 from lpld_labels.interop.importers.batch_format import BatchFormat, epoch_plan, first_readable
 from lpld_labels.interop.importers.batch_list import BatchList

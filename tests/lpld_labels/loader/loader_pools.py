@@ -46,7 +46,7 @@ def build(
     size: int = 16,
     codec: str = "f16",
     seed: int = 5,
-    label_kind: str = "logits",
+    label_kind: Any = "logits",
     classes: int = CLASSES,
     **header: Any,
 ) -> PoolReader:

@@ -214,7 +214,7 @@ TARGETS: dict[str, Target] = {
     "manifest": Target(
         run=_manifest,
         seeds=_manifests,
-        parsers=("format/strict_json.py", "format/json_fields.py", "format/manifest.py", "format/files.py"),
+        parsers=("format/strict_json.py", "format/json_records.py", "format/manifest.py", "format/files.py"),
     ),
     "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "io/proven_parquet.py")),
     **{

@@ -13,7 +13,7 @@ from lpld_labels import PoolReader
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.exec.local import LocalEngine
-from lpld_labels.format.ensembles import ENSEMBLE_WORDS
+from lpld_labels.format.manifest import ENSEMBLE_WORDS
 from lpld_labels.interop.importers import FORMATS, ImportOptions, detect_format, import_labels
 from tests.lpld_labels.interop.importers.label_folders import (
     CLASSES,

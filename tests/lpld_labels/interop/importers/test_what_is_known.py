@@ -10,7 +10,7 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import ImageMismatchError, LabelSourceError
-from lpld_labels.format.ensembles import ENSEMBLE_WORDS
+from lpld_labels.format.manifest import ENSEMBLE_WORDS
 from lpld_labels.interop.importers import ImportOptions, ImportReport, import_labels
 from lpld_labels.interop.programs import CIFAR, IMAGENET, TINY, Normalisation
 from tests.lpld_labels.interop.importers.label_folders import (
