@@ -191,7 +191,8 @@ class Codec(ABC):
     ) -> LabelArray:
         """Decode to [rows, classes] of the given dtype. May return a read-only view.
 
-        Values that are not finite and negative probabilities are refused with PoolCorruptError.
+        Writers and `verify` refuse values that are not finite and negative probabilities; a decoder does so
+        where it takes no pass over the labels.
         """
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:

@@ -114,17 +114,7 @@ class _FloatCodec(Codec):
             raise PoolCorruptError(
                 "label payload has the wrong length", expected=rows * classes, got=values.size
             )
-        self._check(values)
         return converted(values.reshape(rows, classes), dtype)
-
-    def _check(self, values: LabelArray) -> None:
-        """Refuse what is not finite, and negative probabilities, by their bits."""
-        bits = values.view(f"<u{self.dtype.itemsize}")
-        exponent = bits.dtype.type(np.array(np.inf, self.dtype).view(bits.dtype))
-        if ((bits & exponent) == exponent).any():
-            raise PoolCorruptError("a label is not finite", expected="finite values")
-        if self.label_kind == "probabilities" and (values < 0).any():
-            raise PoolCorruptError("a probability is negative", expected="at least 0", got=values.min())
 
     def _plain(self, payload: Payload) -> LabelArray:
         lists = payload["labels"]

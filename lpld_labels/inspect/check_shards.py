@@ -221,7 +221,11 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
     for number in numbers:
         key = pool.index.key(number)
         try:
-            pool.labels_at(number)
+            labels = pool.labels_at(number)
+            if not np.isfinite(labels).all():
+                yield f"{key}: a label is not finite"
+            elif pool.header.label_kind == "probabilities" and (labels < 0).any():
+                yield f"{key}: a probability is negative"
             if digests:
                 encoded = pool.encoded_at(number)
                 canonical = pool.codec.canonical(

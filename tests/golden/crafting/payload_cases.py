@@ -15,13 +15,13 @@ from tests.golden.crafting.cases import CASES, Case, Stage, case
 from tests.golden.crafting.crafted import Crafted
 
 
-def _blob(base: str, column: str, *edits: tuple[str, str, Callable[[bytes], bytes]]) -> None:
+def _blob(
+    base: str, column: str, *edits: tuple[str, str, Callable[[bytes], bytes]], stage: Stage = "read"
+) -> None:
     """Register a case for each (name, reason, change) of a batch's first blob."""
     for name, reason, change in edits:
         CASES.append(
-            Case(
-                name=f"{base}-{name}", base=base, stage="read", reason=reason, change=_editor(column, change)
-            )
+            Case(name=f"{base}-{name}", base=base, stage=stage, reason=reason, change=_editor(column, change))
         )
 
 
@@ -107,6 +107,7 @@ _blob(
     "f16",
     "plane_1",
     ("nan", "labels that are NaN", lambda b: _zstd(b"\x7f" * len(_plain(b)))),
+    stage="verify",
 )
 _blob(
     "klt",
@@ -202,7 +203,7 @@ def _(pool: Crafted) -> None:
     change_labels(pool, "labels", edit, signed=False)
 
 
-@case("labels-nan", "a label that is NaN", stage="read")
+@case("labels-nan", "a label that is NaN", stage="verify")
 def _(pool: Crafted) -> None:
     def edit(values: list[Any]) -> None:
         values[0][0] = np.float16("nan")
@@ -277,7 +278,7 @@ def _(pool: Crafted) -> None:
     change_labels(pool, "codes", edit)
 
 
-@case("probability-negative", "a probability below 0", base="probabilities", stage="read")
+@case("probability-negative", "a probability below 0", base="probabilities", stage="verify")
 def _(pool: Crafted) -> None:
     def edit(values: list[Any]) -> None:
         values[0][0] = np.float32(-0.25)
