@@ -20,7 +20,7 @@ from lpld_labels.codecs.float16 import converted, empty
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import NoFields, convert
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
@@ -214,7 +214,7 @@ class AffineCodec(Codec):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        FieldReader(parameters, where=f"codec {cls.name}").finish(all_known=True)
+        convert(parameters, NoFields, where=f"codec {cls.name}", all_known=True)
         return cls()
 
 

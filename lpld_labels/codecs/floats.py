@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from lpld_labels.codecs.packing import decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import convert
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
@@ -143,10 +144,13 @@ class _FloatCodec(Codec):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        reader = FieldReader(parameters, where=f"codec {cls.name}")
-        layout = reader.text("layout", choices=LAYOUTS)
-        reader.finish(all_known=True)
-        return cls(layout=layout)
+        known = convert(parameters, _Parameters, where=f"codec {cls.name}", all_known=True)
+        return cls(layout=known.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameters:
+    layout: Literal["compact", "plain"]
 
 
 class _Own(threading.local):

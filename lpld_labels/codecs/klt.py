@@ -28,8 +28,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -58,10 +59,10 @@ from lpld_labels.codecs.packing import (
 from lpld_labels.codecs.topk import largest, members
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import Count, convert, field_error
 from lpld_labels.format.limits import MAX_BASIS_VALUES, MAX_CLASSES
 from lpld_labels.format.records import IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, Column
+from lpld_labels.format.schema import Column, LabelKind
 
 if TYPE_CHECKING:
     import torch
@@ -369,24 +370,36 @@ class KltCodec(Codec):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        reader = FieldReader(parameters, where=f"codec {cls.name}")
-        step = reader.number("step")
-        edges = reader.integers("edges", maximum=MAX_CLASSES + 1)
-        peaks = reader.integer("peaks")
-        label_kind = reader.text("label_kind", choices=LABEL_KINDS)
-        target = reader.mapping("target")
-        reader.finish(all_known=True)
+        where = f"codec {cls.name}"
+        known = convert(parameters, _Parameters, where=where, all_known=True)
+        edges = known.edges
         with np.errstate(over="ignore"):
-            if not 0 < np.float32(step) < np.inf:
-                raise reader.error("step", "a number above 0 that float32 can hold", step)
+            if not 0 < np.float32(known.step) < np.inf:
+                raise field_error("step", "a number above 0 that float32 can hold", known.step, where=where)
         if len(edges) < 2 or edges[0] != 0 or list(edges) != sorted(set(edges)):
-            raise reader.error("edges", "two or more, rising from 0", list(edges[:20]))
+            raise field_error("edges", "two or more, rising from 0", edges, where=where)
         loaded = KltTables.load(tables)
         if edges[-1] != len(loaded.scales) + 1:
-            raise reader.error("edges", f"rising from 0 to {len(loaded.scales) + 1}", list(edges[:20]))
-        if peaks > loaded.classes:
-            raise reader.error("peaks", f"at most {loaded.classes}", peaks)
-        return cls(tables=loaded, step=step, edges=edges, peaks=peaks, label_kind=label_kind, target=target)
+            raise field_error("edges", f"rising from 0 to {len(loaded.scales) + 1}", edges, where=where)
+        if known.peaks > loaded.classes:
+            raise field_error("peaks", f"at most {loaded.classes}", known.peaks, where=where)
+        return cls(
+            tables=loaded,
+            step=known.step,
+            edges=edges,
+            peaks=known.peaks,
+            label_kind=known.label_kind,
+            target=known.target,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameters:
+    step: float
+    edges: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES + 1)], ...]
+    peaks: Count
+    label_kind: LabelKind
+    target: dict[str, Any]
 
 
 def _canonical(numbers: Numbers) -> CanonicalBytes:

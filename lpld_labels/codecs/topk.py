@@ -16,8 +16,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -28,10 +29,10 @@ from lpld_labels.codecs.float16 import converted
 from lpld_labels.codecs.packing import index_dtype, pack_planes, pack_sets, unpack_planes, unpack_sets
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_fields import FieldReader
+from lpld_labels.format.json_records import convert, field_error
 from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import BoolArray, IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, Column
+from lpld_labels.format.schema import LABEL_KINDS, Column, LabelKind
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
@@ -302,14 +303,18 @@ class TopKCodec(Codec):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        reader = FieldReader(parameters, where=f"codec {cls.name}")
-        k = reader.integer("k", minimum=1, maximum=MAX_CLASSES)
-        value_bits = reader.integer("value_bits")
-        if value_bits not in VALUE_BITS:
-            raise reader.error("value_bits", f"one of {VALUE_BITS}", value_bits)
-        label_kind = reader.text("label_kind", choices=LABEL_KINDS)
-        reader.finish(all_known=True)
-        return cls(k=k, value_bits=value_bits, label_kind=label_kind)
+        where = f"codec {cls.name}"
+        known = convert(parameters, _Parameters, where=where, all_known=True)
+        if known.value_bits not in VALUE_BITS:
+            raise field_error("value_bits", f"one of {VALUE_BITS}", known.value_bits, where=where)
+        return cls(k=known.k, value_bits=known.value_bits, label_kind=known.label_kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameters:
+    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLASSES)]
+    value_bits: int
+    label_kind: LabelKind
 
 
 def largest(labels: LabelArray, k: int) -> BoolArray:

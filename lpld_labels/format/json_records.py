@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
@@ -84,6 +84,11 @@ def _objects(value: object, path: str) -> Iterator[tuple[str, object]]:
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield f"{path}[{number}]", item
+
+
+@dataclass(frozen=True)
+class NoFields:
+    """An empty object."""
 
 
 @cache

@@ -313,7 +313,7 @@ def test_wrong_parameters_and_tables() -> None:
     refused(ManifestError, "peaks", tables=tables, peaks=61)
     refused(ManifestError, "peaks", tables=tables, peaks=-1)
     refused(ManifestError, "label_kind", tables=tables, label_kind="odds")
-    refused(ManifestError, "no such field", tables=tables, more=1)
+    refused(ManifestError, "'more' is unknown", tables=tables, more=1)
     refused(PoolCorruptError, "missing", tables={})
     refused(PoolCorruptError, "damaged", tables={**tables, "mean.npy": b"nonsense"})
     refused(PoolCorruptError, "wrong type", tables={**tables, "mean.npy": tables["scale.npy"]})
