@@ -31,11 +31,18 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format import exact_math
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
+
+# exp and log are a fixed sequence of float64 operations (SPEC.md, "Elementary functions"): mathematical libraries
+# differ in the last bit of these two, and crops must be the same on every machine.
+# ln 2 in two parts: the first has so few bits that its product with a small integer is exact.
+_LN2_HIGH = float.fromhex("0x1.62e42feep-1")
+_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+_PER_LN2 = 1.4426950408889634
+_SQRT_HALF = 0.7071067811865476
 
 CROP_TRIES = 10
 DEFAULT_CROP_RATIO = (3 / 4, 4 / 3)
@@ -141,8 +148,8 @@ def draw_crops(
     ratio = _range("crop_ratio", augmentation.crop_ratio or DEFAULT_CROP_RATIO, upper=math.inf)
     rows = len(heights)
     areas = scale[0] + rng.random((rows, CROP_TRIES)) * (scale[1] - scale[0])
-    low, high = exact_math.log(ratio[0]), exact_math.log(ratio[1])
-    ratios = exact_math.exp(low + rng.random((rows, CROP_TRIES)) * (high - low))
+    low, high = log(ratio[0]), log(ratio[1])
+    ratios = exp(low + rng.random((rows, CROP_TRIES)) * (high - low))
     places = rng.random((rows, 2))
 
     pixels = areas * (heights * widths)[:, None]
@@ -250,3 +257,29 @@ def _range(field: str, bounds: tuple[float, ...], *, upper: float) -> tuple[floa
             f"{field} is out of range", expected=f"(low, high) with 0 < low <= high <= {upper}", got=bounds
         )
     return bounds[0], bounds[1]
+
+
+def exp(x: FloatArray) -> FloatArray:
+    """Return e**x for float64 of any shape, -700 to 700."""
+    twos = np.rint(x * _PER_LN2)
+    rest = (x - twos * _LN2_HIGH) - twos * _LN2_LOW
+    total = np.full_like(rest, 1 / math.factorial(13))
+    for n in range(12, -1, -1):
+        # Two operations: a fused multiply-add would round once where the format rounds twice.
+        total *= rest
+        total += 1 / math.factorial(n)
+    result: FloatArray = np.ldexp(total, twos.astype(np.int32))
+    return result
+
+
+def log(x: float) -> float:
+    """Return the natural logarithm of a number above 0."""
+    mantissa, twos = math.frexp(x)
+    if mantissa < _SQRT_HALF:
+        mantissa, twos = 2 * mantissa, twos - 1
+    ratio = (mantissa - 1) / (mantissa + 1)
+    square = ratio * ratio
+    total = 1 / 23
+    for n in range(21, 0, -2):
+        total = total * square + 1 / n
+    return twos * _LN2_HIGH + (twos * _LN2_LOW + (2 * ratio) * total)
