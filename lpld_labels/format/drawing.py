@@ -36,8 +36,9 @@ from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
 
-# exp and log are a fixed sequence of float64 operations (SPEC.md, "Elementary functions"): mathematical libraries
-# differ in the last bit of these two, and crops must be the same on every machine.
+# exp and log are a fixed sequence of float64 operations (SPEC.md, "Elementary functions"): mathematical
+# libraries differ in the last bit of these two, and crops must be the same on every machine.
+
 # ln 2 in two parts: the first has so few bits that its product with a small integer is exact.
 _LN2_HIGH = float.fromhex("0x1.62e42feep-1")
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
