@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.manifest import Augmentation
+
+if TYPE_CHECKING:
+    from lpld_labels.format.manifest import Augmentation
 
 DEFAULT_WEIGHTS = "DEFAULT"
 """The weights its makers publish."""
@@ -56,6 +58,9 @@ class ViewSettings:
 
     def augmentation(self, size: tuple[int, int]) -> Augmentation:
         """Return what a pool records, for views of this height and width."""
+        # Imports Arrow, which command-line help must not wait for.
+        from lpld_labels.format.manifest import Augmentation
+
         if self.mix not in MIX_ALPHAS:
             raise InvalidArgumentError(
                 "unknown mix", expected=f"one of {', '.join(MIX_ALPHAS)}", got=self.mix
