@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common_options import FOLDER, json_option
-from .console import print_json, stdout_console
+from .console import print_json, save_html, stdout_console
 from .method_options import NetworkOptions, network_options
-from .page_options import save_html
 from .parameters import SEED
 from .progress import progress_bar
 
@@ -75,7 +74,7 @@ def command(**given: Any) -> None:
     options.prepare_machine()
     from lpld_core.analysis import analyse
     from lpld_core.images import RealFolder
-    from lpld_labels.inspect.pages.page import require_page_place
+    from lpld_labels.inspect.page import require_page_place
 
     if options.html is not None:
         require_page_place(options.html, options.real, *options.folders)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_core.train.presets import preset_named
+from lpld_labels.inspect.text import human_bytes
 
 from .build_like import Model, chosen_teachers, like_option
 from .build_options import settings_options
 from .common_options import FOLDER, json_option, out_argument, overwrite_option, preset_option
-from .console import human_bytes, print_json, print_line, stdout_console
+from .console import print_json, print_line, stdout_console
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .outputs import says_if_finished

@@ -6,7 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import human_bytes, print_json, stdout_console
+from lpld_labels.inspect.text import human_bytes
+
+from .console import print_json, stdout_console
 from .progress import human_seconds, progress_bar
 from .tables import facts_table
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from lpld_labels.errors import without_secrets
-from lpld_labels.inspect.pages import numbers
 
 from .common_options import quiet_and_verbose
 from .extras import missing_extra
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from pathlib import Path
 
-human_bytes = numbers.human_bytes
+    from rich.console import Console
 
 
 def stdout_console() -> Console:
@@ -61,6 +60,17 @@ def command_line(name: str) -> str:
     """Return the command line that is being run, as it may be shown."""
     words = click.get_current_context().obj["words"]
     return shlex.join(["lpld-labels", name, *map(without_secrets, words)])
+
+
+def save_html(path: Path, data: bytes) -> None:
+    """Write a page and say where it is."""
+    from lpld_labels.inspect.page import save_page
+
+    from .common_options import quiet
+
+    save_page(path, data)
+    if not quiet():
+        click.echo(f"page saved as {path}", err=True)
 
 
 def times_smaller(ratio: float) -> str:

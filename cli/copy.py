@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
-from .console import human_bytes, print_json, stdout_console
+from .console import print_json, stdout_console
 from .parameters import NUMBER, TEXT
 from .progress import progress_bar
 from .tables import facts_table

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lpld_labels.inspect.pages.charts import Chart, Series, plot
-from lpld_labels.inspect.pages.markup import Markup, table, tag
-from lpld_labels.inspect.pages.numbers import human_bytes
-from lpld_labels.inspect.pages.page import Section, charts_in_grid, page, save_page
-from lpld_labels.inspect.report.runs import read_runs, run_charts
+from lpld_labels.inspect.charts import Chart, Series, plot
+from lpld_labels.inspect.page import render_page, save_page
+from lpld_labels.inspect.runs import read_runs, run_charts
+from lpld_labels.inspect.text import human_bytes
 
 from .demo_report import COLUMNS, Line, cells, findings, what_pruning_costs
 
@@ -29,30 +28,18 @@ CURVES = {
 def save_demo_page(path: Path, demo: Demo, lines: Sequence[Line]) -> None:
     """Write the page."""
     runs = [demo.student(*line.key.split("_")) for line in lines if line.pool_bytes and line.top1 is not None]
-    says = [tag("li", finding.text) for finding in findings({line.key: line.top1 for line in lines})]
-    sections = [
-        Section(
-            key="table",
-            heading="Label bytes against accuracy",
-            parts=[
-                table([column.replace("\n", " ") for column in COLUMNS], [cells(line) for line in lines]),
-                tag("ul", *says),
-                tag("p", what_pruning_costs(lines)),
-                charts_in_grid([_accuracy(lines)]),
-            ],
-        ),
-        Section(key="images", heading="The images", parts=_images(demo)),
-        Section(key="students", heading="The students", parts=[charts_in_grid(_learning(runs))]),
-        Section(key="more", heading="Look further", parts=[_commands(demo)]),
-    ]
-    lead = [
-        tag(
-            "p",
-            "A teacher of MNIST labels ten images of each digit: real ones, and two kinds made from what it "
-            "remembers. Students see nothing but those images and labels, and are judged by 1,000 others.",
-        )
-    ]
-    save_page(path, page("What lpld-labels does, on 5,000 digits", lead, sections))
+    page = render_page(
+        Path(__file__).with_name("demo_page.html"),
+        headers=[column.replace("\n", " ") for column in COLUMNS],
+        rows=[cells(line) for line in lines],
+        findings=[finding.text for finding in findings({line.key: line.top1 for line in lines})],
+        costs=what_pruning_costs(lines),
+        accuracy=_accuracy(lines),
+        methods={name: _sheet(demo, name) for name in ("lpld", "sre2l")},
+        curves=_learning(runs),
+        demo=demo,
+    )
+    save_page(path, page)
 
 
 def _accuracy(lines: Sequence[Line]) -> Chart:
@@ -77,24 +64,6 @@ def _learning(runs: Sequence[Path]) -> list[Chart]:
     return [chart for chart in run_charts(read_runs(runs)) if chart.title != "Learning rate"]
 
 
-def _images(demo: Demo) -> list[Markup]:
-    parts = []
-    for method, says in (
-        ("lpld", "lpld: a class's images are made together, towards the statistics of the class"),
-        ("sre2l", "sre2l: images of all classes are made together, towards those of all data"),
-    ):
-        sheet = (demo.out / method / "contact_sheet.png").read_bytes()
-        uri = f"data:image/png;base64,{base64.b64encode(sheet).decode()}"
-        picture = tag("img", src=uri, alt=f"images of {method}", class_="whole-picture")
-        parts.append(tag("figure", tag("figcaption", says), picture))
-    return [tag("div", *parts, class_="grid-of-charts")]
-
-
-def _commands(demo: Demo) -> Markup:
-    whole, small = demo.pool("lpld", "1x"), demo.pool("lpld", "40x")
-    lines = (
-        f"lpld-labels inspect {small}",
-        f"lpld-labels report {whole} --images {demo.images('lpld')} --out report.html",
-        f"lpld-labels compare {demo.out / 'pools'}/* --out compare.html --runs {demo.out / 'students'}/*",
-    )
-    return tag("pre", "\n".join(lines))
+def _sheet(demo: Demo, method: str) -> str:
+    sheet = (demo.out / method / "contact_sheet.png").read_bytes()
+    return f"data:image/png;base64,{base64.b64encode(sheet).decode()}"

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .console import human_bytes, stdout_console
+from lpld_labels.inspect.text import human_bytes
+
+from .console import stdout_console
 
 if TYPE_CHECKING:
     from .demo import Demo
@@ -79,14 +81,15 @@ def measured_lines(demo: Demo, *, teacher: float) -> list[Line]:
         run, pool = demo.student(source, form) / "log.jsonl", demo.pool(source, form)
         top1 = json.loads(run.read_text().splitlines()[-1])["top1"] if run.exists() else None
         summary = summarise(pool) if pool.exists() else None
+        counts = summary.manifest.counts if summary else None
         lines.append(
             Line(
                 key=key,
                 name=name,
                 top1=top1,
-                batches=summary.batches if summary else None,
-                views=round(summary.rows / summary.classes) if summary else None,
-                pool_bytes=summary.bytes.total if summary else None,
+                batches=counts.batches if counts else None,
+                views=round(counts.rows / summary.manifest.header.classes) if summary and counts else None,
+                pool_bytes=summary.total_bytes if summary else None,
             )
         )
     return lines

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import (
     from_lossy_option,
     json_option,
@@ -17,7 +19,7 @@ from .common_options import (
     quiet,
     seed_option,
 )
-from .console import human_bytes, print_json, print_line, stdout_console, times_smaller
+from .console import print_json, print_line, stdout_console, times_smaller
 from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
 from .parameters import NUMBER, TEXT, Amount, Budget

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import json_option, out_argument, overwrite_option, pool_argument, quiet
-from .console import human_bytes, print_json, stdout_console
+from .console import print_json, stdout_console
 from .outputs import says_if_finished
 from .progress import progress_bar
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import FOLDER, json_option, out_argument, overwrite_option
-from .console import human_bytes, print_json, stdout_console, times_smaller
+from .console import print_json, stdout_console, times_smaller
 from .engine_options import EngineOptions, engine_options
 from .outputs import says_if_finished
 from .parameters import TEXT, NumberRange

@@ -1,13 +1,17 @@
-"""``lpld-labels inspect``: what a pool is and what it weighs."""
+"""``lpld-labels inspect``: what a pool is; its card; the commands that make it again."""
 
 from __future__ import annotations
 
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import click
 
-from .common_options import json_option, pool_argument
-from .console import human_bytes, print_json, stdout_console, times_smaller
+from lpld_labels.inspect.text import human_bytes
+
+from .common_options import json_option, overwrite_option, quiet
+from .console import print_json, stdout_console, times_smaller
+from .parameters import TEXT
 from .tables import facts_table
 
 if TYPE_CHECKING:
@@ -15,91 +19,148 @@ if TYPE_CHECKING:
 
     from lpld_labels.inspect.summary import PoolSummary
 
-COMPONENT_NAMES = {
-    "crop": "1  crop coordinates",
-    "flip": "2  flip",
-    "mix_index": "3  mix index",
-    "mix_strength": "4  mix strength",
-    "mix_box": "5  mix box, cut-out, patches",
-    "labels": "6  labels",
-    "codec": "   codec tables",
-    "keys": "   keys (epoch, batch, slot, image)",
-    "packed": "   images",
-    "container": "   container (footers, indexes, image table)",
-}
+PAPER_NUMBERS = {"crop": 1, "flip": 2, "mix_index": 3, "mix_strength": 4, "mix_box": 5, "labels": 6}
+_IN_POOL = ""
 
 
 @click.command("inspect")
-@pool_argument
-@json_option("tables")
-def command(pool: str, as_json: bool) -> None:
-    """Say what the pool is and what it weighs.
+@click.argument("pool", type=click.Path())
+@click.option("--recipe", is_flag=True, help="Print the commands that make the pool again.")
+@click.option(
+    "--card",
+    type=click.Path(allow_dash=True),
+    is_flag=False,
+    flag_value=_IN_POOL,
+    metavar="[FILE]",
+    help="Write the pool's card to POOL/README.md, or to FILE; - for standard output.",
+)
+@click.option(
+    "--license",
+    "licence",
+    type=TEXT,
+    metavar="NAME",
+    help="With --card: as Hugging Face spells it, cc-by-4.0, mit, other ...",
+)
+@click.option("--name", type=TEXT, help="With --card: what to call it  [default: the directory's name].")
+@overwrite_option
+@json_option("text")
+def command(
+    pool: str,
+    recipe: bool,
+    card: str | None,
+    licence: str | None,
+    name: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Show a pool's contents and size.
 
-    POOL is a directory or a URI. Reads its manifest and nothing else.
+    POOL is a directory, a URI, or a pool.json alone. Reads the manifest and nothing else.
+
+    --recipe prints command lines in which capital words stand for paths. With the images and weights that
+    were used (lines that begin with # say how to know them) they make a pool of the same content digest, on
+    like hardware and with the same libraries; `build --like POOL` runs them.
+
+    --card writes README.md: what the pool is, how it was made, how to load and verify it. The Hugging Face
+    hub shows it as the data set's card, and `datasets.load_dataset(POOL, "views")` finds its files by it. It
+    is no part of the pool, and one that somebody has edited is only replaced with --overwrite.
 
     \b
     Examples:
       lpld-labels inspect pools/in1k_ipc10
       lpld-labels inspect s3://bucket/pools/in1k_ipc10 --json | jq .bytes.components
+      lpld-labels inspect pools/in1k_40x --recipe
+      lpld-labels inspect pools/in1k_40x --card --license cc-by-4.0 --name "ImageNet-1K, IPC 10, 40x"
     """
     from lpld_labels.inspect.summary import summarise
 
-    summary = summarise(pool)
-    if as_json:
-        print_json(summary.as_json())
+    if card is None and (licence or name or overwrite):
+        raise click.UsageError("--license, --name and --overwrite go with --card")
+    if card is not None and recipe:
+        raise click.UsageError("give --card or --recipe, not both")
+    if card is not None:
+        _write_card(pool, card, name=name, licence=licence, overwrite=overwrite, as_json=as_json)
         return
-    console = stdout_console()
-    console.print(_what(summary))
-    console.print(_weight(summary))
+    summary = summarise(pool)
+    if recipe:
+        from lpld_labels.inspect.recipe import recipe as recipe_of
+
+        lines = recipe_of(summary.manifest)
+        if as_json:
+            print_json({"pool": pool, "content_digest": summary.manifest.content_digest, "lines": lines})
+        else:
+            click.echo("\n".join(lines))
+    elif as_json:
+        print_json(summary.as_json())
+    else:
+        console = stdout_console()
+        facts = summary.settings() | {"lineage": _lineage(summary)}
+        console.print(facts_table(f"Label pool {summary.location}", facts.items()))
+        console.print(_size(summary))
 
 
-def _what(summary: PoolSummary) -> Table:
-    from lpld_labels.inspect.settings import augmentation_of, codec_of, teachers_of
+def _write_card(
+    pool: str, card: str, *, name: str | None, licence: str | None, overwrite: bool, as_json: bool
+) -> None:
+    from lpld_labels.format.schema import README_FILE
+    from lpld_labels.inspect.card import card_text, class_folders
+    from lpld_labels.io.addresses import is_address, shown
+    from lpld_labels.io.remote import RemoteStore
+    from lpld_labels.pool.card_file import send_card, signed, write_card
+    from lpld_labels.pool.reader import PoolReader
 
-    views = summary.views_per_image
-    rows = {
-        "content": summary.content_digest,
-        "labels": f"{summary.label_kind}, {summary.classes} classes, codec {codec_of(summary)}",
-        "images": f"{summary.images} ({summary.images_covered} seen), "
-        f"{summary.classes_covered} of {summary.classes} classes covered",
-        "views per image": f"min {views.minimum}, median {views.median:g}, max {views.maximum}",
-        "batches": f"{summary.batches} of {summary.batch_size} rows"
-        + (f" ({summary.incomplete_batches} incomplete)" if summary.incomplete_batches else "")
-        + f" over {summary.epochs} epochs, {summary.rows} rows",
-        "teacher": teachers_of(summary),
-        "augmentation": augmentation_of(summary.augmentation),
-        "seed": "unknown" if summary.seed is None else str(summary.seed),
-        "views": "stored" if summary.views == "stored" else "drawn when read (not stored)",
-        "lineage": _lineage(summary),
-    }
-    return facts_table(f"Label pool {summary.location}", rows.items())
+    with PoolReader(pool) as reader:
+        title = name or PurePath(shown(pool).partition("?")[0]).name or "pool"
+        classes = class_folders(reader.images)
+        text = signed(card_text(reader.manifest, name=title, licence=licence, classes=classes))
+    if card == "-":
+        click.echo(text, nl=False)
+        return
+    data = text.encode()
+    if card == _IN_POOL and is_address(pool):
+        store = RemoteStore(pool)
+        where, written = store.at(README_FILE), send_card(store, data, overwrite=overwrite)
+    else:
+        path = Path(pool, README_FILE) if card == _IN_POOL else Path(card)
+        where, written = str(path), write_card(path, data, overwrite=overwrite)
+    if not written and not quiet():
+        click.echo(f"{where}: already up to date", err=True)
+    if as_json:
+        print_json({"pool": shown(pool), "card": where, "bytes": len(data), "written": written})
+    else:
+        click.echo(f"{where}: {human_bytes(len(data))}")
 
 
 def _lineage(summary: PoolSummary) -> str:
-    steps = []
-    for step in summary.lineage:
-        details = ", ".join(f"{name} {value}" for name, value in step.parameters.items() if value is not None)
+    from lpld_labels.inspect.summary import step_words
+
+    lines = []
+    for step in summary.manifest.header.lineage:
+        details = ", ".join(f"{name} {value}" for name, value in step_words(step).items())
         parent = f" from {step.parent_digest[:12]}" if step.parent_digest else ""
-        steps.append(f"{step.operation}{parent}" + (f" ({details})" if details else ""))
-    return "\n".join(steps) or "none recorded"
+        lines.append(f"{step.operation}{parent}" + (f" ({details})" if details else ""))
+    return "\n".join(lines) or "none recorded"
 
 
-def _weight(summary: PoolSummary) -> Table:
+def _size(summary: PoolSummary) -> Table:
     from rich.table import Table
 
+    from lpld_labels.inspect.summary import COMPONENT_NAMES
+
     table = Table(title="Bytes on disk", title_justify="left", show_footer=True)
-    total = summary.bytes.total
+    total, rows = summary.total_bytes, summary.manifest.counts.rows
     table.add_column("component", footer="total")
     table.add_column("size", justify="right", footer=human_bytes(total))
     table.add_column("bytes/row", justify="right", footer=f"{summary.bytes_per_row:.1f}")
     table.add_column("share", justify="right", footer="100 %")
-    for name, size in summary.bytes.components.items():
-        per_row = f"{size / summary.rows:.2f}" if summary.rows else "-"
-        table.add_row(COMPONENT_NAMES[name], human_bytes(size), per_row, f"{100 * size / total:.2f} %")
+    for component, size in summary.components.items():
+        per_row = f"{size / rows:.2f}" if rows else "-"
+        label = f"{PAPER_NUMBERS.get(component, ' ')}  {COMPONENT_NAMES[component]}"
+        table.add_row(label, human_bytes(size), per_row, f"{100 * size / total:.2f} %")
     table.caption_justify = "left"
     table.caption = (
-        f"{times_smaller(summary.ratio)} than plain fp16 logits ({human_bytes(summary.bytes.logical_fp16)}), "
-        f"{times_smaller(summary.ratio_to_pickle_layout)} than one pickle per batch "
-        f"({human_bytes(summary.bytes.pickle_layout)})"
+        f"{times_smaller(summary.fp16_bytes / total)} than plain fp16 logits "
+        f"({human_bytes(summary.fp16_bytes)}), {times_smaller(summary.pickle_bytes / total)} than one pickle "
+        f"per batch ({human_bytes(summary.pickle_bytes)})"
     )
     return table

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import FOLDER, json_option, out_argument, overwrite_option, pool_argument
-from .console import human_bytes, print_json, stdout_console
+from .console import print_json, stdout_console
 from .outputs import says_if_finished
 from .progress import progress_bar
 from .tables import facts_table

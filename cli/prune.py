@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import json_option, out_argument, overwrite_option, pool_argument
-from .console import human_bytes, print_json, stdout_console
+from .console import print_json, stdout_console
 from .outputs import says_if_finished
 from .parameters import NUMBER, SEED, Amount, Budget, Share
 from .progress import progress_bar

@@ -23,11 +23,10 @@ from lpld_core.recover.settings import (
 )
 
 from .common_options import json_option, overwrite_option
-from .console import print_json
+from .console import print_json, save_html
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
-from .page_options import save_html
 from .parameters import PART, SEED, NumberRange
 from .progress import Progress, progress_bar
 
@@ -192,7 +191,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
     _check(options)
     machine = options.prepare_machine(options.workers)
     if options.html is not None:
-        from lpld_labels.inspect.pages.page import require_page_place
+        from lpld_labels.inspect.page import require_page_place
 
         require_page_place(options.html, *([] if options.real is None else [options.real]))
     if options.real is not None:

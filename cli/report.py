@@ -1,22 +1,56 @@
-"""``lpld-labels report``: one page that shows what a pool holds."""
+"""``lpld-labels report``: a pool, or several side by side, as one page."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common_options import FILE, FOLDER, json_option, pool_argument, quiet
-from .console import command_line, human_bytes, print_json
-from .page_options import GreedyCommand, read_class_names, runs_option
+from lpld_labels.inspect.text import human_bytes
+
+from .common_options import FILE, FOLDER, json_option, quiet
+from .console import command_line, print_json, stdout_console
 from .progress import progress_bar
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lpld_labels.inspect.compare import ComparedPool, Comparison
+    from lpld_labels.inspect.runs import Run
+
+_GREEDY = "--runs"
+
+
+class GreedyCommand(click.Command):
+    """A command whose ``--runs A B C`` takes all words up to the next option, as ``runs/*`` gives."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write ``--runs`` before each of its words; keep the words as given, to be shown."""
+        ctx.obj = {"words": list(args)}
+        spread: list[str] = []
+        greedy = given = False
+        for word in args:
+            if word == _GREEDY:
+                greedy, given = True, False
+                continue
+            if word.startswith("-"):
+                spread += [_GREEDY] if greedy and not given else []
+                greedy = False
+            spread += [_GREEDY, word] if greedy else [word]
+            given = greedy
+        spread += [_GREEDY] if greedy and not given else []
+        return super().parse_args(ctx, spread)
 
 
 @click.command("report", cls=GreedyCommand)
-@pool_argument
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
+@click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL...")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The HTML file; several pools are shown on the terminal without it.",
+)
 @click.option(
     "--images",
     type=FOLDER,
@@ -29,36 +63,74 @@ from .progress import progress_bar
     help="The pool it was encoded from: shows what was lost.",
 )
 @click.option("--class-names", type=FILE, help="Names of the classes, one a line, in class order.")
-@runs_option
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR...",
+    help="Run directories of train: loss, learning rate, accuracy. Give it last.",
+)
 @json_option("text")
 def command(
-    pool: str,
-    out: Path,
+    pools: tuple[str, ...],
+    out: Path | None,
     images: Path | None,
     against: str | None,
     class_names: Path | None,
     runs: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Show what POOL is, weighs and holds, and what is odd about it, as one HTML file.
+    """Write an HTML report on a pool, or put several pools side by side.
 
-    The file needs no network and no server; open it from disk. A pool of any size takes seconds: labels are
-    looked at in a random sample, and the page says over how many rows each chart was taken. With images it
-    shows views as the student sees them; torch is not needed.
+    The page of one pool shows what it is, its size, its views and labels, and warnings. Labels are looked at
+    in a random sample, so that a pool of any size takes seconds; each chart says over how many rows it was
+    taken. With images, views are shown as the student sees them; torch is not needed.
+
+    Of several pools it shows what differs, bytes, fidelity, which came from which, and the accuracy of runs,
+    which are put with the pool that they learned from.
+
+    The file needs no network and no server; open it from disk.
 
     \b
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
       lpld-labels report pools/klt --against pools/f16 --images syn --out klt.html
       lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 runs/seed1
+      lpld-labels report pools/* --out pools.html --runs runs/*
+      lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
-    from lpld_labels.inspect.pages.page import require_page_place, save_page
-    from lpld_labels.inspect.report.document import make_report, report_page
-    from lpld_labels.inspect.report.runs import read_runs
+    from lpld_labels.inspect.page import require_page_place
+    from lpld_labels.inspect.runs import read_runs
+
+    of_one_pool = (("--images", images), ("--against", against), ("--class-names", class_names))
+    one_only = [name for name, value in of_one_pool if value is not None]
+    if len(pools) > 1 and one_only:
+        raise click.UsageError(f"{one_only[0]} goes with a single pool")
+    if len(pools) == 1 and out is None:
+        raise click.UsageError("Missing option '--out'; or give several pools.")
+    if out is not None:
+        require_page_place(
+            out, *(str(given) for given in (*pools, images, against, *runs) if given is not None)
+        )
+    if len(pools) == 1 and out is not None:
+        _report(pools[0], out, images, against, class_names, read_runs(runs), as_json)
+    else:
+        _compare(pools, out, read_runs(runs), as_json)
+
+
+def _report(
+    pool: str,
+    out: Path,
+    images: Path | None,
+    against: str | None,
+    class_names: Path | None,
+    runs: list[Run],
+    as_json: bool,
+) -> None:
+    from lpld_labels.inspect.page import save_page
+    from lpld_labels.inspect.report import make_report, report_page
     from lpld_labels.pool.reader import PoolReader
 
-    inputs = [str(given) for given in (pool, images, against, *runs) if given is not None]
-    require_page_place(out, *inputs)
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(PoolReader(pool))
         other = None if against is None else stack.enter_context(PoolReader(against))
@@ -67,19 +139,85 @@ def command(
             reader,
             images=images,
             against=other,
-            runs=read_runs(runs),
-            names=None if class_names is None else read_class_names(class_names),
+            runs=runs,
+            names=None if class_names is None else _class_names(class_names),
             command=command_line("report"),
             progress=progress,
         )
     data = report_page(report)
     save_page(out, data)
     if as_json:
-        found: dict[str, Any] = {"page": str(out), "bytes": len(data), "odd": list(report.odd)}
+        found: dict[str, Any] = {"page": str(out), "bytes": len(data), "warnings": list(report.warnings)}
         found |= {"views": len(report.shown), "rows_looked_at": len(report.sample.rows)}
         fidelity = report.sample.fidelity
         print_json(found | {"fidelity": None if fidelity is None else fidelity.as_json()})
         return
-    for text in () if quiet() else report.odd:
-        click.echo(f"odd: {text}", err=True)
+    for text in () if quiet() else report.warnings:
+        click.echo(f"warning: {text}", err=True)
     click.echo(f"{out}: {human_bytes(len(data))}, {len(report.shown)} views shown")
+
+
+def _compare(pools: tuple[str, ...], out: Path | None, runs: list[Run], as_json: bool) -> None:
+    from lpld_labels.inspect.compare import compare_pools, comparison_page
+    from lpld_labels.pool.reader import PoolReader
+
+    from .console import save_html
+
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
+        progress = stack.enter_context(progress_bar("comparing pools"))
+        comparison = compare_pools(readers, runs=runs, progress=progress)
+    if out is not None:
+        save_html(out, comparison_page(comparison, command_line("report")))
+    if as_json:
+        print_json(comparison.as_json())
+        return
+    console = stdout_console()
+    console.print(_side_by_side(comparison))
+    for relation in comparison.relations:
+        console.print(relation.text, highlight=False, markup=False)
+
+
+def _side_by_side(comparison: Comparison) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="Pools side by side", title_justify="left")
+    table.add_column("")
+    for pool in comparison.pools:
+        table.add_column(escape(pool.name), overflow="fold")
+    differing = comparison.differing
+    for name, values in differing.items():
+        short = [value[:12] if name == "content digest" else value for value in values]
+        table.add_row(name, *(escape(value) for value in short))
+    table.add_section()
+    table.add_row("bytes", *(human_bytes(pool.summary.total_bytes) for pool in comparison.pools))
+    table.add_row("bytes per row", *(f"{pool.summary.bytes_per_row:,.1f}" for pool in comparison.pools))
+    table.add_row("kept T=1, 4, 20", *(_kept(pool) for pool in comparison.pools))
+    same_top1 = [pool.fidelity and f"{pool.fidelity.top1:.1%}" for pool in comparison.pools]
+    table.add_row("same top-1", *(text or "-" for text in same_top1))
+    table.add_row("students' top-1", *(_students(pool) for pool in comparison.pools))
+    same = len(comparison.pools[0].settings) - len(differing)
+    table.caption = f"{same} more settings are the same"
+    return table
+
+
+def _kept(pool: ComparedPool) -> str:
+    if pool.fidelity is None:
+        return "-"
+    shares = ", ".join(f"{100 * share:.1f} %" for share in pool.fidelity.kept.values())
+    return f"{shares} of {pool.measured_by}"
+
+
+def _students(pool: ComparedPool) -> str:
+    reached = [f"{run.top1:.1%}" for run in pool.runs if run.top1 is not None]
+    return ", ".join(reached) or "-"
+
+
+def _class_names(path: Path) -> list[str]:
+    from lpld_labels.errors import InvalidArgumentError
+
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"cannot read class names: {error}", where=path) from None

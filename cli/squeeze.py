@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from lpld_core.squeeze.settings import SqueezeSettings, Update, Views
+from lpld_labels.inspect.text import human_bytes
 
 from .common_options import FOLDER, json_option, overwrite_option
-from .console import human_bytes, print_json
+from .console import print_json
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options, val_by_order_option

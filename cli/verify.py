@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_labels.inspect.text import human_bytes
+
 from .common_options import FOLDER, json_option, pool_argument
-from .console import human_bytes, print_json, stdout_console
+from .console import print_json, stdout_console
 from .parameters import SEED, NumberRange
 from .progress import progress_bar
 from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
@@ -128,7 +130,7 @@ def _require_packed(pool: str) -> None:
     from lpld_labels.inspect.summary import summarise
     from lpld_labels.render.image_source import no_images
 
-    if not summarise(pool).bytes.components["packed"]:
+    if not summarise(pool).components["packed"]:
         raise no_images(pool)
 
 

@@ -10,10 +10,9 @@ from PIL import Image
 from lpld_core.analysis import Analysis
 from lpld_core.images import RealFolder
 from lpld_core.recover.folder import evenly
-from lpld_labels.inspect.pages.charts import Bar, Chart, bars
-from lpld_labels.inspect.pages.markup import Markup, shortened, table, tag
-from lpld_labels.inspect.pages.page import Section, charts_in_grid, page
-from lpld_labels.inspect.pages.pictures import jpeg_uri, strip
+from lpld_labels.inspect.charts import Bar, Chart, bars
+from lpld_labels.inspect.page import jpeg_uri, render_page
+from lpld_labels.inspect.text import shortened
 
 _CLASSES = 20
 _PICTURES = 600
@@ -23,40 +22,38 @@ _QUALITY = 85
 Folders = Sequence[tuple[str, RealFolder]]
 
 
-def analysis_page(analysis: Analysis, folders: Folders, command: str = "") -> bytes:
+def analysis_page(analysis: Analysis, folders: Folders) -> bytes:
     """Return folders side by side: similarity, MMD, and their images. folders: as analysed, real last."""
-    lead = [tag("p", f"Features of one model; Gaussian kernel of bandwidth {analysis.bandwidth:.4g}.")]
-    lead += [tag("pre", command)] if command else []
-    sections = [
-        Section(key="diversity", heading="How diverse they are", parts=[charts_in_grid(_charts(analysis))]),
-        Section(key="images", heading="What they show", parts=image_sheets(folders)),
-    ]
-    return page("Image folders side by side", lead, sections)
+    return render_page(
+        "images.html",
+        title="Image folders side by side",
+        lead=f"Features of one model; Gaussian kernel of bandwidth {analysis.bandwidth:.4g}.",
+        charts=_charts(analysis),
+        settings=[],
+        **_sheets(folders),
+    )
 
 
-def recovery_page(record: Mapping[str, Any], folders: Folders, command: str = "") -> bytes:
+def recovery_page(record: Mapping[str, Any], folders: Folders) -> bytes:
     """Return the images of a recovery, beside real ones where these are given. record: recover.json."""
-    settings = [
-        (name, shortened(str(value), 300)) for name, value in sorted(record.items()) if name != "class_names"
-    ]
-    lead = [tag("p", f"{len(folders[0][1]):,} images of {folders[0][1].classes:,} classes.")]
-    lead += [tag("pre", command)] if command else []
-    sections = [
-        Section(key="images", heading="What they show", parts=image_sheets(folders)),
-        Section(key="settings", heading="How they were made", parts=[table(("", ""), settings)]),
-    ]
-    return page(f"Images recovered by {shortened(str(record.get('method', 'unknown')))}", lead, sections)
+    settings = sorted((name, shortened(str(value), 300)) for name, value in record.items())
+    return render_page(
+        "images.html",
+        title=f"Images recovered by {record.get('method', 'unknown')}",
+        lead=f"{len(folders[0][1]):,} images of {folders[0][1].classes:,} classes.",
+        charts=[],
+        settings=[(name, value) for name, value in settings if name != "class_names"],
+        **_sheets(folders),
+    )
 
 
-def image_sheets(folders: Folders) -> list[Markup]:
+def _sheets(folders: Folders) -> dict[str, Any]:
     """Return some classes, each with some images of every folder, below each other."""
     names = folders[0][1].class_names
     shown = evenly(len(names), min(_CLASSES, max(_PICTURES // (_IMAGES * len(folders)), 1)))
-    parts = [tag("p", f"{len(shown)} of {len(names)} classes, at most {_IMAGES} images of each folder.")]
-    for label in shown:
-        parts.append(tag("h3", shortened(names[label])))
-        parts += [strip(name, _pictures(folder, label)) for name, folder in folders]
-    return parts
+    sheets = [(names[n], [(name, _pictures(folder, n)) for name, folder in folders]) for n in shown]
+    says = f"{len(shown)} of {len(names)} classes, at most {_IMAGES} images of each folder."
+    return {"sheets": sheets, "says": says}
 
 
 def _pictures(folder: RealFolder, label: int) -> list[tuple[str, str]]:

@@ -46,7 +46,7 @@ def component_table(measurement: Measurement, folder: Path, *, batches: int = 2)
             # The basis of klt belongs to the pool, not to these few rows.
             made = measurement.codec(codec, measurement.dataset.label_rows(10, 1))
             write_pool(path, measurement.header(), made, measurement.batches(batches, images=images), images)
-            parts = summarise(path).bytes.components
+            parts = summarise(path).components
         ours[codec] = {name: round(value / rows, 3) for name, value in parts.items()}
     total = sum(COMPONENT_BYTES.values())
     metadata = total - COMPONENT_BYTES["6. prediction logits"]

@@ -1,21 +1,21 @@
 """The command lines that would make a pool again, from its manifest alone.
 
-Capital words stand for what pools do not keep: IMAGES and WEIGHTS are paths, POOL is the pool that comes of
-it. Lines that begin with # say what to look out for.
+Capital words stand for what pools do not keep: IMAGES and WEIGHTS are paths, FIRST is a pool whose making is
+not recorded, POOL the pool that comes of it. Lines that begin with # say what to look out for.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from lpld_labels.codecs import CODECS
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import Views
-from lpld_labels.inspect.pages.markup import shortened
+from lpld_labels.inspect.text import printable, shortened
 from lpld_labels.transforms.past import Past, codec_request, past_of, planned, prune_settings
 from lpld_labels.transforms.prune_plan import PruneSettings
 
@@ -24,28 +24,18 @@ Words = list[str]
 _SOURCE, _TARGET = "\0source", "\0target"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paths:
-    """What the capital words stand for. weights: one for each teacher, or none to have them filled in."""
-
-    images: str = "IMAGES"
-    weights: Sequence[str] = ()
-    out: str = "POOL"
-
-
-def recipe(manifest: Manifest, paths: Paths | None = None) -> list[str]:
+def recipe(manifest: Manifest) -> list[str]:
     """Return commands, one a line, and remarks that begin with #."""
-    given = paths or Paths()
     past = past_of(manifest)
-    steps = _steps(manifest, past, given)
+    steps = _steps(manifest, past)
     packs = bool(manifest.files_of("packed")) and past.build is None
     lines: list[str] = [] if past.build is None else _remarks(manifest)
     if not steps:
         lines.append("# how this pool was made is not recorded")
-    source = ""
+    source = "FIRST"
     for number, (words, remark) in enumerate(steps, 1):
         last = number == len(steps) and not packs
-        target = given.out if last else f"{given.out}{number}"
+        target = "POOL" if last else f"POOL{number}"
         if remark:
             lines.append(f"# {printable(remark)}")
         if words:
@@ -53,7 +43,7 @@ def recipe(manifest: Manifest, paths: Paths | None = None) -> list[str]:
             lines.append(shlex.join(["lpld-labels", *map(_typable, named)]))
         source = target
     if packs:
-        lines.append(shlex.join(["lpld-labels", "pack", source, given.out, "--images", given.images]))
+        lines.append(shlex.join(["lpld-labels", "pack", source, "POOL", "--images", "IMAGES"]))
     return lines
 
 
@@ -67,21 +57,21 @@ def _remarks(manifest: Manifest) -> list[str]:
     return [f"# images: {manifest.counts.images} of {header.classes} classes", *weights]
 
 
-def _steps(manifest: Manifest, past: Past, paths: Paths) -> list[tuple[Words, str]]:
+def _steps(manifest: Manifest, past: Past) -> list[tuple[Words, str]]:
     """Return words and a remark for each step; _SOURCE and _TARGET are the pools before and after it."""
     steps: list[tuple[Words, str]] = []
     if past.build is not None:
-        steps.append((_build(manifest, past, past.build, paths), ""))
+        steps.append((_build(manifest, past, past.build), ""))
     later = list(past.later)
     while later:
         step = later.pop(0)
         if later and step.operation == "prune" and planned(later[0]):
             step = later.pop(0)
-        steps.append(_later(step, paths))
+        steps.append(_later(step))
     return steps
 
 
-def _later(step: LineageStep, paths: Paths) -> tuple[Words, str]:
+def _later(step: LineageStep) -> tuple[Words, str]:
     try:
         if planned(step):
             return _plan(step), "planned; options of `plan` other than these are not recorded"
@@ -90,7 +80,7 @@ def _later(step: LineageStep, paths: Paths) -> tuple[Words, str]:
         if step.operation == "encode":
             return _encode(step), ""
         if step.operation == "import":
-            return _import(step, paths), ""
+            return _import(step), ""
     except LabelPoolError:
         pass
     if step.operation == "merge":
@@ -99,14 +89,13 @@ def _later(step: LineageStep, paths: Paths) -> tuple[Words, str]:
     return [], f"{shortened(step.operation)}: how to repeat this step is not known"
 
 
-def _build(manifest: Manifest, past: Past, known: Mapping[str, Any], paths: Paths) -> Words:
+def _build(manifest: Manifest, past: Past, known: Mapping[str, Any]) -> Words:
     header, how = manifest.header, manifest.header.augmentation
     recorded = known.get("weights") or []
-    words = ["build", paths.images, _TARGET]
+    words = ["build", "IMAGES", _TARGET]
     for number, teacher in enumerate(header.teachers):
         found = recorded[number] if number < len(recorded) else None
-        given = paths.weights[number] if number < len(paths.weights) else None
-        words += ["--teacher", teacher.name, "--teacher-weights", given or found or "WEIGHTS"]
+        words += ["--teacher", teacher.name, "--teacher-weights", found or "WEIGHTS"]
     words += ["--size", str(how.output_height)]
     normalisations = {(teacher.mean, teacher.std) for teacher in header.teachers}
     if len(normalisations) == 1:
@@ -186,16 +175,11 @@ def _plan(step: LineageStep) -> Words:
     return [*words, "--apply", _TARGET]
 
 
-def _import(step: LineageStep, paths: Paths) -> Words:
+def _import(step: LineageStep) -> Words:
     folder = step.parameters.get("source")
-    words = ["import", folder if isinstance(folder, str) else "FOLDER", _TARGET, "--images", paths.images]
+    words = ["import", folder if isinstance(folder, str) else "FOLDER", _TARGET, "--images", "IMAGES"]
     known = step.parameters.get("format")
     return words + ([] if known is None else ["--format", _value(known)])
-
-
-def printable(text: str) -> str:
-    """Return a text from outside as one line without control characters, cut where it is too long."""
-    return shortened("".join(letter if letter.isprintable() else " " for letter in text))
 
 
 def _typable(word: str) -> str:

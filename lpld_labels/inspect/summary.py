@@ -1,139 +1,203 @@
-"""What a pool is and what it weighs, from its manifest alone: that of a remote pool is all that is read."""
+"""What a pool is and its size, from its manifest alone: of a remote pool nothing else is read."""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, Teacher
-from lpld_labels.format.schema import FORMAT_VERSION, MANIFEST_FILE, Component
-from lpld_labels.io.addresses import shown
-from lpld_labels.pool.pool_files import open_files
+from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
+from lpld_labels.format.schema import COMPONENTS, FORMAT_VERSION, Component
+from lpld_labels.inspect.text import human_bytes, shortened
+from lpld_labels.io.addresses import Location, shown
+from lpld_labels.pool.pool_files import manifest_of
 
 PICKLE_BATCH_OVERHEAD = 2000
 """Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""
 PICKLE_ROW_BYTES = {"crop": 16, "flip": 1, "mix_index": 8}
 """Metadata per row in the one-pickle-per-batch layout: float32[4], bool, int64."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolBytes:
-    """Bytes on disk and what the same labels take elsewhere.
-
-    total: all files of the pool. components: its parts; they sum to total.
-    logical_fp16: rows x classes x 2. pickle_layout: one torch.save file per batch, fp16.
-    """
-
-    total: int
-    logical_fp16: int
-    pickle_layout: int
-    components: dict[Component, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewsPerImage:
-    """How often images were looked at (as themselves, not as a mixing partner)."""
-
-    minimum: int
-    median: float
-    maximum: int
+COMPONENT_NAMES: dict[Component, str] = {
+    "crop": "crop coordinates",
+    "flip": "flip",
+    "mix_index": "mix index",
+    "mix_strength": "mix strength",
+    "mix_box": "mix box, cut-out, patches",
+    "labels": "labels",
+    "codec": "codec tables",
+    "keys": "keys (epoch, batch, slot, image)",
+    "packed": "images",
+    "container": "container (footers, indexes, image table)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSummary:
-    """Everything `inspect` shows."""
+    """A manifest and the bytes on disk. components: parts of the pool; they sum to the size of all files."""
 
-    format_version: int
     location: str
-    classes: int
-    classes_covered: int
-    images: int
-    images_covered: int
-    epochs: int
-    batches: int
-    incomplete_batches: int
-    rows: int
-    batch_size: int
-    codec: str
-    codec_parameters: dict[str, Any]
-    label_kind: str
-    seed: int | None
-    teachers: tuple[Teacher, ...]
-    ensemble: str | None
-    augmentation: Augmentation
-    views: str
-    bytes: PoolBytes
-    bytes_per_row: float
-    ratio: float
-    ratio_to_pickle_layout: float
-    views_per_image: ViewsPerImage
-    content_digest: str
-    lineage: tuple[LineageStep, ...]
+    manifest: Manifest
+    components: dict[Component, int]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.components.values())
+
+    @property
+    def fp16_bytes(self) -> int:
+        """Return rows x classes x 2."""
+        return self.manifest.counts.rows * self.manifest.header.classes * 2
+
+    @property
+    def pickle_components(self) -> dict[Component, int]:
+        """Return the bytes of the same labels as one torch.save file per batch, fp16."""
+        counts, header = self.manifest.counts, self.manifest.header
+        mixed = header.augmentation.mix != "none"
+        return pickle_layout(counts.rows, counts.batches, header.classes, mixed=mixed)
+
+    @property
+    def pickle_bytes(self) -> int:
+        return sum(self.pickle_components.values())
+
+    @property
+    def bytes_per_row(self) -> float:
+        return self.total_bytes / self.manifest.counts.rows if self.manifest.counts.rows else 0.0
+
+    @property
+    def bytes_per_image(self) -> float:
+        return self.total_bytes / max(self.manifest.counts.images, 1)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings in words, by name."""
+        header, counts, coverage = self.manifest.header, self.manifest.counts, self.manifest.coverage
+        incomplete = f" ({counts.incomplete_batches:,} incomplete)" if counts.incomplete_batches else ""
+        return {
+            "content digest": self.manifest.content_digest,
+            "labels": f"{header.label_kind}, {header.classes:,} classes",
+            "codec": _codec(self.manifest),
+            "images": f"{counts.images:,} ({coverage.images:,} seen)",
+            "classes seen": f"{coverage.classes:,} of {header.classes:,}",
+            "views per image": f"min {coverage.minimum}, median {coverage.median:g}, max {coverage.maximum}",
+            "batches": f"{counts.batches:,} of {header.batch_size:,} rows{incomplete}",
+            "rows": f"{counts.rows:,}",
+            "epochs": f"{counts.epochs:,}",
+            "seed": "unknown" if header.seed is None else str(header.seed),
+            "teacher": _teachers(self.manifest),
+            "augmentation": augmentation_words(header.augmentation),
+            "views": "stored" if self.manifest.views == "stored" else "drawn when read (not stored)",
+            "format version": str(FORMAT_VERSION),
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
-        return asdict(self)
+        header, counts, coverage = self.manifest.header, self.manifest.counts, self.manifest.coverage
+        return {
+            "format_version": FORMAT_VERSION,
+            "location": self.location,
+            "classes": header.classes,
+            "classes_covered": coverage.classes,
+            "images": counts.images,
+            "images_covered": coverage.images,
+            "epochs": counts.epochs,
+            "batches": counts.batches,
+            "incomplete_batches": counts.incomplete_batches,
+            "rows": counts.rows,
+            "batch_size": header.batch_size,
+            "codec": self.manifest.codec.name,
+            "codec_parameters": self.manifest.codec.parameters,
+            "label_kind": header.label_kind,
+            "seed": header.seed,
+            "teachers": [asdict(teacher) for teacher in header.teachers],
+            "ensemble": header.ensemble,
+            "augmentation": asdict(header.augmentation),
+            "views": self.manifest.views,
+            "bytes": {
+                "total": self.total_bytes,
+                "logical_fp16": self.fp16_bytes,
+                "pickle_layout": self.pickle_bytes,
+                "components": self.components,
+            },
+            "bytes_per_row": round(self.bytes_per_row, 2),
+            "ratio": round(self.fp16_bytes / self.total_bytes, 3),
+            "ratio_to_pickle_layout": round(self.pickle_bytes / self.total_bytes, 3),
+            "views_per_image": {
+                "minimum": coverage.minimum,
+                "median": coverage.median,
+                "maximum": coverage.maximum,
+            },
+            "content_digest": self.manifest.content_digest,
+            "lineage": [asdict(step) for step in header.lineage],
+        }
 
 
-def summarise(location: str | os.PathLike[str]) -> PoolSummary:
-    """Return the summary of a pool. Reads its manifest and nothing else."""
-    files = open_files(location)
-    text = files.manifest_text()
-    manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
-    header, counts, coverage = manifest.header, manifest.counts, manifest.coverage
-    sizes = _weigh(manifest, len(text))
-    return PoolSummary(
-        format_version=FORMAT_VERSION,
-        location=shown(location),
-        classes=header.classes,
-        classes_covered=coverage.classes,
-        images=counts.images,
-        images_covered=coverage.images,
-        epochs=counts.epochs,
-        batches=counts.batches,
-        incomplete_batches=counts.incomplete_batches,
-        rows=counts.rows,
-        batch_size=header.batch_size,
-        codec=manifest.codec.name,
-        codec_parameters=manifest.codec.parameters,
-        label_kind=header.label_kind,
-        seed=header.seed,
-        teachers=header.teachers,
-        ensemble=header.ensemble,
-        augmentation=header.augmentation,
-        views=manifest.views,
-        bytes=sizes,
-        bytes_per_row=round(sizes.total / counts.rows, 2) if counts.rows else 0.0,
-        ratio=round(sizes.logical_fp16 / sizes.total, 3),
-        ratio_to_pickle_layout=round(sizes.pickle_layout / sizes.total, 3),
-        views_per_image=ViewsPerImage(
-            minimum=coverage.minimum, median=coverage.median, maximum=coverage.maximum
-        ),
-        content_digest=manifest.content_digest,
-        lineage=header.lineage,
-    )
+def summarise(location: Location) -> PoolSummary:
+    """Return the summary of a pool, given the pool or its pool.json. Reads the manifest and nothing else."""
+    return summary_of(manifest_of(location), location)
 
 
-def _weigh(manifest: Manifest, manifest_bytes: int) -> PoolBytes:
-    """Take the bytes of each component from the manifest, and add those of the manifest itself."""
-    components = dict(manifest.components)
-    components["container"] += manifest_bytes
-    return PoolBytes(
-        total=sum(components.values()),
-        logical_fp16=manifest.counts.rows * manifest.header.classes * 2,
-        pickle_layout=pickle_layout_bytes(
-            manifest.counts.rows,
-            manifest.counts.batches,
-            manifest.header.classes,
-            mixed=manifest.header.augmentation.mix != "none",
-        ),
-        components=components,
-    )
+def summary_of(manifest: Manifest, location: str | os.PathLike[str]) -> PoolSummary:
+    """Return the summary of a pool whose manifest is known."""
+    components = {**manifest.components}
+    components["container"] += len(manifest.dump())
+    return PoolSummary(location=shown(location), manifest=manifest, components=components)
 
 
-def pickle_layout_bytes(rows: int, batches: int, classes: int, *, mixed: bool) -> int:
+def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
     """Return what one torch.save file per batch takes, fp16 logits; rows: of all batches."""
-    per_row = 2 * classes + PICKLE_ROW_BYTES["crop"] + PICKLE_ROW_BYTES["flip"]
-    per_row += PICKLE_ROW_BYTES["mix_index"] if mixed else 0
-    return rows * per_row + batches * PICKLE_BATCH_OVERHEAD
+    sizes: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
+    sizes["labels"] = rows * classes * 2
+    sizes["crop"] = PICKLE_ROW_BYTES["crop"] * rows
+    sizes["flip"] = PICKLE_ROW_BYTES["flip"] * rows
+    sizes["mix_index"] = PICKLE_ROW_BYTES["mix_index"] * rows if mixed else 0
+    sizes["container"] = PICKLE_BATCH_OVERHEAD * batches
+    return sizes
+
+
+def step_words(step: LineageStep) -> dict[str, str]:
+    """Return what a step of the lineage records, by name, in short texts; what is not set is left out."""
+    recorded = dict(step.parameters)
+    settings = recorded.pop("settings", None)
+    known = {**(settings if isinstance(settings, dict) else {}), **recorded}
+    return {name: _value(value) for name, value in known.items() if value not in (None, [], {}, False)}
+
+
+def augmentation_words(how: Augmentation) -> str:
+    """Return how views were drawn."""
+    parts = [f"{how.output_height} x {how.output_width} px, resize {how.resize}"]
+    if how.crop_scale is not None:
+        parts.append(f"crop {how.crop_scale[0]:g} to {how.crop_scale[1]:g}")
+    if how.flip_probability:
+        parts.append(f"flip {how.flip_probability:g}")
+    if how.mix != "none":
+        parts.append(how.mix + (f" Beta({how.mix_alpha:g})" if how.mix_alpha is not None else ""))
+    if how.cutout_fraction is not None:
+        parts.append(f"cut-out {how.cutout_fraction:g}")
+    if how.patch_grid is not None:
+        parts.append(f"patches {how.patch_grid} x {how.patch_grid}")
+    return ", ".join(parts)
+
+
+def component_sizes(summary: PoolSummary) -> list[tuple[str, str]]:
+    """Return name and size of each component that takes bytes."""
+    return [(COMPONENT_NAMES[name], human_bytes(size)) for name, size in summary.components.items() if size]
+
+
+def _codec(manifest: Manifest) -> str:
+    simple = {k: v for k, v in manifest.codec.parameters.items() if not isinstance(v, dict)}
+    parameters = ", ".join(f"{name} {value}" for name, value in simple.items())
+    return f"{manifest.codec.name} ({parameters})" if parameters else manifest.codec.name
+
+
+def _teachers(manifest: Manifest) -> str:
+    header = manifest.header
+    names = [
+        f"{t.name} {t.weights_digest[:12] if t.weights_digest else 'weights unknown'}"
+        for t in header.teachers
+    ]
+    return (", ".join(names) or "unknown") + (f" ({header.ensemble})" if header.ensemble else "")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

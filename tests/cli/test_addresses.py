@@ -53,7 +53,7 @@ def test_outputs_by_address_are_where_it_says(
         done = cli(command, source, (out / name).as_uri(), *options)
         assert done.exit_code == 0, done.stderr
         assert (out / name).is_dir()
-    assert cli("card", (out / "pruned").as_uri()).exit_code == 0
+    assert cli("inspect", (out / "pruned").as_uri(), "--card").exit_code == 0
     assert (out / "pruned" / "README.md").exists()
     assert list((tmp_path / "here").iterdir()) == []
 
@@ -85,8 +85,8 @@ def test_no_page_and_no_line_has_a_password(pool: Path, tmp_path: Path, cli: Cli
         runs: list[tuple[object, ...]] = [
             ("inspect", address),
             ("report", address, "--out", page),
-            ("compare", address, pool, "--out", tmp_path / "compare.html"),
-            ("recipe", address),
+            ("report", address, pool, "--out", tmp_path / "compare.html"),
+            ("inspect", address, "--recipe"),
             ("unpack", address, tmp_path / "images"),
             ("prune", address, tmp_path / "pruned", "--ratio", "2"),
             ("encode", address, tmp_path / "small", "--codec", "int8"),

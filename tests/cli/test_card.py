@@ -1,4 +1,4 @@
-"""`card`: the hub's own library finds what the card promises, and the card cannot be misled."""
+"""`inspect --card`: the hub's own library finds what the card promises, and the card cannot be misled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import LineageStep, PoolReader, PoolWriter, Teacher
-from lpld_labels.inspect.card import CardSettings, card_text, size_category
+from lpld_labels.inspect.card import card_text, size_category
 from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.render.image_source import find_images
 from lpld_labels.transforms.pack import pack_pool
@@ -85,7 +85,7 @@ def require_digests_shown() -> None:
 
 def test_datasets_shows_views_pictures_and_labels(cli: Cli, packed: Path, tmp_path: Path) -> None:
     require_digests_shown()
-    result = cli("card", packed, "--license", "CC-BY-4.0", "--name", "Thirty images")
+    result = cli("inspect", packed, "--card", "--license", "CC-BY-4.0", "--name", "Thirty images")
     assert result.exit_code == 0, result.output
     found = shown(packed, tmp_path / "home", "views", "images", "labels", "image_table")
     with PoolReader(packed) as pool:
@@ -112,7 +112,7 @@ def test_datasets_shows_views_pictures_and_labels(cli: Cli, packed: Path, tmp_pa
 
 def test_without_images_inside_their_table_is_shown(cli: Cli, tmp_path: Path) -> None:
     build(tmp_path / "pool", write_images(tmp_path / "images"), codec="int8").close()
-    assert cli("card", tmp_path / "pool").exit_code == 0
+    assert cli("inspect", tmp_path / "pool", "--card").exit_code == 0
     text = (tmp_path / "pool" / "README.md").read_text()
     assert "config_name: labels" not in text
     assert "license" not in text
@@ -123,7 +123,7 @@ def test_the_card_says_what_there_is(cli: Cli, packed: Path) -> None:
     assert (
         cli("encode", packed, packed.with_name("small"), "--codec", "int8", "--views", "drawn").exit_code == 0
     )
-    result = cli("card", packed.with_name("small"), "--out", "-")
+    result = cli("inspect", packed.with_name("small"), "--card", "-")
     assert result.exit_code == 0
     with PoolReader(packed.with_name("small")) as pool:
         digest = pool.manifest.content_digest
@@ -146,19 +146,19 @@ def test_the_card_says_what_there_is(cli: Cli, packed: Path) -> None:
 
 def test_edited_cards_are_only_replaced_on_demand(cli: Cli, packed: Path) -> None:
     card = packed / "README.md"
-    cli("card", packed)
+    cli("inspect", packed, "--card")
     assert is_untouched(card)
-    assert "finished before" in cli("card", packed).stderr
-    assert cli("card", packed, "--license", "mit").exit_code == 0
+    assert "already up to date" in cli("inspect", packed, "--card").stderr
+    assert cli("inspect", packed, "--card", "--license", "mit").exit_code == 0
     assert 'license: "mit"' in card.read_text()
     card.write_text(card.read_text().replace("# packed", "# My pool"))
-    result = cli("card", packed)
+    result = cli("inspect", packed, "--card")
     assert result.exit_code == 1
     one_line_error(result)
     assert "# My pool" in card.read_text()
     # And nothing of a pool with words of its own is thrown away.
     assert cli("prune", packed.with_name("plain"), packed, "--ratio", 2, "--overwrite").exit_code == 1
-    assert cli("card", packed, "--overwrite").exit_code == 0
+    assert cli("inspect", packed, "--card", "--overwrite").exit_code == 0
     assert cli("prune", packed.with_name("plain"), packed, "--ratio", 2, "--overwrite").exit_code == 0
     assert not card.exists()
 
@@ -175,7 +175,7 @@ def test_nothing_leaves_its_cell(tmp_path: Path) -> None:
     with PoolWriter(tmp_path / "pool", header=header, images=make_images()) as writer:
         writer.extend(make_batches(1, 1))
         manifest = writer.commit(lineage=steps)
-    text = card_text(manifest, CardSettings(name=HOSTILE))
+    text = card_text(manifest, name=HOSTILE)
     outside = []
     fence = ""
     for line in text.splitlines():

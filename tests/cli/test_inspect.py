@@ -14,7 +14,7 @@ from click.testing import Result
 
 from lpld_labels import LineageStep
 from lpld_labels.format import schema
-from lpld_labels.inspect.summary import pickle_layout_bytes
+from lpld_labels.inspect.summary import pickle_layout
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 
 Cli = Callable[..., Result]
@@ -88,7 +88,7 @@ def test_the_pickle_layout_is_estimated_within_one_percent(rows: int, classes: i
         torch.zeros(rows, classes, dtype=torch.float16),
     ]
     torch.save(batch, sink)
-    estimate = pickle_layout_bytes(rows, 1, classes, mixed=mixed)
+    estimate = sum(pickle_layout(rows, 1, classes, mixed=mixed).values())
     written = len(sink.getvalue())
     if b".format_version" not in sink.getvalue():
         written += 320  # two small records that older torch did not write

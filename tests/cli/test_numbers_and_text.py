@@ -17,7 +17,8 @@ from lpld_cli.parameters import NUMBER, PART, TEXT, Budget, Number, NumberRange,
 
 from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.inspect.card import CardSettings
+from lpld_labels.inspect.card import card_text
+from lpld_labels.pool.pool_files import manifest_of
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, write_pool
 
@@ -76,7 +77,7 @@ def test_sizes_and_parts_have_an_end() -> None:
         (("train", "POOL", "--images", "OUT", "--mean", "nan,0,0", "--std", "1,1,1"), "--mean"),
         (("verify", "POOL", "--tolerance", "nan"), "--tolerance"),
         (("build", "POOL", "OUT", "--teacher", NO_TEXT), "--teacher"),
-        (("card", "POOL", "--name", NO_TEXT), "--name"),
+        (("inspect", "POOL", "--card", "--name", NO_TEXT), "--name"),
         (("train", "POOL", "--images", "OUT", "--student", NO_TEXT), "--student"),
     ],
 )
@@ -101,9 +102,9 @@ def test_a_codec_that_cannot_be_is_refused_when_it_is_asked_for(demand: dict[str
         CodecRequest(name="klt", **demand)
 
 
-def test_a_pool_in_a_directory_that_is_no_text_needs_a_name_for_its_card() -> None:
+def test_a_pool_in_a_directory_that_is_no_text_needs_a_name_for_its_card(pool: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"expected text.*--name"):
-        CardSettings(name=NO_TEXT)
+        card_text(manifest_of(pool), name=NO_TEXT)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])

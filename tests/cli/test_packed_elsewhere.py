@@ -51,13 +51,14 @@ def test_commands_take_the_address(cli: Cli, address: str, images: Path, tmp_pat
     run(cli, "unpack", address, tmp_path / "again")
     for path in sorted(images.rglob("*.png")):
         assert (tmp_path / "again" / path.relative_to(images)).read_bytes() == path.read_bytes()
-    told = json.loads(run(cli, "recipe", address, "--json").stdout)
-    assert told["lines"] == json.loads(run(cli, "recipe", f"{address}/pool.json", "--json").stdout)["lines"]
+    told = json.loads(run(cli, "inspect", address, "--recipe", "--json").stdout)
+    alone = run(cli, "inspect", f"{address}/pool.json", "--recipe", "--json")
+    assert told["lines"] == json.loads(alone.stdout)["lines"]
     assert "--pack" in told["lines"][-1]
     made = run(cli, "build", images, tmp_path / "made", "--like", address, "--json")
     assert json.loads(made.stdout)["same_content_as_like"] is True
-    assert "The images are inside." in run(cli, "card", address, "--out", "-").stdout
-    assert f"{address}/README.md" in run(cli, "card", address).stdout
+    assert "The images are inside." in run(cli, "inspect", address, "--card", "-").stdout
+    assert f"{address}/README.md" in run(cli, "inspect", address, "--card").stdout
     with PoolReader(address) as pool:
         card = pool.files.card()
     assert card is not None

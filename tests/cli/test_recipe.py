@@ -1,4 +1,4 @@
-"""`recipe` and `build --like`: a manifest, its images and its teacher make the pool again, to the digest."""
+"""`inspect --recipe` and `build --like`: a manifest, images and teacher make a pool again, to the digest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import LineageStep, PoolReader, PoolWriter
-from lpld_labels.inspect.recipe import Paths, recipe
+from lpld_labels.inspect.recipe import recipe
 from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.transforms.past import ratio_that_keeps
 from lpld_labels.transforms.selection import kept_count
@@ -90,7 +90,7 @@ def test_the_manifest_alone_makes_the_pool_again(name: str, cli: Cli, images: Pa
     for path in sorted(tmp_path.glob("POOL*")):
         shutil.rmtree(path)
 
-    told = json.loads(cli("recipe", manifest, "--json").stdout)
+    told = json.loads(cli("inspect", manifest, "--recipe", "--json").stdout)
     assert told["content_digest"] == wanted.content_digest
     lines = [line for line in told["lines"] if not line.startswith("#")]
     for line in lines:
@@ -191,8 +191,8 @@ def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     with PoolWriter(tmp_path / "pool", header=make_header(), images=make_images()) as writer:
         writer.extend(make_batches(1, 1))
         writer.commit(lineage=steps)
-    imported, note, plan, unknown = recipe(manifest_of(tmp_path / "pool"), Paths(images="x y"))
-    assert imported == "lpld-labels import 'a b' POOL1 --images 'x y' --format lpld"
+    imported, note, plan, unknown = recipe(manifest_of(tmp_path / "pool"))
+    assert imported == "lpld-labels import 'a b' POOL1 --images IMAGES --format lpld"
     assert note.startswith("# planned")
     assert plan == "lpld-labels plan POOL1 --budget 3000 --codec klt --apply POOL2"
     assert unknown == "# dreamt rm -rf ~: how to repeat this step is not known"

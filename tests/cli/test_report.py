@@ -49,7 +49,7 @@ def test_a_page_is_written_and_its_size_told(cli: Cli, pool: Path, tmp_path: Pat
     assert result.exit_code == 0, result.output
     assert "96 views shown" in result.stdout
     page = read_page(out.read_bytes())
-    for text in ("ant", "What it weighs", "Crop area", "resnet18", "lpld-labels report"):
+    for text in ("ant", "Its size", "Crop area", "resnet18", "lpld-labels report"):
         assert text in page.text, text
     assert len([1 for name, _ in page.tags if name == "image"]) == 3 * 96
 
@@ -58,9 +58,9 @@ def test_a_page_replaces_nothing_but_a_page(cli: Cli, pool: Path, tmp_path: Path
     manifest = (pool / "pool.json").read_bytes()
     (tmp_path / "mine.html").write_text("<p>mine</p>")
     places = {pool / "pool.json": "inside an input", pool / "new.html": "inside an input"}
-    places |= {tmp_path / "mine.html": "no page of ours", tmp_path: "directory"}
+    places |= {tmp_path / "mine.html": "not a page", tmp_path: "directory"}
     for place, said in places.items():
-        for words in (("report", pool), ("compare", pool, pool)):
+        for words in (("report", pool), ("report", pool, pool)):
             done = cli(*words, "--out", place)
             assert done.exit_code != 0
             assert said in " ".join(done.stderr.split()), (words, place)
@@ -83,7 +83,7 @@ def test_json_says_what_was_found(cli: Cli, pool: Path, tmp_path: Path, codec: t
     assert found["bytes"] == (tmp_path / "r.html").stat().st_size
     assert 0.3 < found["fidelity"]["kept"]["20"] < 1
     assert "Information kept" in read_page((tmp_path / "r.html").read_bytes()).text
-    assert isinstance(found["odd"], list)
+    assert isinstance(found["warnings"], list)
 
 
 def test_class_names_come_from_a_file(cli: Cli, pool: Path, tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_students_of_other_pools_are_not_put_with_this_one(cli: Cli, pool: Path,
     runs = [train_log(tmp_path / "own", pool, [1.0], 0.5), train_log(tmp_path / "other", pruned, [1.0], 0.6)]
     result = cli("report", pool, "--out", tmp_path / "r.html", "--runs", *runs)
     assert result.exit_code == 0, result.output
-    assert "odd: Run other learned from another pool" in result.stderr
+    assert "warning: Run other learned from another pool" in result.stderr
     weight, _, curves = (tmp_path / "r.html").read_text().partition('id="views"')
-    assert "<title>own: " in weight
-    assert "<title>other: " not in weight
+    assert "<title>students of this pool, own: " in weight
+    assert "other: " not in weight
     assert "<title>other: " in curves
 
 
@@ -161,14 +161,14 @@ def test_bad_input_is_one_line(cli: Cli, pool: Path, tmp_path: Path, more: list[
     assert not (tmp_path / "r.html").exists()
 
 
-def test_compare_says_how_each_came_from_which(cli: Cli, pool: Path, tmp_path: Path) -> None:
+def test_pools_side_by_side_say_how_each_came_from_which(cli: Cli, pool: Path, tmp_path: Path) -> None:
     """The pool, its pruning and its klt encoding."""
     pruned, coded, out = tmp_path / "pruned", tmp_path / "coded", tmp_path / "compare.html"
     assert cli("prune", pool, pruned, "--ratio", 10).exit_code == 0
     encoded = cli("encode", pool, coded, "--codec", "klt", "--fidelity", "0.9")
     assert encoded.exit_code == 0, encoded.stderr
     run = train_log(tmp_path / "run", pruned, [2.0, 1.0], 0.42)
-    result = cli("compare", coded, pruned, pool, "--json", "--out", out, "--runs", run)
+    result = cli("report", coded, pruned, pool, "--json", "--out", out, "--runs", run)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     kinds = {(r["first"], r["second"]): (r["kind"], r["shared"], r["identical"]) for r in found["relations"]}
@@ -182,7 +182,7 @@ def test_compare_says_how_each_came_from_which(cli: Cli, pool: Path, tmp_path: P
     assert klt["kept"]["kept"]["20"] > 0.85
     assert random["kept"] is original["kept"] is None
     assert random["students"] == [{"run": "run", "top1": 0.42}]
-    table = cli("compare", pool, pruned, coded)
+    table = cli("report", pool, pruned, coded)
     assert table.exit_code == 0
     words = " ".join(table.stdout.split())
     assert "pruned came from pool: pruned 10x (its lineage says so)." in words
@@ -199,13 +199,7 @@ def test_compare_says_how_each_came_from_which(cli: Cli, pool: Path, tmp_path: P
             "[...document.querySelectorAll('svg[data-marks]')].map((svg) =>"
             "[Number(svg.dataset.marks), svg.querySelectorAll('.mark').length])"
         )
-        assert len(marks) == 1 + 2 + 1 + 1 + 3  # family, weight, fidelity, accuracy, curves
+        assert len(marks) == 2 + 1 + 1 + 3  # weight, fidelity, accuracy, curves
         assert all(said == drawn > 0 for said, drawn in marks)
         chromium.resize(400, 800)
         assert chromium.evaluate("document.documentElement.scrollWidth") <= 400
-
-
-def test_compare_wants_two_pools(cli: Cli, pool: Path) -> None:
-    result = cli("compare", pool)
-    assert result.exit_code == 2
-    assert "two pools" in result.stderr

@@ -48,11 +48,11 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["verify"],
         ["prune", "OUT", "--ratio", "3"],
         ["report", "--out", "OUT"],
-        ["compare", "POOL"],
+        ["report", "POOL"],
         ["pack", "OUT", "--images", "IMAGES"],
         ["unpack", "OUT"],
-        ["recipe"],
-        ["card", "--out", "-"],
+        ["inspect", "--recipe"],
+        ["inspect", "--card", "-"],
     ],
 )
 def test_commands_that_need_no_torch_do_not_import_it(packed: Path, tmp_path: Path, words: list[str]) -> None:

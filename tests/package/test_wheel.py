@@ -64,7 +64,7 @@ def test_pools_are_made_and_read_without_torch(project: Path, installed: Install
         installed.labels("verify", work / made)
     installed.labels("report", work / "pruned", "--out", "report.html")
     installed.labels("copy", work / "pruned", work / "copied")
-    assert "lpld-labels prune" in installed.labels("recipe", work / "copied")
+    assert "lpld-labels prune" in installed.labels("inspect", work / "copied", "--recipe")
     write_images(work / "images")
     write_epochs(work / "old", ids_file=True)
     report = json.loads(installed.labels("import", "old", "imported", "--images", "images", "--json"))

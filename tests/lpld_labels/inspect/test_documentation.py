@@ -9,10 +9,9 @@ from pathlib import Path
 from lpld_core.analysis import Analysis, FolderAnalysis, Similarity
 from lpld_core.image_pages import analysis_page
 from lpld_core.images import RealFolder
-from lpld_labels.inspect.comparison.compare import compare_pools
-from lpld_labels.inspect.comparison.document import comparison_page
-from lpld_labels.inspect.report.document import make_report, report_page
-from lpld_labels.inspect.report.runs import Run
+from lpld_labels.inspect.compare import compare_pools, comparison_page
+from lpld_labels.inspect.report import make_report, report_page
+from lpld_labels.inspect.runs import Run
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.inspect.pages import picture_folder, read_page
 

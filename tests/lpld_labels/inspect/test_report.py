@@ -14,13 +14,9 @@ import pytest
 from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
-from lpld_labels.inspect.report.document import make_report, report_page
-from lpld_labels.inspect.report.facts import gather_facts
-from lpld_labels.inspect.report.meaning import entropy, probabilities
-from lpld_labels.inspect.report.published import PUBLISHED, published_for
-from lpld_labels.inspect.report.sample import MOST_ROWS, take_sample
-from lpld_labels.inspect.report.weight import original_layout
-from lpld_labels.inspect.summary import summarise
+from lpld_labels.inspect.report import make_report, report_page
+from lpld_labels.inspect.runs import published_series
+from lpld_labels.inspect.sample import MOST_ROWS, entropy, gather_facts, probabilities, take_sample
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
 
@@ -53,8 +49,8 @@ def with_labels(batch: LabelBatch, labels: LabelArray) -> LabelBatch:
     return replace(batch, labels=labels.astype(np.float16))
 
 
-def odd(pool: PoolReader) -> str:
-    return " ".join(make_report(pool).odd)
+def warned(pool: PoolReader) -> str:
+    return " ".join(make_report(pool).warnings)
 
 
 def test_only_a_sample_is_read(tmp_path: Path) -> None:
@@ -84,7 +80,7 @@ def test_a_large_pool_takes_little_memory(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from lpld_labels import PoolReader
-from lpld_labels.inspect.report.document import make_report, report_page
+from lpld_labels.inspect.report import make_report, report_page
 with PoolReader({str(tmp_path / "pool")!r}) as pool:
     report = make_report(pool, images=Path({str(tmp_path / "images")!r}))
 report_page(report)
@@ -133,22 +129,22 @@ def test_what_is_odd_is_said(tmp_path: Path) -> None:
     batches = make_batches(1, 4, images=make_images(20, 10))
     seen = np.unique(np.concatenate([batch.images for batch in batches]))
     constant = [with_labels(batches[0], np.full((8, 10), 2.0)), *batches[1:]]
-    text = odd(write_pool(tmp_path / "a", constant, images=images))
+    text = warned(write_pool(tmp_path / "a", constant, images=images))
     assert f"Images never seen as themselves: {60 - len(seen)} of 60" in text
     assert "Constant labels, the same value for every class: 8 of 32 looked at" in text
     missing = [replace(batch, images=np.zeros(8, np.int32), crops=_whole(8)) for batch in batches]
-    text = odd(write_pool(tmp_path / "b", missing, images=images))
+    text = warned(write_pool(tmp_path / "b", missing, images=images))
     assert (
         "Classes missing, with images but not one view: 9 (class0001, class0002, class0003 and 6 more)"
         in text
     )
     same = [with_labels(batch, np.tile(batches[0].labels[:1], (8, 1))) for batch in batches]
-    assert "All labels looked at are the same" in odd(write_pool(tmp_path / "c", same, images=images))
+    assert "All labels looked at are the same" in warned(write_pool(tmp_path / "c", same, images=images))
     unmixed = [replace(batch, mix=None) for batch in batches]
-    assert "not mixed, though the pool says cutmix: 32" in odd(
+    assert "not mixed, though the pool says cutmix: 32" in warned(
         write_pool(tmp_path / "d", unmixed, images=images)
     )
-    assert "no label batch" in odd(write_pool(tmp_path / "e", []))
+    assert "no label batch" in warned(write_pool(tmp_path / "e", []))
 
 
 def _whole(rows: int) -> Any:
@@ -162,8 +158,8 @@ def test_labels_in_another_class_order_are_noticed(tmp_path: Path) -> None:
         own = 9.0 * np.eye(10)[images.classes[batch.images]]
         right.append(with_labels(batch, own))
         wrong.append(with_labels(batch, np.roll(own, 1, axis=1)))
-    assert "class order" not in odd(write_pool(tmp_path / "right", right, images=images))
-    assert "same class order?" in odd(write_pool(tmp_path / "wrong", wrong, images=images))
+    assert "class order" not in warned(write_pool(tmp_path / "right", right, images=images))
+    assert "same class order?" in warned(write_pool(tmp_path / "wrong", wrong, images=images))
 
 
 def test_labels_that_are_no_numbers_are_said_and_shown(tmp_path: Path) -> None:
@@ -171,7 +167,7 @@ def test_labels_that_are_no_numbers_are_said_and_shown(tmp_path: Path) -> None:
     with BrokenReader(tmp_path / "pool") as pool:
         report = make_report(pool)
     said = "Labels that are not finite (NaN or infinite): 2 of 16 looked at, the first of image class"
-    assert any(text.startswith(said) for text in report.odd)
+    assert any(text.startswith(said) for text in report.warnings)
     assert "not finite" in read_page(report_page(report)).text
 
 
@@ -183,7 +179,7 @@ def test_a_damaged_batch_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     path.write_bytes(data)
     with PoolReader(tmp_path / "pool") as pool:
         report = make_report(pool)
-    assert any(text.startswith("Batches that cannot be read: 1 (") for text in report.odd)
+    assert any(text.startswith("Batches that cannot be read: 1 (") for text in report.warnings)
     assert len(report.sample.rows) == 64
     read_page(report_page(report))
 
@@ -239,18 +235,14 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
     assert page.text.count("<script>alert(1)</script>") >= 6
 
 
-def test_the_original_layouts_parts_add_up(tmp_path: Path) -> None:
-    for mix in ("cutmix", "none"):
-        header = make_header(10, 8, mix)
-        pool = write_pool(tmp_path / mix, make_batches(2, 3, mix=mix), header=header)
-        summary = summarise(pool.location)
-        assert sum(original_layout(summary).values()) == summary.bytes.pickle_layout
-
-
 def test_published_pools_are_those_of_the_data_set() -> None:
-    assert published_for(1000)[0] == "ImageNet-1K"
-    assert published_for(10450)[0] == "ImageNet-21K-P"
-    assert published_for(20)[0] == "ImageNet-1K"
-    lpld = next(row for row in PUBLISHED if (row.system, row.classes, row.ipc) == ("LPLD 40x", 1000, 10))
-    assert lpld.top1 == 20.2
-    assert 14_000 < lpld.bytes_per_image < 16_000
+    thousand = {series.name: series for series in published_series(1000)}
+    assert {name: one.points for name, one in thousand.items()} == {
+        one.name: one.points for one in published_series(20)
+    }
+    assert [series.name for series in published_series(10450)] == [
+        f"LPLD {ratio}x (published)" for ratio in (1, 10, 40)
+    ]
+    lpld = thousand["LPLD 40x (published)"]
+    assert lpld.points[0] == (0.14 * 2**30, 20.2)
+    assert lpld.labels[0] == "LPLD 40x, 10 images per class, 15.0 kB per image"

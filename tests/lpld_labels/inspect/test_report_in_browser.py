@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lpld_labels import PoolReader
-from lpld_labels.inspect.pages.page import save_page
-from lpld_labels.inspect.report.document import make_report, report_page
+from lpld_labels.inspect.page import save_page
+from lpld_labels.inspect.report import make_report, report_page
 from lpld_labels.loader import pool_loader
 from tests.browser import Browser, find_chromium
 from tests.factories import make_batches, make_header, write_pool
@@ -103,7 +103,7 @@ def test_every_chart_has_its_marks_its_words_and_its_table(opened: Browser) -> N
             kind: s.getAttribute('class'),
         }))"""
     )
-    assert len(charts) == 1 + 3 + 1 + 8  # lineage, weight, one card, spread
+    assert len(charts) == 3 + 1 + 8  # lineage, weight, one card, spread
     for chart in charts:
         assert chart["marks"] > 0, chart
         assert chart["drawn"] == chart["marks"], chart

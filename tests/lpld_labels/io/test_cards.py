@@ -24,7 +24,7 @@ def pool(tmp_path: Path) -> Path:
 
 
 def test_a_copy_has_the_card(cli: Cli, pool: Path, bucket: str, tmp_path: Path, http: FileServer) -> None:
-    assert cli("card", pool, "--license", "mit").exit_code == 0
+    assert cli("inspect", pool, "--card", "--license", "mit").exit_code == 0
     card = (pool / "README.md").read_bytes()
     copy_pool(pool, f"{bucket}/pool")
     assert RemoteStore(f"{bucket}/pool").read("README.md") == card
@@ -39,7 +39,7 @@ def test_a_card_that_came_later_is_brought_by_the_same_copy(cli: Cli, pool: Path
     store = RemoteStore(f"{bucket}/pool")
     copy_pool(pool, store.address)
     assert not store.exists("README.md")
-    cli("card", pool)
+    cli("inspect", pool, "--card")
     assert copy_pool(pool, store.address).files == 0
     assert store.read("README.md") == (pool / "README.md").read_bytes()
     store.put("README.md", b"# edited")
@@ -50,21 +50,21 @@ def test_a_card_that_came_later_is_brought_by_the_same_copy(cli: Cli, pool: Path
 def test_cards_are_written_to_addresses(cli: Cli, pool: Path, bucket: str, http: FileServer) -> None:
     address = f"{bucket}/pool"
     copy_pool(pool, address)
-    result = cli("card", address, "--json")
+    result = cli("inspect", address, "--card", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["card"] == f"{address}/README.md"
     store = RemoteStore(address)
     assert store.read("README.md").startswith(b"---\n")
-    assert "finished before" in cli("card", address).stderr
+    assert "already up to date" in cli("inspect", address, "--card").stderr
     store.put("README.md", b"# edited")
-    refused = cli("card", address)
+    refused = cli("inspect", address, "--card")
     assert refused.exit_code == 1
     assert "this card was edited" in refused.stderr
-    assert cli("card", address, "--overwrite").exit_code == 0
+    assert cli("inspect", address, "--card", "--overwrite").exit_code == 0
     assert store.read("README.md").startswith(b"---\n")
     # A card is no hindrance to --overwrite.
     other = small_pool(pool.with_name("other"), epochs=1)
     copy_pool(other, address, overwrite=True)
     assert not store.exists("README.md")
     served = http.add(pool, pool.parent.name)
-    assert "cannot be written to" in cli("card", served).stderr
+    assert "cannot be written to" in cli("inspect", served, "--card").stderr

@@ -60,7 +60,7 @@ def test_inspect_reads_the_manifest_and_nothing_else(
     s3_proxy.behave()
     result = cli("inspect", address, "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["content_digest"] == summarise(pool).content_digest
+    assert json.loads(result.stdout)["content_digest"] == summarise(pool).manifest.content_digest
     traffic = s3_proxy.traffic()
     assert traffic.requests == 1
     assert traffic.bytes_down == (pool / "pool.json").stat().st_size

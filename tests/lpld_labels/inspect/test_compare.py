@@ -10,10 +10,7 @@ import pytest
 
 from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.inspect.comparison.compare import compare_pools, pool_names
-from lpld_labels.inspect.comparison.document import comparison_page
-from lpld_labels.inspect.comparison.family import parent_of
-from lpld_labels.inspect.comparison.relations import Relation
+from lpld_labels.inspect.compare import Relation, compare_pools, comparison_page, parent_of, pool_names
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, read_page
 
@@ -109,10 +106,10 @@ def test_fidelity_is_measured_by_the_lossless_relative(tmp_path: Path) -> None:
     batches = make_batches(2, 2, classes=40)
     lossy = write_pool(tmp_path / "lossy", batches, codec="int4")
     comparison = compare_pools([lossy, write_pool(tmp_path / "exact", batches)])
-    kept, none = comparison.pools[0].kept, comparison.pools[1].kept
-    assert none is None
-    assert kept is not None
-    assert kept.against == "exact"
+    kept, none = comparison.pools[0], comparison.pools[1]
+    assert none.fidelity is None
+    assert kept.fidelity is not None
+    assert kept.measured_by == "exact"
     assert 0.9 < kept.fidelity.kept[4.0] < 1
     assert comparison.differing["codec"] == ["int4", "f16 (layout compact)"]
     assert "seed" not in comparison.differing

@@ -1,4 +1,4 @@
-"""What is odd about a pool, in words."""
+"""Warnings about a pool: one sentence for each thing that a careful reader would ask about."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.inspect.pages.markup import shortened
-from lpld_labels.inspect.pages.numbers import percent
-from lpld_labels.inspect.report.facts import PoolFacts
-from lpld_labels.inspect.report.sample import OTHER, Sample
+from lpld_labels.inspect.sample import OTHER, PoolFacts, Sample
+from lpld_labels.inspect.text import percent, shortened
 
 _NAMED = 3
 _SUM_TOLERANCE = 0.02
 _ENOUGH_ROWS = 100
 
 
-def oddities(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Return one sentence for each thing that a careful reader would ask about."""
+def pool_warnings(facts: PoolFacts, sample: Sample) -> list[str]:
+    """Return warnings about the whole pool, then about the labels and views looked at."""
     return [*_coverage(facts), *_labels(facts, sample), *_views(facts, sample)]
 
 
 def _coverage(facts: PoolFacts) -> list[str]:
-    summary, found = facts.summary, []
-    if not summary.batches:
+    counts, classes = facts.summary.manifest.counts, facts.summary.manifest.header.classes
+    found: list[str] = []
+    if not counts.batches:
         return ["The pool holds no label batch: nothing was labelled, or all was pruned away."]
     unseen = np.flatnonzero(facts.image_views == 0)
     if len(unseen):
         names = _some(facts.images.paths, unseen)
-        found.append(f"Images never seen as themselves: {len(unseen):,} of {summary.images:,} ({names}).")
-    classes = np.arange(len(facts.class_images))
-    empty = np.flatnonzero((facts.class_images == 0) & (classes < summary.classes))
+        found.append(f"Images never seen as themselves: {len(unseen):,} of {counts.images:,} ({names}).")
+    empty = np.flatnonzero(facts.class_images[:classes] == 0)
     if len(empty):
         names = _some(facts.names, empty)
-        found.append(f"Classes without an image: {len(empty):,} of {summary.classes:,} ({names}).")
+        found.append(f"Classes without an image: {len(empty):,} of {classes:,} ({names}).")
     missing = np.flatnonzero((facts.class_images > 0) & (facts.class_views == 0))
     if len(missing):
         names = _some(facts.names, missing)
         found.append(f"Classes missing, with images but not one view: {len(missing):,} ({names}).")
-    beyond = int(facts.class_images[summary.classes :].sum())
+    beyond = int(facts.class_images[classes:].sum())
     if beyond:
-        found.append(f"Images of a class beyond the labels' {summary.classes:,} columns: {beyond:,}.")
+        found.append(f"Images of a class beyond the labels' {classes:,} columns: {beyond:,}.")
     return found
 
 
@@ -55,16 +53,13 @@ def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
         return found
     broken = np.flatnonzero(np.isnan(rows.confidence))
     if len(broken):
-        path = shortened(facts.images.paths[int(rows.image[broken[0]])])
-        key = sample.keys[int(rows.batch[broken[0]])]
-        found.append(
-            f"Labels that are not finite (NaN or infinite): {len(broken):,} {looked}, "
-            f"the first of image {path} in {key}."
-        )
+        image = shortened(facts.images.paths[int(rows.image[broken[0]])])
+        where = f"the first of image {image} in {sample.keys[int(rows.batch[broken[0]])]}"
+        found.append(f"Labels that are not finite (NaN or infinite): {len(broken):,} {looked}, {where}.")
     constant = int(rows.constant.sum())
     if constant:
         found.append(f"Constant labels, the same value for every class: {constant:,} {looked}.")
-    same = (rows.top == rows.top[0]).all() and (rows.values == rows.values[0]).all()
+    same = (rows.top == rows.top[0]).all() and (rows["values"] == rows["values"][0]).all()
     if len(rows) > 1 and same and not constant:
         found.append("All labels looked at are the same.")
     off = int((np.abs(rows.total - 1) > _SUM_TOLERANCE).sum())
@@ -74,32 +69,29 @@ def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
 
 
 def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Say so where labels know hardly more of the true classes than chance: often a wrong class order."""
+    """Warn if labels agree with the true classes hardly more than chance: often a wrong class order."""
     rows = sample.rows
     agreeing = float((rows.agreement != OTHER).mean())
     two = (rows.partner >= 0) & (facts.images.classes[rows.partner] != facts.images.classes[rows.image])
-    chance = float((1 + two).mean()) / facts.summary.classes
+    chance = float((1 + two).mean()) / facts.summary.manifest.header.classes
     if len(rows) < _ENOUGH_ROWS or agreeing >= min(max(1.5 * chance, 0.05), 0.5):
         return []
-    told, by_chance = percent(agreeing), percent(chance)
-    sentence = (
-        f"The strongest class is an image's own or its partner's in {told} of the labels, where chance "
-    )
-    return [f"{sentence}gives {by_chance}: are images and labels in the same class order?"]
+    told = f"The strongest class is an image's own or its partner's in {percent(agreeing)} of the labels, "
+    return [f"{told}where chance gives {percent(chance)}: are images and labels in the same class order?"]
 
 
 def _views(facts: PoolFacts, sample: Sample) -> list[str]:
-    rows, found = sample.rows, []
+    rows, found, manifest = sample.rows, [], facts.summary.manifest
     outside = int((rows.area > 1).sum())
     if outside:
         found.append(f"Crops larger than the image they are of: {outside:,}.")
-    mix = facts.summary.augmentation.mix
-    unmixed = int(np.isnan(rows.strength).sum())
+    mix, unmixed = manifest.header.augmentation.mix, int(np.isnan(rows.strength).sum())
     if mix != "none" and unmixed:
         found.append(f"Views that were not mixed, though the pool says {mix}: {unmixed:,}.")
-    incomplete = facts.summary.incomplete_batches
+    incomplete = manifest.counts.incomplete_batches
     if incomplete:
-        found.append(f"Incomplete batches, of fewer than {facts.summary.batch_size:,} rows: {incomplete:,}.")
+        size = manifest.header.batch_size
+        found.append(f"Incomplete batches, of fewer than {size:,} rows: {incomplete:,}.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Pools of odd shapes make a page, or one clear error."""
+"""Pools of unusual shapes make a page, or one clear error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from lpld_labels import ImageTable, LabelBatch, LabelPoolError, PoolReader
 from lpld_labels.codecs import codec_named
-from lpld_labels.inspect.report.document import make_report, report_page
-from lpld_labels.inspect.report.meaning import probabilities
+from lpld_labels.inspect.report import make_report, report_page
+from lpld_labels.inspect.sample import probabilities
 from tests.browser import Browser
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import picture_folder, read_page
@@ -83,7 +83,7 @@ def shapes() -> Iterator[Shape]:
 ALL = list(dict.fromkeys(shapes()))
 
 
-def test_a_hundred_odd_pools_make_a_page(tmp_path: Path) -> None:
+def test_a_hundred_unusual_pools_make_a_page(tmp_path: Path) -> None:
     assert len(ALL) >= 100
     for number, shape in enumerate(ALL):
         shape.write(tmp_path / str(number))
@@ -91,12 +91,12 @@ def test_a_hundred_odd_pools_make_a_page(tmp_path: Path) -> None:
             report = make_report(pool)
         page = read_page(report_page(report))
         marks = [int(a["data-marks"] or 0) for _, a in page.tags if "data-marks" in a]
-        assert len(marks) == 12 + len(report.shown), shape
+        assert len(marks) == 11 + len(report.shown), shape
         assert len(report.shown) == min(shape.batches * shape.rows, 96), shape
         if not shape.batches:
-            assert "no label batch" in report.odd[0]
+            assert "no label batch" in report.warnings[0]
         elif shape.images == 1 and shape.classes > 1:
-            assert any("Classes without an image" in text for text in report.odd), shape
+            assert any("Classes without an image" in text for text in report.warnings), shape
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_other_images_than_the_labelled_ones_are_one_clear_error(tmp_path: Path,
         make_report(pool, images=pictured)
 
 
-def test_odd_pages_are_quiet_in_the_browser(tmp_path: Path) -> None:
+def test_pages_of_unusual_pools_are_quiet_in_the_browser(tmp_path: Path) -> None:
     chosen = [Shape(batches=0), Shape(classes=10450, batches=1), Shape(mix="mixup", kind="probabilities")]
     with Browser(tmp_path / "profile") as chromium:
         for number, shape in enumerate(chosen):

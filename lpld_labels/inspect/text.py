@@ -1,8 +1,11 @@
-"""How numbers are written for people."""
+"""How numbers and names are written for people."""
 
 from __future__ import annotations
 
 import math
+
+LONGEST = 160
+"""Characters shown of a text from outside; names may be of any length."""
 
 
 def human_bytes(count: float) -> str:
@@ -17,7 +20,7 @@ def human_bytes(count: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number with at most four significant digits, whole numbers whole."""
+    """Return a number with at most four significant digits; whole numbers in full."""
     if not math.isfinite(value):
         return "not a number"
     if value == int(value) and abs(value) < 1e15:
@@ -26,9 +29,19 @@ def short_number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as per cent with one digit after the point, never rounded up to all."""
+    """Return a share in per cent with one digit after the point, never rounded up to all of it."""
     if 0.9995 <= share < 1:
         return "> 99.9 %"
     if 0 < share < 0.0005:
         return "< 0.1 %"
     return f"{100 * share:.1f} %"
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Return a text, cut where it is too long to show."""
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def printable(text: str) -> str:
+    """Return a text as one short line without control characters."""
+    return shortened("".join(letter if letter.isprintable() else " " for letter in text))

@@ -1,1 +1,0 @@
-"""Pools side by side: which came from which, and how they differ."""

@@ -1,0 +1,105 @@
+"""Pages: one HTML file each, rendered from templates/, that loads nothing and runs only its own script.
+
+Autoescape is on, so names of classes, files and teachers stay text whatever they contain.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import io
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
+from lpld_labels.inspect.text import human_bytes, shortened
+from lpld_labels.io.storage import write_atomically
+from lpld_labels.transforms.outputs import require_apart
+from lpld_labels.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from PIL import Image
+
+MOST_BYTES = 5_000_000
+_GENERATOR = b'name="generator" content="lpld-labels '
+_HEAD_BYTES = 4096
+"""Of a page: they hold what says that it is ours."""
+_NOT_IN_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def render_page(template: str | Path, **content: Any) -> bytes:
+    """Return an HTML file. template: one of templates/ by name, or the path of one that extends page.html."""
+    environment = _environment()
+    if isinstance(template, Path):
+        found = environment.from_string(template.read_text(encoding="utf-8"))
+    else:
+        found = environment.get_template(template)
+    style, script = _asset("page.css"), _asset("page.js")
+    # Hashes, not 'unsafe-inline': if text from outside ever got through as markup, it could still not run.
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    html = found.render(policy=policy, style=style, script=script, version=__version__, **content)
+    return _NOT_IN_HTML.sub("\ufffd", html).encode("utf-8")
+
+
+def jpeg_uri(picture: Image.Image, quality: int) -> str:
+    """Return an RGB picture as a data URI; colours keep their full resolution."""
+    stream = io.BytesIO()
+    picture.save(stream, "JPEG", quality=quality, subsampling=0, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def require_page_place(path: Path, *inputs: str | os.PathLike[str]) -> None:
+    """Refuse an output among the inputs, or in the place of anything but another page of ours."""
+    require_apart(path, *inputs)
+    if path.is_dir() or (path.is_file() and not _is_page(path)):
+        raise PoolConflictError(
+            "this is not a page that lpld-labels wrote",
+            where=path,
+            hint="choose another path, or move it away: only pages are ever replaced",
+        )
+
+
+def save_page(path: Path, data: bytes) -> None:
+    """Write a page; refuse one that is too large to open quickly."""
+    require_page_place(path)
+    if len(data) > MOST_BYTES:
+        raise InvalidArgumentError(
+            "the page is too large", where=path, expected=f"at most {MOST_BYTES} bytes", got=len(data)
+        )
+    write_atomically(path, data)
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return _GENERATOR in stream.read(_HEAD_BYTES)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("lpld_labels.inspect"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"short": shortened, "bytes": human_bytes}
+    return environment
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,212 @@
+"""Training runs and published results: what students reach with pools."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.inspect.charts import Chart, Series, plot
+from lpld_labels.inspect.text import human_bytes, shortened
+
+LOG_FILE = "log.jsonl"
+WEIGHT_FILES = ("student.safetensors", "checkpoint.safetensors")
+ABOUT_KEY = "lpld-labels"
+_LARGEST_HEADER = 50_000_000
+_GIB, _GB = 2.0**30, 1e9
+DATASETS = {1000: "ImageNet-1K", 10450: "ImageNet-21K-P"}
+"""Number of classes -> the data set whose pools the papers publish."""
+# System, classes, unit of the label bytes, {images per class: (label bytes, top-1 of a ResNet-18 in %)}.
+# The papers write GB for GiB of ImageNet-1K: their figures come out of the layout in GiB only.
+_PUBLISHED: tuple[tuple[str, int, float, dict[int, tuple[float, float]]], ...] = (
+    (
+        "SRe2L 1x",
+        1000,
+        _GIB,
+        {10: (5.67, 20.1), 20: (11.33, 33.6), 50: (28.33, 46.8), 100: (56.66, 52.8), 200: (113.33, 57.0)},
+    ),
+    (
+        "LPLD 1x",
+        1000,
+        _GIB,
+        {10: (5.67, 34.6), 20: (11.33, 47.2), 50: (28.33, 55.4), 100: (56.66, 59.4), 200: (113.33, 62.6)},
+    ),
+    (
+        "LPLD 40x",
+        1000,
+        _GIB,
+        {10: (0.14, 20.2), 20: (0.29, 33.0), 50: (0.71, 46.7), 100: (1.43, 54.0), 200: (2.85, 59.6)},
+    ),
+    (
+        "LPQLD 40x",
+        1000,
+        _GIB,
+        {10: (0.13, 29.6), 20: (0.25, 41.2), 50: (0.63, 51.3), 100: (1.27, 56.2), 200: (2.54, 59.9)},
+    ),
+    (
+        "LPQLD 80x",
+        1000,
+        _GIB,
+        {10: (0.07, 27.3), 20: (0.15, 38.6), 50: (0.37, 49.6), 100: (0.73, 54.9), 200: (1.47, 58.8)},
+    ),
+    ("LPLD 1x", 10450, _GB, {10: (643, 25.4), 20: (1285, 30.3)}),
+    ("LPLD 10x", 10450, _GB, {10: (65, 24.1), 20: (129, 31.3)}),
+    ("LPLD 40x", 10450, _GB, {10: (16, 21.3), 20: (32, 29.4)}),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run's log.
+
+    name: its directory's. pool: content digest of the pool it learned from, None where not recorded.
+    points: (steps done, record) of each epoch. top1: last accuracy as a share, None where not measured.
+    """
+
+    name: str
+    pool: str | None
+    points: tuple[tuple[int, dict[str, Any]], ...]
+    top1: float | None
+
+
+def read_runs(directories: Sequence[Path]) -> list[Run]:
+    """Read run directories as `lpld-labels train` writes them; equal names get numbers."""
+    runs = [_read_run(directory) for directory in directories]
+    names = [run.name for run in runs]
+    return [
+        run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({number})")
+        for number, run in enumerate(runs, 1)
+    ]
+
+
+def run_warnings(runs: Sequence[Run], digest: str) -> list[str]:
+    """Return what a report on the pool of this content digest warns of in runs."""
+    found = []
+    for run in runs:
+        lost = [record.get("epoch") for _, record in run.points if _number(record.get("loss")) is None]
+        if lost:
+            found.append(f"Run {shortened(run.name)}: the loss of epoch {lost[0]} is not a number.")
+        if run.pool not in (None, digest):
+            pool = shortened((run.pool or "")[:12])
+            found.append(f"Run {shortened(run.name)} learned from another pool, {pool}.")
+    return found
+
+
+def run_charts(runs: Sequence[Run]) -> list[Chart]:
+    """Return the curves of all runs."""
+    kinds = (
+        ("loss", 1, "Loss", "Mean training loss of each epoch.", "loss"),
+        ("learning_rate", 1, "Learning rate", "Learning rate at the end of each epoch.", "rate"),
+        ("top1", 100, "Accuracy", "Top-1 on the validation images, where it was measured.", "top-1, %"),
+    )
+    return [
+        plot(title, says, [_curve(run, field, unit) for run in runs], x="steps", y=name)
+        for field, unit, title, says, name in kinds
+        if runs
+    ]
+
+
+def accuracy_chart(
+    title: str,
+    says: str,
+    students: Sequence[tuple[str, float, Sequence[Run]]],
+    *,
+    classes: int | None,
+    line: tuple[float, str] | None = None,
+) -> Chart:
+    """Return accuracy over label bytes. students: (name, bytes of the pool, runs that learned from it).
+
+    classes: show the published pools of the data set with so many classes, else of ImageNet-1K; None: none.
+    """
+    series = []
+    for name, size, runs in students:
+        reached = [run for run in runs if run.top1 is not None]
+        if reached:
+            points = [(float(size), 100 * (run.top1 or 0)) for run in reached]
+            labels = [f"{name}, {run.name}" for run in reached]
+            series.append(Series(name=name, points=points, labels=labels, joined=False))
+    if classes is not None:
+        series += published_series(classes)
+    return plot(
+        title, says, series, x="label bytes", y="top-1, %", logarithmic_x=True, x_form=human_bytes, line=line
+    )
+
+
+def published_series(classes: int) -> list[Series]:
+    """Return label bytes and accuracy of published pools, by system."""
+    found = []
+    for system, count, unit, rows in _PUBLISHED:
+        if count == (classes if classes in DATASETS else 1000):
+            points = [(size * unit, top1) for size, top1 in rows.values()]
+            sizes = [human_bytes(size * unit / (count * ipc)) for ipc, (size, _) in rows.items()]
+            labels = [
+                f"{system}, {ipc} images per class, {size} per image"
+                for ipc, size in zip(rows, sizes, strict=True)
+            ]
+            found.append(Series(name=f"{system} (published)", points=points, labels=labels))
+    return found
+
+
+def _curve(run: Run, field: str, unit: float) -> Series:
+    found = [(steps, _number(record.get(field))) for steps, record in run.points]
+    return Series(name=run.name, points=[(float(x), unit * y) for x, y in found if y is not None])
+
+
+def _read_run(directory: Path) -> Run:
+    path = directory / LOG_FILE
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"not a training run: {error.strerror}", where=path, hint="give a directory that train wrote"
+        ) from None
+    points: list[tuple[int, dict[str, Any]]] = []
+    steps = 0
+    for number, line in enumerate(lines, 1):
+        record = _record(line, f"{path}, line {number}")
+        done = _number(record.get("steps"))
+        steps += int(done) if done is not None else 1
+        points.append((steps, record))
+    tops = [value for _, record in points if (value := _number(record.get("top1"))) is not None]
+    return Run(
+        name=directory.resolve().name,
+        pool=_pool_of(directory),
+        points=tuple(points),
+        top1=tops[-1] if tops else None,
+    )
+
+
+def _number(value: object) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def _record(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise InvalidArgumentError(f"not valid JSON: {error}", where=where) from None
+    if not isinstance(record, dict):
+        raise InvalidArgumentError("not a log record", where=where, expected="a JSON object")
+    return record
+
+
+def _pool_of(directory: Path) -> str | None:
+    """Return the digest of the pool that a run's weights name, from the head of the file alone."""
+    for name in WEIGHT_FILES:
+        try:
+            with (directory / name).open("rb") as stream:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                head = json.loads(stream.read(min(length, _LARGEST_HEADER)))
+                about = json.loads(head["__metadata__"][ABOUT_KEY])
+        except (OSError, struct.error, ValueError, KeyError, TypeError):
+            continue
+        found = about.get("pool") or about.get("settings", {}).get("pool")
+        if isinstance(found, str):
+            return found
+    return None

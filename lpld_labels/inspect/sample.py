@@ -1,0 +1,281 @@
+"""What a report looks at: counts of the whole pool, and the labels of a random sample of batches.
+
+Which batches are chosen depends only on their number, so two reports on a pool agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
+from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.exec.job import Progress
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
+from lpld_labels.inspect.summary import PoolSummary, summary_of
+from lpld_labels.pool.reader import PoolReader
+
+MOST_ROWS = 8192
+MOST_VALUES = 1 << 23
+"""Label values that are looked at: 8,388 rows of 1000 classes, 803 of 10,450."""
+ROWS_AT_ONCE = 128
+"""Bounds memory: a batch of 1024 rows and 10,450 classes is 86 MB as float64."""
+LEAST_BATCHES = 4
+STRONGEST = 5
+OWN, PARTNER, OTHER = 0, 1, 2
+_SEED = 18
+Counts = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PoolFacts:
+    """A pool as a whole.
+
+    names: of the classes [C]. image_views: int64 [images], how often each was seen as itself.
+    class_images, class_views: int64 [C]. epochs: those that have a batch, ascending; epoch_batches: int64,
+    how many each has.
+    """
+
+    summary: PoolSummary
+    names: Sequence[str]
+    images: ImageTable
+    image_views: Counts
+    class_images: Counts
+    class_views: Counts
+    epochs: Counts
+    epoch_batches: Counts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """The labels that were looked at.
+
+    keys: the batches. whole: they are all there are. rows: see `row_type`. unreadable: errors of batches
+    that could not be read. shared: batches that the other pool has too; fidelity: what this pool kept of
+    its labels.
+    """
+
+    keys: Sequence[BatchKey]
+    whole: bool
+    rows: np.recarray[Any, Any]
+    unreadable: tuple[str, ...]
+    shared: int
+    fidelity: Fidelity | None
+
+
+def row_type(classes: int) -> np.dtype[Any]:
+    """Return the measures of a view and its label."""
+    strongest = min(STRONGEST, classes)
+    return np.dtype(
+        [
+            ("batch", "i8"),  # place in Sample.keys
+            ("slot", "i8"),
+            ("image", "i8"),
+            ("partner", "i8"),  # the partner's image, -1 where nothing was mixed
+            ("area", "f8"),  # of the crop, as a share of the image
+            ("strength", "f8"),  # of the view in its mix, NaN where nothing was mixed
+            ("confidence", "f8"),  # of the strongest class at temperature 1; NaN if the label is not finite
+            ("entropy", "f8"),  # in bits, likewise
+            ("agreement", "i8"),  # whose class is the strongest: OWN, PARTNER or OTHER
+            ("constant", "?"),  # all values are equal
+            ("total", "f8"),  # sum of the probabilities as stored, 1 for logits
+            ("top", "i8", (strongest,)),  # the strongest classes,
+            ("shares", "f8", (strongest,)),  # their probabilities,
+            ("values", "f8", (strongest,)),  # what is stored of them,
+            ("original", "f8", (strongest,)),  # and their probabilities in the other pool, else NaN
+        ]
+    )
+
+
+def gather_facts(pool: PoolReader, *, names: Sequence[str] | None = None) -> PoolFacts:
+    """Return the facts of an open pool. Reads the index and which image each view shows.
+
+    names: of the classes, where better ones are known than the image folder's directories.
+    """
+    images = pool.images
+    views = np.zeros(len(images), np.int64)
+    for number in range(len(pool)):
+        # Not bincount: a batch shows few of the images, and there may be very many batches.
+        np.add.at(views, pool.images_at(number), 1)
+    # Image folders may have more classes than labels have columns; their images count all the same.
+    width = max(pool.classes, int(images.classes.max(initial=-1)) + 1)
+    epochs, batches = np.unique(pool.index.epochs, return_counts=True)
+    return PoolFacts(
+        summary=summary_of(pool.manifest, pool.location),
+        names=_class_names(images, width, names or ()),
+        images=images,
+        image_views=views,
+        class_images=np.bincount(images.classes, minlength=width).astype(np.int64),
+        class_views=np.bincount(images.classes, weights=views, minlength=width).astype(np.int64),
+        epochs=epochs.astype(np.int64),
+        epoch_batches=batches.astype(np.int64),
+    )
+
+
+def take_sample(
+    pool: PoolReader, *, against: PoolReader | None = None, progress: Progress | None = None
+) -> Sample:
+    """Read a random choice of batches. against: the pool whose labels this one's are measured by."""
+    if against is not None:
+        _require_comparable(pool, against)
+    chosen = choose_batches(pool, against)
+    meter = FidelityMeter(label_kind=pool.header.label_kind)
+    parts = [np.zeros(0, row_type(pool.classes))]
+    keys: list[BatchKey] = []
+    unreadable: list[str] = []
+    shared = 0
+    for done, key in enumerate(chosen, 1):
+        try:
+            views, labels = pool.read_views(key), pool.read_labels(key)
+        except PoolCorruptError as error:
+            unreadable.append(str(error))
+            continue
+        original = None
+        if against is not None and key in against:
+            original = matching_labels(against, views)
+            meter.add(original, labels)
+            shared += 1
+        for start in range(0, views.rows, ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            parts.append(_measure(pool, views, part, labels, original, len(keys)))
+        keys.append(key)
+        if progress is not None:
+            progress(done, len(chosen))
+    return Sample(
+        keys=keys,
+        whole=len(chosen) == len(pool),
+        rows=np.concatenate(parts).view(np.recarray),
+        unreadable=tuple(unreadable),
+        shared=shared,
+        fidelity=meter.result() if shared else None,
+    )
+
+
+def choose_batches(pool: PoolReader, against: PoolReader | None = None) -> list[BatchKey]:
+    """Return the batches to look at, in key order; of those that both pools have, where there are two."""
+    keys = list(pool.keys)
+    if against is not None:
+        keys = [key for key in keys if key in against]
+        if not keys and len(pool):
+            raise _other_pool("the pools have no batch in common", against)
+    limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
+    order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
+    rows_of = pool.index.rows_of(keys).tolist()
+    chosen: list[BatchKey] = []
+    rows = 0
+    for place in order.tolist():
+        if rows >= limit and len(chosen) >= LEAST_BATCHES:
+            break
+        chosen.append(keys[place])
+        rows += rows_of[place]
+    return sorted(chosen)
+
+
+def same_views(one: ViewBatch, other: ViewBatch) -> bool:
+    """Return whether two batches show the same crops of the same images."""
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("images", "crops", "flips")
+    )
+
+
+def matching_labels(against: PoolReader, views: ViewBatch) -> LabelArray:
+    """Return the other pool's labels of the same views."""
+    if not same_views(against.read_views(views.key), views):
+        raise _other_pool(
+            f"{views.key} shows other views there: the labels are not of the same thing", against
+        )
+    return against.read_labels(views.key)
+
+
+def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:
+    """Return the probabilities float64 [B, C] that labels [B, C] of a kind mean at a temperature.
+
+    A probability of 0 stays 0 at every temperature. Rows that are not finite give rows of NaN.
+    """
+    values = np.asarray(labels, np.float32)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        weights = softened(values, kind, temperature).astype(np.float64)
+    weights[~np.isfinite(values).all(axis=1)] = np.nan
+    return weights
+
+
+def entropy(shares: Doubles) -> Doubles:
+    """Return the entropy of probabilities [B, C] in bits: float64 [B]; 0 log 0 is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(shares > 0, shares * np.log2(shares), 0.0)
+    terms[np.isnan(shares)] = np.nan
+    return np.asarray(np.abs(terms.sum(axis=1)))
+
+
+def _measure(
+    pool: PoolReader,
+    views: ViewBatch,
+    part: slice,
+    labels: LabelArray,
+    original: LabelArray | None,
+    batch: int,
+) -> npt.NDArray[Any]:
+    """Return the measures of a part of a batch."""
+    kind, images, mix = pool.header.label_kind, pool.images, views.mix
+    values = np.asarray(labels[part], np.float64)
+    shares = probabilities(values, kind)
+    # Sorted by what is stored, which tells apart what softmax rounds to the same.
+    top = np.argsort(-values, axis=1, kind="stable")[:, :STRONGEST]
+    shown = views.images[part]
+    rows = np.zeros(len(shown), row_type(pool.classes))
+    rows["batch"] = batch
+    rows["slot"] = part.start + np.arange(len(shown))
+    rows["image"] = shown
+    rows["partner"] = -1 if mix is None else views.images[mix.partner[part]]
+    pixels = images.heights[shown].astype(np.float64) * images.widths[shown]
+    rows["area"] = views.crops[part, 2].astype(np.float64) * views.crops[part, 3] / pixels
+    rows["strength"] = np.nan if mix is None else mix.strength
+    rows["entropy"] = entropy(shares)
+    own = images.classes[shown]
+    partner = own if mix is None else images.classes[rows["partner"]]
+    rows["agreement"] = np.where(top[:, 0] == own, OWN, np.where(top[:, 0] == partner, PARTNER, OTHER))
+    rows["constant"] = values.max(axis=1) == values.min(axis=1)
+    rows["total"] = values.sum(axis=1) if kind == "probabilities" else 1
+    rows["top"] = top
+    rows["shares"] = np.take_along_axis(shares, top, axis=1)
+    rows["confidence"] = rows["shares"][:, 0]
+    rows["values"] = np.take_along_axis(values, top, axis=1)
+    rows["original"] = np.nan
+    if original is not None:
+        rows["original"] = np.take_along_axis(probabilities(original[part], kind), top, axis=1)
+    return rows
+
+
+def _require_comparable(pool: PoolReader, other: PoolReader) -> None:
+    """Refuse pools whose labels do not mean the same thing."""
+    for name in ("classes", "label_kind"):
+        expected, got = getattr(pool.header, name), getattr(other.header, name)
+        if expected != got:
+            raise InvalidArgumentError(
+                f"the pools' labels differ in '{name}'", where=other.location, expected=expected, got=got
+            )
+
+
+def _other_pool(problem: str, against: PoolReader) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        problem, where=against.location, hint="give the pool that this one was encoded or pruned from"
+    )
+
+
+def _class_names(images: ImageTable, classes: int, given: Sequence[str]) -> list[str]:
+    """Return a name for every class: as given, else its image directory's, else its number."""
+    names = [f"class {number}" for number in range(classes)]
+    for path, label in zip(reversed(images.paths), reversed(images.classes.tolist()), strict=True):
+        directory, slash, _ = path.partition("/")
+        if slash:
+            names[label] = directory
+    names[: len(given)] = given[:classes]
+    return names
