@@ -137,7 +137,7 @@ def summarise(location: Location) -> PoolSummary:
 
 def summary_of(manifest: Manifest, location: str | os.PathLike[str]) -> PoolSummary:
     """Return the summary of a pool whose manifest is known."""
-    components = {**manifest.components}
+    components = {name: manifest.components[name] for name in COMPONENTS}
     components["container"] += len(manifest.dump())
     return PoolSummary(location=shown(location), manifest=manifest, components=components)
 
