@@ -21,8 +21,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from lpld_core.recover.settings import Group, ImageFiles
-from lpld_core.unfinished import LOCK, SUFFIX, brief, workplace
+from lpld_core.recover.settings import Group, ImageFormat
+from lpld_core.unfinished import LOCK, SUFFIX, require_same_job, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import in_use
@@ -32,12 +32,11 @@ from lpld_labels.render.image_folder import read_file
 
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"
+SHEET_CLASSES = SHEET_IMAGES = 10
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
 _MAY_CHANGE = ("class_group", "created_by")
 """Parts of a record that decide no image: a run may be resumed with others."""
 REAL_DIGEST = "real_images_digest"
-_SAID_LATER = (REAL_DIGEST,)
-"""Parts that decide images and older records lack: nobody knows them then, and nobody adds them."""
 
 
 class RecoveredFolder:
@@ -47,10 +46,12 @@ class RecoveredFolder:
     later would number the classes differently.
     """
 
-    def __init__(self, root: str | Path, *, class_names: Sequence[str], files: ImageFiles) -> None:
+    def __init__(
+        self, root: str | Path, *, class_names: Sequence[str], format: ImageFormat, quality: int
+    ) -> None:
         self.root = Path(root)
         self.class_names = tuple(class_names)
-        self.files = files
+        self._format, self._quality = format, quality
         self._unfinished = self.root / SUFFIX
         refuse_links([self._unfinished])
         if list(class_names) != sorted(set(class_names)):
@@ -59,7 +60,7 @@ class RecoveredFolder:
     def path(self, label: int, number: int) -> Path:
         """Return the path of one image."""
         name = self.class_names[label]
-        return self.root / name / f"{name}_{number:05d}{_SUFFIXES[self.files.format]}"
+        return self.root / name / f"{name}_{number:05d}{_SUFFIXES[self._format]}"
 
     def has(self, group: Group) -> bool:
         """Whether all images of a group are there."""
@@ -70,22 +71,31 @@ class RecoveredFolder:
         with write_errors(self.root):
             for label in group.classes:
                 (self.root / self.class_names[label]).mkdir(parents=True, exist_ok=True)
+        options = {"quality": self._quality} if self._format == "jpeg" else {}
         for member, image in zip(group.members, pixels, strict=True):
-            write_atomically(self.path(*member), _encoded(image, self.files), within=self.workplace(group))
+            stream = io.BytesIO()
+            Image.fromarray(image.numpy()).save(stream, self._format, **options)
+            write_atomically(self.path(*member), stream.getvalue(), within=self.workplace(group))
 
     def workplace(self, group: Group) -> Path:
-        """Return the directory for what is on its way of a group; see `workplace` of unfinished.py."""
+        """Return the directory for unfinished work on a group; see `workplace` of unfinished.py."""
         return self._unfinished / f"{group.index:05d}"
 
-    def finish(self, sheet: bytes) -> Path:
-        """Leave the contact sheet, a PNG file, and delete what runs with other groups have left."""
+    def finish(self, ipc: int) -> Path:
+        """Write the contact sheet, and delete what runs with other groups have left; return its path."""
         path = self.root / CONTACT_SHEET_FILE
+        sheet = contact_sheet(
+            self.path,
+            classes=evenly(len(self.class_names), SHEET_CLASSES),
+            images=evenly(ipc, SHEET_IMAGES),
+            names=self.class_names,
+        )
         with workplace(self._unfinished / "sheet", wait=True) as place:
-            write_atomically(path, sheet, within=place)
+            write_atomically(path, png_bytes(sheet), within=place)
         with write_errors(self.root):
-            for path in sorted(self._unfinished.glob("*")) if self._unfinished.is_dir() else []:
-                if not in_use(path / LOCK):
-                    shutil.rmtree(path)
+            for left in sorted(self._unfinished.glob("*")) if self._unfinished.is_dir() else []:
+                if not in_use(left / LOCK):
+                    shutil.rmtree(left)
             with contextlib.suppress(OSError):  # another process is still at work, and will do it
                 self._unfinished.rmdir()
         return path
@@ -98,11 +108,7 @@ class RecoveredFolder:
         path = self.root / RECORD_FILE
         if path.exists():
             try:
-                found = from_json(path.read_bytes(), where=str(path))
-                _require_same_run(found, record, path)
-                record = {
-                    name: said for name, said in record.items() if name in found or name not in _SAID_LATER
-                }
+                _require_same_run(path, record)
             except PoolConflictError:
                 if not overwrite:
                     raise
@@ -138,30 +144,14 @@ class RecoveredFolder:
             (self.root / RECORD_FILE).unlink()
 
 
-def _encoded(pixels: Tensor, files: ImageFiles) -> bytes:
-    """Return the file of one image uint8 [H, W, 3]."""
-    stream = io.BytesIO()
-    options = {"quality": files.quality} if files.format == "jpeg" else {}
-    Image.fromarray(pixels.numpy()).save(stream, files.format, **options)
-    return stream.getvalue()
-
-
-def _require_same_run(found: Any, wanted: dict[str, Any], path: Path) -> None:
-    """Compare two records field by field and name the first difference."""
+def _require_same_run(path: Path, record: dict[str, Any]) -> None:
+    """Refuse a recover.json with other settings than the record's; the error names the first."""
+    found = from_json(path.read_bytes(), where=str(path))
     if not isinstance(found, dict):
         raise PoolConflictError("not the record of a recovery run", where=path)
-    wanted = from_json(to_json(wanted), where=str(path))
-    for name in sorted(found.keys() | wanted.keys()):
-        unknown = name in _SAID_LATER and name not in found
-        if name not in _MAY_CHANGE and not unknown and found.get(name) != wanted.get(name):
-            raise PoolConflictError(
-                f"images of a different run are here: '{name}' differs",
-                where=path,
-                expected=brief(repr(found.get(name))),
-                got=brief(repr(wanted.get(name))),
-                hint="repeat the settings of that run to resume it, choose another folder, or replace it "
-                "(--overwrite)",
-            )
+    wanted = from_json(to_json(record), where=str(path))
+    compared = [{name: said[name] for name in said if name not in _MAY_CHANGE} for said in (found, wanted)]
+    require_same_job(*compared, what="another recovery run", where=path, otherwise="replace it (--overwrite)")
 
 
 def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

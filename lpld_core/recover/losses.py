@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from lpld_core.networks.batchnorm import BatchNormLayer, image_sums, watched_inputs
-from lpld_core.recover.settings import FIRST_LAYER_WEIGHT
 
 
 class _UnitMoments(torch.autograd.Function):
@@ -89,7 +88,7 @@ def unit_losses(
     unit_of_image: Tensor,
     targets: Sequence[LayerTarget],
     *,
-    first_layer_weight: float = FIRST_LAYER_WEIGHT,
+    first_layer_weight: float = 10.0,
 ) -> UnitLosses:
     """Run the images through the model (eval mode) once and return both losses of every unit.
 

@@ -7,9 +7,8 @@ is ``rows @ image @ columns^T`` with one small matrix per axis: exact gradients,
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from torch import Tensor
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.weights import Tensors
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
-from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind, ViewRanges
+from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.unfinished import Checkpoint
@@ -29,6 +28,9 @@ from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 _IMAGES, _ADAM = "images", "adam."
+BETAS = (0.5, 0.9)
+CROP_RATIO = (3 / 4, 4 / 3)
+FLIP_PROBABILITY = 0.5
 _CHECK_EVERY = 25
 """Iterations between looks at the loss. NaN spreads through Adam's averages and stays, so none is missed."""
 
@@ -92,8 +94,12 @@ class GroupOptimiser:
         self._classes = torch.tensor([label for label, _ in group.members], device=like.device)
         self._targets = _targets_of(group, targets)
         self._low, self._high = _valid_range(teacher, like)
-        self.images = _starting_images(group, settings, like).requires_grad_()
-        self._adam = torch.optim.Adam([self.images], lr=settings.learning_rate, betas=settings.betas)
+        noise = [
+            draw_noise((len(unit.members), 3, *settings.size), seed=settings.seed, unit=unit.key)
+            for unit in group.units
+        ]
+        self.images = torch.cat([torch.from_numpy(unit).to(like) for unit in noise]).requires_grad_()
+        self._adam = torch.optim.Adam([self.images], lr=settings.learning_rate, betas=BETAS)
 
     def state(self) -> Tensors:
         """Return all that the next iteration depends on."""
@@ -113,11 +119,7 @@ class GroupOptimiser:
     def losses(self, iteration: int) -> UnitLosses:
         """Return both losses of every unit, seen through the views of an iteration."""
         settings = self.settings
-        ranges = settings.view_ranges(iteration)
-        views = [
-            draw_view(ranges, settings.size, seed=settings.seed, unit=unit.key, iteration=iteration)
-            for unit in self.group.units
-        ]
+        views = [draw_view(settings, unit.key, iteration) for unit in self.group.units]
         return unit_losses(
             self._model,
             show(self.images, self._sizes, views).contiguous(memory_format=torch.channels_last),
@@ -142,30 +144,6 @@ def recover_group(
     targets: Sequence[LayerTarget],
     settings: RecoverSettings,
     *,
-    progress: Callable[[int], None] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> RecoveredGroup:
-    """Optimise one group's images and return the last iterate.
-
-    progress: called with the number of iterations done after each. For the rest see `recovery`.
-    """
-    steps = recovery(teacher, group, targets, settings, checkpoint=checkpoint)
-    while True:
-        try:
-            done = next(steps)
-        except StopIteration as end:
-            made: RecoveredGroup = end.value
-            return made
-        if progress is not None:
-            progress(done)
-
-
-def recovery(
-    teacher: LoadedTeacher,
-    group: Group,
-    targets: Sequence[LayerTarget],
-    settings: RecoverSettings,
-    *,
     checkpoint: Checkpoint | None = None,
 ) -> Generator[int, None, RecoveredGroup]:
     """Optimise one group's images: yield the iterations done after each, return the last iterate.
@@ -174,13 +152,11 @@ def recovery(
     the class when values stop being finite, or what to lower when memory runs out.
     """
     last = settings.iterations - 1
-    with memory_errors(settings):
+    with _memory_errors(settings):
         optimiser = GroupOptimiser(teacher, group, targets, settings)
         first = 0
         found = None if checkpoint is None else checkpoint.load()
-        units = json.loads(json.dumps([asdict(unit) for unit in group.units]))
-        # A run with another class_group leaves groups of other images.
-        if found is not None and found.about.get("units") == units:
+        if found is not None:
             first = int(found.about["iterations"])
             optimiser.load_state(found.tensors)
         for iteration in range(first, settings.iterations):
@@ -191,7 +167,7 @@ def recovery(
             optimiser.step(per_unit.sum(), iteration)
             # Not after the last: its losses are reported, and they are not saved.
             if checkpoint is not None and iteration != last and checkpoint.due():
-                checkpoint.save(optimiser.state(), iterations=iteration + 1, units=units)
+                checkpoint.save(optimiser.state(), iterations=iteration + 1)
             yield iteration + 1
     images = optimiser.images.detach()
     sizes = [len(unit.members) for unit in group.units]
@@ -210,16 +186,6 @@ def _targets_of(group: Group, targets: Sequence[LayerTarget]) -> list[LayerTarge
         rows = [unit.members[0][0] for unit in group.units] if len(target.mean) > 1 else [0]
         chosen.append(LayerTarget(layer=target.layer, mean=target.mean[rows], variance=target.variance[rows]))
     return chosen
-
-
-def _starting_images(group: Group, settings: RecoverSettings, like: Tensor) -> Tensor:
-    noise = [
-        torch.from_numpy(
-            draw_noise((len(unit.members), 3, *settings.size), seed=settings.seed, unit=unit.key)
-        ).to(like)
-        for unit in group.units
-    ]
-    return torch.cat(noise)
 
 
 def _valid_range(teacher: LoadedTeacher, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,23 +208,19 @@ def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
 
 
 @contextlib.contextmanager
-def memory_errors(settings: RecoverSettings) -> Iterator[None]:
+def _memory_errors(settings: RecoverSettings) -> Iterator[None]:
     """Turn running out of memory into advice on what to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        text = str(error).lower()
+        # On a CPU torch raises a plain RuntimeError.
+        known = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+        if not known and not ("memory" in text and "alloc" in text):
             raise
         raise ComputationError(
             "out of memory during recovery", hint=f"finished groups are kept; {_what_to_lower(settings)}"
         ) from None
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an error means that memory ran out; on a CPU torch raises a plain RuntimeError."""
-    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
-        return True
-    return "memory" in str(error).lower() and "alloc" in str(error).lower()
 
 
 def _what_to_lower(settings: RecoverSettings) -> str:
@@ -285,36 +247,30 @@ class View:
     roll_right: int
 
 
-def draw_view(
-    ranges: ViewRanges, size: tuple[int, int], *, seed: int, unit: tuple[int, int], iteration: int
-) -> View:
-    """Draw the view of one unit at one iteration; it depends on nothing but the arguments."""
-    random = keyed_generator(seed, Stream.RECOVERY_VIEWS, *unit, iteration)
-    height, width = size
+def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) -> View:
+    """Draw the view of one unit (its key) at one iteration; it depends on nothing but the arguments."""
+    random = keyed_generator(settings.seed, Stream.RECOVERY_VIEWS, *unit, iteration)
+    height, width = settings.size
     augmentation = Augmentation(
         output_height=height,
         output_width=width,
         resize="torch",
-        crop_scale=(ranges.smallest_crop, 1.0),
-        crop_ratio=ranges.ratio,
+        crop_scale=(settings.crop_from(iteration), 1.0),
+        crop_ratio=CROP_RATIO,
     )
     crop = draw_crops(random, np.array([height]), np.array([width]), augmentation)[0].tolist()
     flip, down, right = random.random(3).tolist()
+    least = -settings.roll if settings.roll_direction == "both" else 0
+    shifts = settings.roll - least + 1
     return View(
         top=crop[0],
         left=crop[1],
         height=crop[2],
         width=crop[3],
-        flip=flip < ranges.flip_probability,
-        roll_down=_shift(down, ranges),
-        roll_right=_shift(right, ranges),
+        flip=flip < FLIP_PROBABILITY,
+        roll_down=int(down * shifts) + least,
+        roll_right=int(right * shifts) + least,
     )
-
-
-def _shift(draw: float, ranges: ViewRanges) -> int:
-    """Turn a draw in [0, 1) into a whole number from -roll, or from 0, to roll."""
-    least = -ranges.roll if ranges.roll_direction == "both" else 0
-    return int(draw * (ranges.roll - least + 1)) + least
 
 
 def draw_noise(shape: tuple[int, ...], *, seed: int, unit: tuple[int, int]) -> npt.NDArray[np.float64]:

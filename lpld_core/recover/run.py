@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from lpld_core.images import RealFolder
-from lpld_core.recover.folder import REAL_DIGEST, RecoveredFolder, contact_sheet, evenly, png_bytes, to_pixels
+from lpld_core.recover.folder import REAL_DIGEST, RecoveredFolder, to_pixels
 from lpld_core.recover.losses import LayerTarget
-from lpld_core.recover.optimise import layer_targets, recovery
+from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.rded import candidates, stitch_class
-from lpld_core.recover.settings import Group, RdedSettings, RecoverSettings, Settings
+from lpld_core.recover.settings import Group, RdedSettings, RecoverSettings
 from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
@@ -27,10 +28,10 @@ from lpld_labels.exec.job import Engine, Job, Progress, Steps
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.version import __version__
 
-_SHEET_CLASSES = 10
-_SHEET_IMAGES = 10
-_UNSAID = {"roll_direction": "both", "scoring": "whole"}
-"""Settings that came later, and what older versions did: a record says them only where they differ."""
+log = logging.getLogger(__name__)
+
+LastLosses = tuple[float, float]
+"""Cross-entropy and BatchNorm distance that a group's images ended with, averaged over its units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,9 @@ def recover_images(
     teacher: LoadedTeacher,
     out: str | Path,
     *,
-    settings: RecoverSettings,
+    settings: RecoverSettings | RdedSettings,
     statistics: ClassStatistics | None = None,
+    real: RealFolder | None = None,
     class_names: Sequence[str] | None = None,
     part: Part | None = None,
     overwrite: bool = False,
@@ -63,58 +65,27 @@ def recover_images(
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
-    """Optimise images from noise (lpld, sre2l, cda) and save them as an image folder.
+    """Make images and save them as an image folder; groups whose images are there already are skipped.
 
-    statistics: needed where settings ask for class statistics. class_names: directory names; those of
-    the statistics or, without any, class numbers. Groups whose images are there already are passed over.
+    statistics: needed where settings ask for class statistics. real: images that rded cuts up.
+    class_names: directory names; by default those of the real images, of the statistics, or class numbers.
     overwrite: delete the images of another run that are there. engine: who makes them; machine: what its
     workers compute with, if not this process alone.
     """
-    if statistics is not None:
-        statistics.check_teacher(teacher)
-    layer_targets(teacher, statistics, settings.statistics_kind)  # refuses what cannot be matched
-    names = class_names or (statistics.class_names if statistics else default_names(teacher.classes))
-    folder = _folder(out, names, settings, teacher)
-    used = statistics if settings.statistics_kind == "class" else None
-    folder.prepare(_record(settings, teacher, folder, used), overwrite=overwrite)
-    method = Optimising(settings=settings, statistics=statistics, names=names)
-    return _fill(teacher, folder, settings, method, part, engine, machine, progress)
-
-
-def stitch_images(
-    teacher: LoadedTeacher,
-    out: str | Path,
-    *,
-    settings: RdedSettings,
-    real: RealFolder,
-    part: Part | None = None,
-    overwrite: bool = False,
-    engine: Engine = ONE_PROCESS,
-    machine: Machine | None = None,
-    progress: Progress | None = None,
-) -> RunSummary:
-    """Stitch images from crops of real ones (rded) and save them as an image folder.
-
-    A folder begun with other real images is refused, or with `overwrite` emptied first.
-    """
-    folder = _folder(out, real.class_names, settings, teacher)
-    for label in range(real.classes):
-        candidates(real, label, settings)  # refuses a class with too few
-    record = _record(settings, teacher, folder, None) | {REAL_DIGEST: real.identity_digest()}
-    folder.prepare(record, overwrite=overwrite)
-    method = Stitching(settings=settings, real=real)
-    return _fill(teacher, folder, settings, method, part, engine, machine, progress)
-
-
-def default_names(classes: int) -> tuple[str, ...]:
-    """Return class numbers as directory names, padded so that their order is the classes' order."""
-    width = max(4, len(str(classes - 1)))
-    return tuple(f"{label:0{width}d}" for label in range(classes))
-
-
-def _folder(
-    out: str | Path, names: Sequence[str], settings: Settings, teacher: LoadedTeacher
-) -> RecoveredFolder:
+    if isinstance(settings, RdedSettings):
+        if real is None:
+            raise InvalidArgumentError("rded needs real images")
+        class_names = real.class_names
+        for label in range(real.classes):
+            candidates(real, label, settings)  # refuses a class with too few
+    else:
+        if statistics is not None:
+            statistics.check_teacher(teacher)
+            class_names = class_names or statistics.class_names
+        layer_targets(teacher, statistics, settings.statistics_kind)  # refuses what cannot be matched
+        if settings.statistics_kind == "global":
+            statistics = None
+    names = class_names or default_names(teacher.classes)
     if len(names) != teacher.classes:
         raise InvalidArgumentError(
             "teacher and class names differ in their number of classes",
@@ -122,29 +93,20 @@ def _folder(
             got=len(names),
             hint="use a teacher trained on these classes",
         )
-    return RecoveredFolder(out, class_names=names, files=settings.files)
+    folder = RecoveredFolder(out, class_names=names, format=settings.format, quality=settings.quality)
+    folder.prepare(_record(settings, teacher, names, statistics, real), overwrite=overwrite)
 
-
-def _fill(
-    teacher: LoadedTeacher,
-    folder: RecoveredFolder,
-    settings: Settings,
-    method: Method,
-    part: Part | None,
-    engine: Engine,
-    machine: Machine | None,
-    progress: Progress | None,
-) -> RunSummary:
-    groups = settings.groups(len(folder.class_names))
+    groups = settings.groups(teacher.classes)
     mine = (part or Part()).share(groups)
     missing = [group for group in mine if not folder.has(group)]
     images = sum(len(group.members) for group in missing)
     start = time.monotonic()
+    worker = partial(GroupWorker, folder=folder, settings=settings, statistics=statistics, real=real)
     job = Job(
-        start=partial(start_worker, teacher.on("cpu"), folder, method, machine or Machine()),
-        here=lambda: GroupWorker(teacher=teacher, folder=folder, method=method),
+        start=partial(_start_worker, worker, teacher.on("cpu"), machine or Machine()),
+        here=lambda: worker(teacher=teacher),
         tasks=missing,
-        name=lambda group: _group_name(folder, group),
+        name=lambda group: group_name(group, names),
         total=images,
         done=0,
         where=folder.root,
@@ -157,144 +119,54 @@ def _fill(
         images=images,
         seconds=time.monotonic() - start,
         complete=complete,
-        contact_sheet=_finish(folder, settings.ipc) if complete else None,
-        cross_entropy=_mean([entry.cross_entropy for entry in losses]),
-        batchnorm=_mean([entry.batchnorm for entry in losses]),
+        contact_sheet=folder.finish(settings.ipc) if complete else None,
+        cross_entropy=sum(entry[0] for entry in losses) / len(losses) if losses else None,
+        batchnorm=sum(entry[1] for entry in losses) / len(losses) if losses else None,
     )
 
 
-def _group_name(folder: RecoveredFolder, group: Group) -> str:
-    first, last = (folder.class_names[label] for label in (group.classes[0], group.classes[-1]))
-    return f"group {group.index} ({first if first == last else f'{first} to {last}'})"
+def default_names(classes: int) -> tuple[str, ...]:
+    """Return class numbers as directory names, padded so that their order is the classes' order."""
+    width = max(4, len(str(classes - 1)))
+    return tuple(f"{label:0{width}d}" for label in range(classes))
 
 
-def _finish(folder: RecoveredFolder, ipc: int) -> Path:
-    sheet = contact_sheet(
-        folder.path,
-        classes=evenly(len(folder.class_names), _SHEET_CLASSES),
-        images=evenly(ipc, _SHEET_IMAGES),
-        names=folder.class_names,
-    )
-    return folder.finish(png_bytes(sheet))
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def group_name(group: Group, names: Sequence[str]) -> str:
+    """Return what people call a group."""
+    first, last = names[group.classes[0]], names[group.classes[-1]]
+    return f"group {group.index} ({first}{'' if first == last else f' to {last}'})"
 
 
 def _record(
-    settings: Settings,
+    settings: RecoverSettings | RdedSettings,
     teacher: LoadedTeacher,
-    folder: RecoveredFolder,
+    names: Sequence[str],
     statistics: ClassStatistics | None,
+    real: RealFolder | None,
 ) -> dict[str, Any]:
     """Return what recover.json says: enough to make the same images again."""
-    said = asdict(settings)
-    files = said.pop("files")
-    # Folders of older versions lack what these did not know; left out alike, such a run can be resumed.
-    said = {name: value for name, value in said.items() if _UNSAID.get(name) != value}
-    return {
-        **said,
+    record = {
+        **asdict(settings),
         "method": settings.method,
         "teacher": asdict(teacher.description),
         "statistics_digest": None if statistics is None else statistics.digest(),
-        "class_names": list(folder.class_names),
-        "image_files": files,
+        "class_names": list(names),
         "created_by": f"lpld-labels {__version__}",
     }
-
-
-log = logging.getLogger(__name__)
-
-UNFINISHED_GROUP = "group.safetensors"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LastLosses:
-    """What a group's images ended with, averaged over its units."""
-
-    cross_entropy: float
-    batchnorm: float
-
-
-Making = Generator[int, None, tuple[Tensor, LastLosses | None]]
-"""A group on its way: yields the steps done, returns its pixels uint8 [B, H, W, 3] and last losses."""
-
-
-class Method(Protocol):
-    """A way to make a group of images. steps: how many one takes."""
-
-    @property
-    def steps(self) -> int: ...
-
-    def make(self, teacher: LoadedTeacher, group: Group, place: Path) -> Making:
-        """Make a group; what is on its way may be kept in `place`."""
-        ...
-
-
-@dataclass(kw_only=True, eq=False)
-class Optimising:
-    """Images optimised from noise (lpld, sre2l, cda), all with the same teacher."""
-
-    settings: RecoverSettings
-    statistics: ClassStatistics | None
-    names: Sequence[str]
-    _known_targets: tuple[LayerTarget, ...] = ()
-
-    @property
-    def steps(self) -> int:
-        return self.settings.iterations
-
-    def make(self, teacher: LoadedTeacher, group: Group, place: Path) -> Making:
-        """Go on from what is kept in `place`, if anything is."""
-        checkpoint = Checkpoint(place / UNFINISHED_GROUP)
-        targets = self._targets(teacher)
-        try:
-            made = yield from recovery(teacher, group, targets, self.settings, checkpoint=checkpoint)
-        except ComputationError as error:
-            raise self._with_class_names(error, group) from None
-        losses = LastLosses(cross_entropy=made.cross_entropy, batchnorm=made.batchnorm)
-        return to_pixels(made.images, teacher.mean, teacher.std), losses
-
-    def _targets(self, teacher: LoadedTeacher) -> tuple[LayerTarget, ...]:
-        if not self._known_targets:
-            kind = self.settings.statistics_kind
-            self._known_targets = tuple(layer_targets(teacher, self.statistics, kind))
-        return self._known_targets
-
-    def _with_class_names(self, error: ComputationError, group: Group) -> ComputationError:
-        """Say which class directories a failed group was for."""
-        first, last = self.names[group.classes[0]], self.names[group.classes[-1]]
-        where = f"group {group.index} ({first}{'' if first == last else f' to {last}'})"
-        return ComputationError(error.problem, where=where, hint=error.hint)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stitching:
-    """Images stitched from crops of real ones (rded); a group is a class."""
-
-    settings: RdedSettings
-    real: RealFolder
-
-    @cached_property
-    def steps(self) -> int:
-        return min(self.settings.candidates, int(self.real.counts().max()))
-
-    def make(self, teacher: LoadedTeacher, group: Group, place: Path) -> Making:
-        """Make a class's images; they are too soon done to be kept on their way."""
-        del place
-        (label,) = group.classes
-        pixels = yield from stitch_class(teacher, self.real, label, self.settings)
-        return pixels, None
+    if isinstance(settings, RdedSettings) and real is not None:
+        record[REAL_DIGEST] = real.identity_digest()
+    return record
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupWorker:
-    """Makes groups and saves them in the folder."""
+    """Makes groups of images and saves them in the folder."""
 
     teacher: LoadedTeacher
     folder: RecoveredFolder
-    method: Method
+    settings: RecoverSettings | RdedSettings
+    statistics: ClassStatistics | None
+    real: RealFolder | None
 
     def do(self, task: Group, *, again: bool) -> Steps:
         """Make one group; the images counted while it is made are shares of the whole."""
@@ -303,10 +175,10 @@ class GroupWorker:
         # A worker that was given up for lost may still be there for a moment.
         with workplace(self.folder.workplace(task), wait=again) as place:
             if not self.folder.has(task):
-                making = self.method.make(self.teacher, task, place)
+                steps = self._make(task, place)
                 while True:
                     try:
-                        reached = count * next(making) // self.method.steps
+                        reached = count * next(steps) // self._steps
                     except StopIteration as end:
                         pixels, losses = end.value
                         break
@@ -317,9 +189,40 @@ class GroupWorker:
         yield count - told
         return losses
 
+    @cached_property
+    def _steps(self) -> int:
+        """How many steps a group takes."""
+        if isinstance(self.settings, RecoverSettings):
+            return self.settings.iterations
+        assert self.real is not None  # noqa: S101  # checked by recover_images
+        return min(self.settings.candidates, int(self.real.counts().max()))
 
-def start_worker(
-    teacher: LoadedTeacher, folder: RecoveredFolder, method: Method, machine: Machine, number: int
+    @cached_property
+    def _targets(self) -> Sequence[LayerTarget]:
+        assert isinstance(self.settings, RecoverSettings)  # noqa: S101
+        return layer_targets(self.teacher, self.statistics, self.settings.statistics_kind)
+
+    def _make(self, group: Group, place: Path) -> Generator[int, None, tuple[Tensor, LastLosses | None]]:
+        """Yield the steps done, return pixels uint8 [B, H, W, 3] and last losses."""
+        if isinstance(self.settings, RdedSettings):
+            assert self.real is not None  # noqa: S101
+            return (yield from stitch_class(self.teacher, self.real, group.classes[0], self.settings)), None
+        # A run with another class_group leaves files of other images.
+        name = hashlib.sha256(repr(group.units).encode()).hexdigest()[:16]
+        checkpoint = Checkpoint(place / f"{name}.safetensors")
+        try:
+            made = yield from recover_group(
+                self.teacher, group, self._targets, self.settings, checkpoint=checkpoint
+            )
+        except ComputationError as error:
+            where = group_name(group, self.folder.class_names)
+            raise ComputationError(error.problem, where=where, hint=error.hint) from None
+        pixels = to_pixels(made.images, self.teacher.mean, self.teacher.std)
+        return pixels, (made.cross_entropy, made.batchnorm)
+
+
+def _start_worker(
+    worker: partial[GroupWorker], teacher: LoadedTeacher, machine: Machine, number: int
 ) -> GroupWorker:
     """Set a worker up in its own process."""
-    return GroupWorker(teacher=machine.set_up(teacher, number), folder=folder, method=method)
+    return worker(teacher=machine.set_up(teacher, number))
