@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,15 +10,11 @@ import click
 
 from lpld_core.recover.settings import (
     RECOVERY_PRESETS,
-    ImageFiles,
-    ImageFormat,
+    ImageSettings,
     Method,
     PresetName,
     RdedSettings,
     RecoverSettings,
-    RollDirection,
-    Scoring,
-    StatisticsKind,
     method_settings,
 )
 
@@ -27,7 +23,8 @@ from .console import print_json, save_html
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options
-from .parameters import PART, SEED, NumberRange
+from .options import settings_options
+from .parameters import PART
 from .progress import Progress, progress_bar
 
 if TYPE_CHECKING:
@@ -35,6 +32,10 @@ if TYPE_CHECKING:
     from lpld_core.settings import Part
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_labels.exec.job import Engine
+
+
+_USUAL = method_settings("lpld", size=(224, 224), classes=1000, ipc=10)
+_USUAL_RDED = method_settings("rded", size=(224, 224), classes=1000, ipc=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +67,6 @@ class Options(NetworkOptions):
     "--statistics", type=click.Path(path_type=Path), help="Class statistics from squeeze (lpld needs them)."
 )
 @click.option(
-    "--statistics-kind",
-    type=click.Choice(get_args(StatisticsKind)),
-    help="What lpld matches [default: class]; global is the paper's '+C' ablation.",
-)
-@click.option(
     "--real", type=click.Path(path_type=Path), help="Real images: what rded cuts up; class names for others."
 )
 @click.option(
@@ -79,75 +75,8 @@ class Options(NetworkOptions):
     help="Iterations, lr, alpha and roll of the paper's programs "
     "[default: tiny up to 64 px, imagenet1k above].",
 )
-@click.option("--iterations", type=click.IntRange(1), help="Steps of the optimiser per image.")
-@click.option(
-    "--lr",
-    "learning_rate",
-    type=NumberRange(0, min_open=True),
-    help="Learning rate; falls to 0 by a cosine.",
-)
-@click.option("--alpha", type=NumberRange(0), help="Weight of the BatchNorm loss.")
-@click.option("--roll", type=click.IntRange(0), help="Greatest random shift in pixels.")
-@click.option(
-    "--roll-direction",
-    type=click.Choice(get_args(RollDirection)),
-    help="Shifts of either sign, or down and right only [default: the preset's; cda: forward].",
-)
-@click.option(
-    "--smallest-crop",
-    type=NumberRange(0, 1, min_open=True),
-    help="Least area share of a random crop; cda starts at 1 and ends here "
-    f"[default: {RecoverSettings.smallest_crop}].",
-)
-@click.option(
-    "--first-layer-weight",
-    type=NumberRange(0),
-    help="Weight of the first BatchNorm layer; all others have 1 "
-    f"[default: {RecoverSettings.first_layer_weight}].",
-)
-@click.option(
-    "--class-group",
-    type=click.IntRange(1),
-    help="Classes (sre2l, cda: batches) in one forward pass; speed and memory only "
-    "[default: about 100 images].",
-)
-@click.option(
-    "-b",
-    "--batch-size",
-    type=click.IntRange(1),
-    help=f"Classes in a sre2l or cda batch [default: {RecoverSettings.batch_size}].",
-)
-@click.option(
-    "--crops",
-    type=click.IntRange(1),
-    help=f"rded: tried per real image [default: {RdedSettings.crops}].",
-)
-@click.option(
-    "--candidates",
-    type=click.IntRange(1),
-    help=f"rded: real images per class [default: {RdedSettings.candidates}].",
-)
-@click.option(
-    "--scoring",
-    type=click.Choice(get_args(Scoring)),
-    help="rded: the teacher sees a crop as large as its images, or as the tile it will be, padded "
-    "[default: padded, as RDED's program does].",
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="All noise and views follow from it.")
-@click.option(
-    "--format",
-    "image_format",
-    type=click.Choice(get_args(ImageFormat)),
-    default=ImageFiles.format,
-    show_default=True,
-)
-@click.option(
-    "--quality",
-    type=click.IntRange(1, 100),
-    default=ImageFiles.quality,
-    show_default=True,
-    help="Of JPEG files.",
-)
+@settings_options(RecoverSettings, preset=_USUAL, leave_out=("ipc",))
+@settings_options(RdedSettings, preset=_USUAL_RDED, leave_out=[entry.name for entry in fields(ImageSettings)])
 @click.option("--part", type=PART, help="Make one share of the groups; see the examples.")
 @click.option(
     "--html",
@@ -157,7 +86,7 @@ class Options(NetworkOptions):
 @engine_options("Processes that make groups; with --device cuda, spread over the GPUs")
 @overwrite_option
 @json_option("text")
-def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
+def command(**given: Any) -> None:
     """Make images from what a teacher remembers and save them as the image folder OUT.
 
     \b
@@ -186,8 +115,7 @@ def command(image_format: ImageFormat, quality: int, **given: Any) -> None:
       lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
           --device cuda --engine ray --ray-address 10.0.0.1:6379 --gpus-per-task 1
     """
-    files = ImageFiles(format=image_format, quality=quality)
-    options = _options(given, files)
+    options = _options(given)
     _check(options)
     machine = options.prepare_machine(options.workers)
     if options.html is not None:
@@ -223,12 +151,12 @@ def _write_page(options: Options, path: Path) -> None:
     save_html(path, recovery_page(record, folders))
 
 
-def _options(given: dict[str, Any], files: ImageFiles) -> Options:
+def _options(given: dict[str, Any]) -> Options:
     """Tell settings of the method from the rest of the command line."""
     workers = EngineOptions.taken_from(given)
     about_run = {name: given.pop(name) for name in Options.__dataclass_fields__ if name in given}
     settings = {name: value for name, value in given.items() if value is not None}
-    return Options(settings={**settings, "files": files}, workers=workers, **about_run)
+    return Options(settings=settings, workers=workers, **about_run)
 
 
 def _check(options: Options) -> None:
@@ -254,9 +182,8 @@ def _make(
     options: Options, teacher: LoadedTeacher, engine: Engine, machine: Machine, progress: Progress
 ) -> RunSummary:
     from lpld_core.images import RealFolder
-    from lpld_core.recover.run import recover_images, stitch_images
+    from lpld_core.recover.run import recover_images
     from lpld_core.squeeze.statistics import ClassStatistics
-    from lpld_labels.render.image_folder import class_names
 
     settings = method_settings(
         options.method,
@@ -265,24 +192,14 @@ def _make(
         preset=options.preset,
         **options.settings,
     )
-    if isinstance(settings, RdedSettings):
-        return stitch_images(
-            teacher,
-            options.out,
-            settings=settings,
-            real=RealFolder.open(options.real or ""),
-            part=options.part,
-            overwrite=options.overwrite,
-            engine=engine,
-            machine=machine,
-            progress=progress,
-        )
+    real = None if options.real is None else RealFolder.open(options.real)
     return recover_images(
         teacher,
         options.out,
         settings=settings,
         statistics=None if options.statistics is None else ClassStatistics.load(options.statistics),
-        class_names=None if options.real is None else class_names(options.real),
+        real=real,
+        class_names=None if real is None else real.class_names,
         part=options.part,
         overwrite=options.overwrite,
         engine=engine,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.squeeze.settings import SqueezeSettings, Update, Views
+from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_labels.inspect.text import human_bytes
 
 from .common_options import FOLDER, json_option, overwrite_option
@@ -17,7 +17,7 @@ from .console import print_json
 from .engine_options import EngineOptions, engine_options
 from .image_notes import look_over
 from .method_options import NetworkOptions, network_options, val_by_order_option
-from .parameters import SEED, NumberRange
+from .options import settings_options, take
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -48,38 +48,7 @@ class Options(NetworkOptions):
 @click.argument("data", type=FOLDER)
 @click.argument("out", type=click.Path(path_type=Path))
 @network_options
-@click.option(
-    "--views",
-    type=click.Choice(get_args(Views)),
-    default=SqueezeSettings.views,
-    show_default=True,
-    help="What is shown of an image: its centre, or a random crop and flip as the paper's programs do.",
-)
-@click.option(
-    "--passes",
-    type=click.IntRange(1),
-    default=SqueezeSettings.passes,
-    show_default=True,
-    help="Looks at every image; each has views of its own.",
-)
-@click.option(
-    "--update",
-    type=click.Choice(get_args(Update)),
-    default=SqueezeSettings.update,
-    show_default=True,
-    help="Moments over all views, or the paper's moving average over batches.",
-)
-@click.option(
-    "--momentum",
-    type=NumberRange(0, 1, min_open=True, max_open=True),
-    default=SqueezeSettings.momentum,
-    show_default=True,
-    help="Of the moving average.",
-)
-@click.option(
-    "-b", "--batch-size", type=click.IntRange(1), default=SqueezeSettings.batch_size, show_default=True
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Order and views of the images.")
+@settings_options(SqueezeSettings)
 @click.option(
     "--train-teacher",
     is_flag=True,
@@ -107,7 +76,7 @@ def command(**given: Any) -> None:
       lpld-labels squeeze small/train stats.safetensors --train-teacher --size 32 \\
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
-    settings = SqueezeSettings(**{entry.name: given.pop(entry.name) for entry in fields(SqueezeSettings)})
+    settings = take(SqueezeSettings, given)
     options = Options(settings=settings, workers=EngineOptions.taken_from(given), **given)
     _check(options)
     machine = options.prepare_machine(options.workers)

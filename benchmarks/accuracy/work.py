@@ -31,9 +31,8 @@ from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
 from lpld_core.images import RealFolder, centre_batches, shuffled_rows
-from lpld_core.recover.run import recover_images, stitch_images
+from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import (
-    ImageFiles,
     OptimisedMethod,
     RdedSettings,
     RecoverSettings,
@@ -48,7 +47,6 @@ from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.train_teacher import TEACHER_RECIPE, TeacherJob, train_teacher
 from lpld_labels.errors import InvalidArgumentError
 
-FILES = ImageFiles(format="png")
 """At 32 px JPEG would change what was recovered and save nothing."""
 
 
@@ -160,10 +158,8 @@ class Workshop:
         teacher = self.teacher(cell.teacher)
         with self._made_once(folder / "contact_sheet.png") as missing:
             if missing and cell.method == "rded":
-                settings = RdedSettings(
-                    ipc=ipc, size=(self.scale.size, self.scale.size), scoring="padded", files=FILES
-                )
-                stitch_images(teacher, folder, settings=settings, real=RealFolder.open(self.train))
+                settings = RdedSettings(ipc=ipc, size=(self.scale.size, self.scale.size), format="png")
+                recover_images(teacher, folder, settings=settings, real=RealFolder.open(self.train))
             elif missing:
                 statistics = self.statistics(cell.teacher)
                 watch = Stopwatch(folder.with_suffix(SECONDS))
@@ -190,7 +186,7 @@ class Workshop:
             roll_direction="forward" if method == "cda" else "both",
             size=(self.scale.size, self.scale.size),
             statistics_kind="class" if method == "lpld" else "global",
-            files=FILES,
+            format="png",
         )
         # About a hundred images in a pass, so that a run that is stopped loses minutes.
         unit = ipc if settings.method == "lpld" else settings.batch_size

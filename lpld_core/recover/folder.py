@@ -47,11 +47,11 @@ class RecoveredFolder:
     """
 
     def __init__(
-        self, root: str | Path, *, class_names: Sequence[str], format: ImageFormat, quality: int
+        self, root: str | Path, *, class_names: Sequence[str], image_format: ImageFormat, quality: int
     ) -> None:
         self.root = Path(root)
         self.class_names = tuple(class_names)
-        self._format, self._quality = format, quality
+        self._format, self._quality = image_format, quality
         self._unfinished = self.root / SUFFIX
         refuse_links([self._unfinished])
         if list(class_names) != sorted(set(class_names)):

@@ -93,7 +93,7 @@ def recover_images(
             got=len(names),
             hint="use a teacher trained on these classes",
         )
-    folder = RecoveredFolder(out, class_names=names, format=settings.format, quality=settings.quality)
+    folder = RecoveredFolder(out, class_names=names, image_format=settings.format, quality=settings.quality)
     folder.prepare(_record(settings, teacher, names, statistics, real), overwrite=overwrite)
 
     groups = settings.groups(teacher.classes)

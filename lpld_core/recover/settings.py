@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from lpld_labels.settings import Setting, check_settings, wrong_setting
-
 from lpld_labels.exec.pieces import require_listable
+from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.settings import Setting, check_settings, wrong_setting
 
 OptimisedMethod = Literal["lpld", "sre2l", "cda"]
 Method = Literal["lpld", "sre2l", "cda", "rded"]
@@ -67,7 +67,7 @@ class ImageSettings:
         float,
         Setting("Least area share of a random crop; cda starts at 1 and ends here.", gt=0, le=_LARGEST_CROP),
     ] = 0.08
-    seed: Annotated[int, Setting("All noise and views follow from it.", ge=0)] = 0
+    seed: Annotated[int, Setting("All noise and views follow from it.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Of the image files.")] = "jpeg"
     quality: Annotated[int, Setting("Of JPEG files.", ge=1, le=100)] = 95
 
@@ -79,11 +79,13 @@ class ImageSettings:
 class RecoverSettings(ImageSettings):
     """Settings of an optimised recovery (lpld, sre2l, cda)."""
 
-    method: OptimisedMethod
-    iterations: Annotated[int, Setting("Steps of the optimiser per image.", ge=1)]
-    learning_rate: Annotated[float, Setting("Learning rate; falls to 0 by a cosine.", gt=0)]
-    alpha: Annotated[float, Setting("Weight of the BatchNorm loss.", ge=0)]
-    roll: Annotated[int, Setting("Greatest random shift in pixels.", ge=0)]
+    method: Annotated[OptimisedMethod, Setting(option=False)]
+    iterations: Annotated[int, Setting("Steps of the optimiser per image.  [default: the preset's]", ge=1)]
+    learning_rate: Annotated[
+        float, Setting("Learning rate; falls to 0 by a cosine.  [default: the preset's]", gt=0)
+    ]
+    alpha: Annotated[float, Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)]
+    roll: Annotated[int, Setting("Greatest random shift in pixels.  [default: the preset's]", ge=0)]
     roll_direction: Annotated[
         RollDirection,
         Setting("Shifts of either sign, or down and right only.  [default: the preset's; cda: forward]"),
@@ -142,8 +144,8 @@ class RdedSettings(ImageSettings):
     scoring: Annotated[
         Literal["whole", "padded"],
         Setting(
-            "rded: the teacher sees a crop as large as its images, or as the tile it will be, padded with the "
-            "mean colour, as RDED's program does."
+            "rded: the teacher sees a crop as large as its images, or padded, as the tile it will be, as "
+            "RDED's program does."
         ),
     ] = "padded"
 

@@ -1,14 +1,12 @@
-"""What squeezing is told: which views of the images, how many, and how moments are gathered.
-
-Nothing here needs torch, so the command line can list choices and defaults without loading it.
-"""
+"""Settings of a squeeze. Nothing here needs torch, so the command line starts quickly."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.settings import Setting, check_settings, wrong_setting
 
 Update = Literal["exact", "ema"]
 Views = Literal["centre", "crop"]
@@ -16,33 +14,25 @@ Views = Literal["centre", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class SqueezeSettings:
-    """Settings of a squeeze.
+    """Which views of the images are shown, how many, and how moments are taken."""
 
-    views: "centre", what evaluation shows; or "crop", a random crop and flip as in training, drawn
-    anew in every pass. passes: looks at every image. update: "exact", the moments over all views of a
-    class; or "ema", the paper's moving average over batches. momentum: of the moving average.
-    batch_size: images in a forward pass; exact moments do not depend on it. seed: of order and views.
-    """
-
-    views: Views = "centre"
-    passes: int = 1
-    update: Update = "exact"
-    momentum: float = 0.1
-    batch_size: int = 256
-    seed: int = 0
+    views: Annotated[
+        Views,
+        Setting(
+            "What is shown of an image: its centre, or a random crop and flip as the paper's programs do."
+        ),
+    ] = "centre"
+    passes: Annotated[int, Setting("Looks at every image; each has views of its own.", ge=1)] = 1
+    update: Annotated[
+        Update, Setting("Moments over all views, or the paper's moving average over batches.")
+    ] = "exact"
+    momentum: Annotated[float, Setting("Of the moving average.", gt=0, lt=1)] = 0.1
+    batch_size: Annotated[
+        int, Setting("Images in a forward pass; exact moments do not depend on it.", ge=1)
+    ] = 256
+    seed: Annotated[int, Setting("Order and views of the images.", ge=0, le=MAX_SEED)] = 0
 
     def __post_init__(self) -> None:
-        for name, value, choices in (("views", self.views, Views), ("update", self.update, Update)):
-            if value not in get_args(choices):
-                raise _wrong(name, " or ".join(get_args(choices)), value)
-        for name, count in (("passes", self.passes), ("batch_size", self.batch_size)):
-            if count < 1:
-                raise _wrong(name, "at least 1", count)
-        if not 0 < self.momentum < 1:
-            raise _wrong("momentum", "between 0 and 1", self.momentum)
+        check_settings(self)
         if self.passes > 1 and self.views == "centre" and self.update == "exact":
-            raise _wrong("passes", "1, for a centre looks the same every time", self.passes)
-
-
-def _wrong(name: str, expected: str, got: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"'{name}' is wrong", expected=expected, got=got)
+            raise wrong_setting("passes", "1, for a centre looks the same every time", self.passes)

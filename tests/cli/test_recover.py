@@ -76,18 +76,17 @@ def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: P
         found: dict[str, object] = json.loads((tmp_path / name / "recover.json").read_text())
         return found
 
-    # Left out where it is what versions without the setting did, so that their folders can be resumed.
-    assert "roll_direction" not in record("tiny")
+    assert record("tiny")["roll_direction"] == "both"
     large = record("large", "--preset", "imagenet1k")
     assert (large["roll"], large["roll_direction"], large["learning_rate"]) == (32, "forward", 0.25)
     either = record("either", "--preset", "imagenet1k", "--roll-direction", "both", "--lr", 0.5)
-    assert "roll_direction" not in either
+    assert either["roll_direction"] == "both"
     assert (either["learning_rate"], either["alpha"]) == (0.5, 0.01)
     assert record("cda", "--method", "cda", "--seed", 3)["roll_direction"] == "forward"
     padded = record("rded", "--method", "rded", "--real", real, "--candidates", 9)
     assert (padded["scoring"], padded["candidates"], padded["crops"]) == ("padded", 9, 5)
-    assert "scoring" not in record("whole", "--method", "rded", "--real", real, "--scoring", "whole")
-    assert padded["image_files"] == {"format": "png", "quality": 95}
+    assert record("whole", "--method", "rded", "--real", real, "--scoring", "whole")["scoring"] == "whole"
+    assert (padded["format"], padded["quality"]) == ("png", 95)
 
 
 def test_second_run_keeps_what_is_there(cli: Cli, squeezed: tuple[str, ...], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from lpld_core.images import RealFolder
 from lpld_core.recover.run import recover_images
-from lpld_core.recover.settings import ImageFiles, RecoverSettings
+from lpld_core.recover.settings import RecoverSettings
 from lpld_core.relabel.build import Build
 from lpld_core.relabel.jobs import run_build
 from lpld_core.relabel.settings import BuildSettings
@@ -112,7 +112,7 @@ def _recover(source: Path, out: Path, engine: Engine) -> str:
         alpha=0.1,
         roll=2,
         class_group=1,
-        files=ImageFiles(format="png"),
+        format="png",
     )
     statistics = ClassStatistics.load(source / "squeezed" / "statistics.safetensors")
     teacher = tiny_teacher(classes=8)

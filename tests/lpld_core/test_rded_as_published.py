@@ -64,5 +64,5 @@ def test_padded_tiles_are_chosen_and_laid_out_as_published(tmp_path: Path, label
 
 
 def test_unknown_scoring_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"'scoring' is wrong.*whole, padded"):
+    with pytest.raises(InvalidArgumentError, match=r"scoring is wrong.*whole, padded"):
         RdedSettings(ipc=1, size=(8, 8), scoring="loud")  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 from PIL import Image
 
 from lpld_core.images import RealFolder
-from lpld_core.recover.folder import RECORD_FILE
-from lpld_core.recover.run import RunSummary, stitch_images
+from lpld_core.recover.run import RunSummary, recover_images
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.settings import Part
 from lpld_labels.errors import PoolConflictError
@@ -35,7 +33,7 @@ def write_real(root: Path, *, seed: int) -> Path:
 
 def stitch(out: Path, real: Path, part: Part | None = None, *, overwrite: bool = False) -> RunSummary:
     folder = RealFolder.open(real)
-    return stitch_images(tiny_teacher(), out, settings=SETTINGS, real=folder, part=part, overwrite=overwrite)
+    return recover_images(tiny_teacher(), out, settings=SETTINGS, real=folder, part=part, overwrite=overwrite)
 
 
 def images_of(out: Path) -> dict[str, bytes]:
@@ -86,14 +84,3 @@ def test_copies_of_the_real_images_are_the_same(tmp_path: Path, real: Path) -> N
     stitch(tmp_path / "out", real, Part(number=1, of=2))
     assert stitch(tmp_path / "out", copied, Part(number=2, of=2)).complete
     assert images_of(tmp_path / "out") == images_of(tmp_path / "whole")
-
-
-def test_a_record_of_an_older_version_is_gone_on_with(tmp_path: Path, real: Path) -> None:
-    """It does not say what it was made of, and is not made to say it."""
-    out = tmp_path / "out"
-    stitch(out, real, Part(number=1, of=2))
-    record = json.loads((out / RECORD_FILE).read_text())
-    assert record.pop(FIELD) == RealFolder.open(real).identity_digest()
-    (out / RECORD_FILE).write_text(json.dumps(record))
-    assert stitch(out, real).complete
-    assert FIELD not in json.loads((out / RECORD_FILE).read_text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,8 +72,7 @@ def published_run(
         adam.param_groups[0]["lr"] = (
             0.5 * (1 + math.cos(math.pi * iteration / STEPS)) * settings.learning_rate
         )
-        ranges = settings.view_ranges(iteration)
-        view = draw_view(ranges, (SIDE, SIDE), seed=settings.seed, unit=unit.key, iteration=iteration)
+        view = draw_view(settings, unit.key, iteration)
         shown = functional.resized_crop(
             images, view.top, view.left, view.height, view.width, [SIDE, SIDE], antialias=True
         )
@@ -157,6 +157,5 @@ def test_iterations_are_those_of_the_published_programs(
 def test_rolls_are_those_of_the_published_programs(method: Method, preset: PresetName, shifts: range) -> None:
     settings = method_settings(method, size=(64, 64), classes=4, ipc=1, preset=preset)
     assert isinstance(settings, RecoverSettings)
-    ranges = settings.view_ranges(0)
-    drawn = {draw_view(ranges, (64, 64), seed=0, unit=(0, 0), iteration=n).roll_down for n in range(600)}
+    drawn = {draw_view(replace(settings, seed=n), (0, 0), 0).roll_down for n in range(600)}
     assert drawn == set(shifts)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_core.recover.optimise import View, draw_noise, draw_view, show
-from lpld_core.recover.settings import ViewRanges
+from lpld_core.recover.settings import RecoverSettings, method_settings
 
 
 @st.composite
@@ -37,11 +38,15 @@ def test_matrices_do_what_crop_resize_flip_and_roll_do(first: View, second: View
     torch.testing.assert_close(show(images, [2, 3], [first, second]), torch.cat(expected))
 
 
-def test_draws_follow_from_seed_unit_and_iteration_alone() -> None:
-    ranges = ViewRanges(roll=4)
+def make_settings(**changes: Any) -> RecoverSettings:
+    base = method_settings("lpld", size=(32, 32), classes=10, ipc=1, preset="tiny")
+    assert isinstance(base, RecoverSettings)
+    return dataclasses.replace(base, **changes)
 
+
+def test_draws_follow_from_seed_unit_and_iteration_alone() -> None:
     def draw(seed: int = 1, unit: tuple[int, int] = (2, 0), iteration: int = 3) -> View:
-        return draw_view(ranges, (32, 32), seed=seed, unit=unit, iteration=iteration)
+        return draw_view(make_settings(seed=seed), unit, iteration)
 
     assert draw() == draw()
     others = [draw(seed=2), draw(unit=(0, 2)), draw(unit=(3, 0)), draw(iteration=4)]
@@ -52,11 +57,11 @@ def test_draws_follow_from_seed_unit_and_iteration_alone() -> None:
 
 
 def test_draws_fill_their_ranges() -> None:
-    ranges = ViewRanges(smallest_crop=0.25, roll=4)
-    drawn = [draw_view(ranges, (32, 32), seed=0, unit=(0, 0), iteration=n) for n in range(2000)]
+    both = make_settings(smallest_crop=0.25)
+    drawn = [draw_view(both, (0, 0), n) for n in range(2000)]
     assert {view.roll_down for view in drawn} == set(range(-4, 5)) == {view.roll_right for view in drawn}
-    forward = dataclasses.replace(ranges, roll_direction="forward")
-    rolled = [draw_view(forward, (32, 32), seed=0, unit=(0, 0), iteration=n) for n in range(2000)]
+    forward = dataclasses.replace(both, roll_direction="forward")
+    rolled = [draw_view(forward, (0, 0), n) for n in range(2000)]
     assert {view.roll_down for view in rolled} == set(range(5)) == {view.roll_right for view in rolled}
     # The same draws: nothing but the shift follows the direction.
     assert [dataclasses.replace(v, roll_down=0, roll_right=0) for v in rolled] == [

@@ -108,7 +108,7 @@ def test_progress_and_moving_average_count_all_passes(folder: RealFolder) -> Non
     ],
 )
 def test_settings_out_of_range_are_refused(changes: dict[str, object], field: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"'{field}' is wrong"):
+    with pytest.raises(InvalidArgumentError, match=f"{field.replace('_', ' ')} is wrong"):
         SqueezeSettings(**changes)  # type: ignore[arg-type]
 
 
