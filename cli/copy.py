@@ -94,7 +94,8 @@ def _copy_part(
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.codec_request import CodecRequest
     from lpld_labels.transforms.encode import encode_pool
-    from lpld_labels.transforms.prune import PruneSettings, plan_prune, pruned, write_pruned
+    from lpld_labels.transforms.prune import PruneSettings, plan_prune, write_pruned
+    from lpld_labels.transforms.sources import pruned
 
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
@@ -102,13 +103,13 @@ def _copy_part(
     ):
         plan = None if ratio is None else plan_prune(reader, PruneSettings(ratio=ratio))
         if codec is None and plan is not None:
-            manifest = write_pruned(reader, out, plan, overwrite=overwrite, progress=bar)
+            manifest = write_pruned(plan, out, overwrite=overwrite, progress=bar)
         else:
             manifest = encode_pool(
                 reader,
                 out,
                 CodecRequest(name=codec or ""),
-                selection=None if plan is None else pruned(reader, plan),
+                selection=None if plan is None else pruned(plan),
                 from_lossy=from_lossy,
                 overwrite=overwrite,
                 progress=bar,

@@ -13,7 +13,7 @@ from lpld_labels.inspect.text import human_bytes
 from .common_options import json_option, out_argument, overwrite_option, pool_argument
 from .console import print_json, stdout_console
 from .outputs import says_if_finished
-from .parameters import NUMBER, SEED, Amount, Budget, Share
+from .parameters import NUMBER, SEED, Amount, Budget
 from .progress import progress_bar
 from .tables import facts_table
 
@@ -29,16 +29,7 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 @pool_argument
 @out_argument
 @click.option("--ratio", type=NUMBER, help="Keep floor(n / RATIO) of the n complete batches.")
-@click.option(
-    "--count",
-    type=click.Choice(["exact", "paper"]),
-    default="exact",
-    show_default=True,
-    help="With --ratio: as said, or as LPLD's programs reckon; with --level epoch, whole epochs only.",
-)
-@click.option(
-    "--budget", type=Budget(), help="Keep as many batches as fit, e.g. 300MB or 10% (to within 0.1 %)."
-)
+@click.option("--budget", type=Budget(), help="Keep as many batches as fit, e.g. 300MB or 10%.")
 @click.option(
     "--level",
     type=click.Choice(["batch", "epoch"]),
@@ -55,15 +46,6 @@ METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 )
 @click.option(
     "--prefer", type=click.Choice(["hard", "easy", "uniform"]), help="Which end of a metric to keep."
-)
-@click.option("--drop-easy", type=Share(), default=0.0, help="Leave out the easiest share first, e.g. 10%.")
-@click.option("--drop-hard", type=Share(), default=0.0, help="Leave out the hardest share first, e.g. 30%.")
-@click.option(
-    "--drop-by",
-    type=click.Choice(METRICS),
-    default="confidence",
-    show_default=True,
-    help="The metric behind --drop-easy and --drop-hard.",
 )
 @click.option(
     "--keep-partial", is_flag=True, help="Let incomplete batches (the last of an epoch) compete too."
@@ -99,7 +81,6 @@ def command(
       lpld-labels prune pool pool_40x --ratio 40
       lpld-labels prune pool small --budget 300MB --dry-run
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
-      lpld-labels prune pool calibrated --ratio 20 --drop-easy 10% --drop-hard 30%
     """
     if (options["ratio"] is None) == (budget is None):
         raise click.UsageError("give either --ratio or --budget")
@@ -109,33 +90,27 @@ def command(
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.destinations import unfinished_at
-    from lpld_labels.transforms.engine import require_possible
-    from lpld_labels.transforms.prune import PruneSettings, plan_prune, write_pruned
-    from lpld_labels.transforms.prune_plan import Coverage
+    from lpld_labels.transforms.lineage import step
+    from lpld_labels.transforms.pipeline import require_output
+    from lpld_labels.transforms.prune import KeptCoverage, PruneSettings, plan_prune, write_pruned
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
-        require_possible(out, reader, overwrite=overwrite)
         before = pool_bytes(reader.manifest)
         limit = None if budget is None else budget.bytes(pool=before)
         settings = PruneSettings(budget=limit, **options)
-        with (
-            unfinished_at(None if dry_run else out, reader, overwrite=overwrite) as keeper,
-            progress_bar("scoring batches") as progress,
-        ):
-            plan = plan_prune(reader, settings, keeper=keeper, progress=progress)
+        done = step("prune", reader.manifest.content_digest, settings)
+        require_output(out, reader.location, overwrite=overwrite, step=done)
+        with progress_bar("scoring batches") as progress:
+            plan = plan_prune(reader, settings, progress=progress)
         if dry_run:
-            facts = _facts(reader, plan, before, plan.estimated_bytes)
-            facts["coverage"] = asdict(Coverage.of(reader, plan))
+            facts = _facts(reader, plan, before, plan.most_bytes)
         else:
             with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
-                manifest = write_pruned(reader, out, plan, overwrite=overwrite, progress=progress)
-            plan = plan.resized(manifest.counts.batches)
+                manifest = write_pruned(plan, out, overwrite=overwrite, progress=progress)
             facts = _facts(reader, plan, before, pool_bytes(manifest))
-            with PoolReader(out) as child:
-                facts["coverage"] = asdict(Coverage.of_pool(child))
             facts |= {"out": out, "content_digest": manifest.content_digest}
+        facts["coverage"] = asdict(KeptCoverage.of(reader, plan.kept))
         expected = _expected(reader, plan)
     if as_json:
         loss = {"unknown": expected} if isinstance(expected, str) else expected.as_json()
@@ -148,7 +123,7 @@ def _expected(reader: PoolReader, plan: PrunePlan) -> Loss | str:
     """Return what a student is expected to lose, or why that is not known."""
     from lpld_labels.transforms.measured import DistinctViews
 
-    if plan.settings.by != "random" or plan.settings.drops:
+    if plan.settings.by != "random":
         return "measured for random choice"
     return DistinctViews.of(reader).loss(plan.rows)
 
@@ -157,8 +132,8 @@ def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict
     """Return the plan as JSON values."""
     return {
         "pool": reader.location,
-        "parameters": plan.parameters(),
-        "batches": {"pool": len(reader), "candidates": plan.considered, "kept": plan.count},
+        "parameters": asdict(plan.settings) | plan.results,
+        "batches": {"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
         "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
     }
 
@@ -178,18 +153,9 @@ def _show(facts: dict[str, Any], expected: Loss | str) -> None:
 
 
 def _choice(parameters: dict[str, Any]) -> str:
-    how = (
-        "at random"
-        if parameters["metric"] == "random"
-        else f"{parameters['prefer']} by {parameters['metric']}"
-    )
-    text = f"{how}, {parameters['level']} level, seed {parameters['seed']}"
-    if parameters["drop_by"]:
-        text += (
-            f", without the easiest {parameters['drop_easy']:.3g} and hardest "
-            f"{parameters['drop_hard']:.3g} by {parameters['drop_by']}"
-        )
-    return text
+    by, prefer = parameters["by"], parameters["prefer"]
+    how = "at random" if by == "random" else f"{prefer} by {by}"
+    return f"{how}, {parameters['level']} level, seed {parameters['random_seed']}"
 
 
 def _accuracy(expected: Loss | str) -> str:

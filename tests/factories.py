@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from lpld_labels import (
     Teacher,
 )
 from lpld_labels.codecs import Codec, codec_named
+from lpld_labels.exec.job import Progress
+from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.pool.plan import PoolPlan, Shard
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.transforms.pipeline import run_plan
 
 SIZE = 32
 
@@ -122,6 +128,37 @@ def write_pool(
         writer.extend(batches)
         writer.commit()
     return PoolReader(path)
+
+
+def grow_pool(path: Path, batches: Sequence[LabelBatch], *, progress: Progress | None = None) -> Manifest:
+    """Add those of the batches that a pool does not have, each in a shard of its own."""
+    with PoolReader(path) as pool:
+        missing = sorted((batch for batch in batches if batch.key not in pool), key=lambda batch: batch.key)
+        step = LineageStep(operation="grow", parent_digest=pool.manifest.content_digest)
+        lineage = (*pool.header.lineage, step) if missing else pool.header.lineage
+        plan = PoolPlan(
+            out=path,
+            header=replace(pool.header, lineage=lineage),
+            images=pool.images,
+            codec=pool.codec,
+            views=pool.manifest.views,
+            source=GivenBatches(pool.codec),
+            shards=[Shard((batch,), 1) for batch in missing],
+            settings={"keys": [list(batch.key) for batch in missing]},
+            base=pool.manifest,
+        )
+    return run_plan(plan, progress=progress)
+
+
+@dataclass(frozen=True)
+class GivenBatches:
+    """A source whose items are batches."""
+
+    codec: Codec
+
+    def __call__(self, batches: Sequence[LabelBatch]) -> Iterator[EncodedBatch]:
+        for batch in batches:
+            yield EncodedBatch.make(batch, self.codec.encode(batch.labels))
 
 
 def assert_same_views(found: Any, expected: Any) -> None:

@@ -148,6 +148,8 @@ def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
     Where the ratio gives no whole number of them, they are rounded up, so that drawing from all batches is
     never compared with fewer labels than it has itself.
     """
+    if cell.calibrated:
+        raise TooFewBytesError("pools without their easiest and hardest batches are no longer made")
     ratio = cell.ratio
     if cell.pool == "epochs":
         epochs = cell.epochs or scale.epochs
@@ -158,8 +160,6 @@ def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
         level="batch" if cell.pool == "batches" else "epoch",
         by=cell.by,
         prefer=cell.prefer,
-        drop_easy=cell.drop_easy,
-        drop_hard=cell.drop_hard,
         seed=cell.seed,
     )
 

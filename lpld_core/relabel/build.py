@@ -31,7 +31,7 @@ from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.interop.sampler import SampledOrders
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.pool.staged_writer import StagedWriter
 from lpld_labels.render import batches_per_epoch, draw_views
 from lpld_labels.render.image_folder import class_names, scan_image_folder
 from lpld_labels.render.image_source import FolderImages
@@ -178,17 +178,17 @@ class Build:
         rows = len(self.wanted) * min(asked.batch_size, len(self.table))
         require_room(self.pool, rows, rehearse(self))
 
-    def share_of(self, writer: PoolWriter) -> Sequence[BatchKey]:
+    def share_of(self, writer: StagedWriter) -> Sequence[BatchKey]:
         """Return the batches that are this part's, finished or not; refuse a pool that holds more."""
         refuse_surplus(self.pool, writer.keys, self.wanted, self.settings)
         return (self.settings.part or Part()).share(self.wanted)
 
-    def opened_writer(self) -> PoolWriter:
+    def opened_writer(self) -> StagedWriter:
         """Return a writer that knows what is published and sealed by now."""
         with self.published() as published:
             return self.writer(published)
 
-    def commit(self, writer: PoolWriter, published: PoolReader | None) -> Manifest:
+    def commit(self, writer: StagedWriter, published: PoolReader | None) -> Manifest:
         """Publish all that is sealed."""
         return writer.commit(lineage=self._lineage(writer, published))
 
@@ -206,7 +206,7 @@ class Build:
             self.making.refuse_other(self.pool, pool.header.lineage)
             yield pool
 
-    def writer(self, published: PoolReader | None) -> PoolWriter:
+    def writer(self, published: PoolReader | None) -> StagedWriter:
         """Open a writer on the pool."""
         header = PoolHeader(
             classes=self.ensemble.classes,
@@ -216,7 +216,7 @@ class Build:
             teachers=self.ensemble.descriptions,
             ensemble=self.ensemble.rule,
         )
-        return PoolWriter(
+        return StagedWriter(
             self.pool,
             header=header,
             images=self.table,
@@ -228,7 +228,7 @@ class Build:
             seal_seconds=self.settings.seal_seconds,
         )
 
-    def _lineage(self, writer: PoolWriter, published: PoolReader | None) -> tuple[LineageStep, ...]:
+    def _lineage(self, writer: StagedWriter, published: PoolReader | None) -> tuple[LineageStep, ...]:
         """Return the pool's past; a build that finds everything done leaves no trace in it."""
         before = published.header.lineage if published else ()
         if published is not None and len(writer.keys) == len(published):

@@ -21,7 +21,7 @@ from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.writer import PoolWriter, missing_keys
+from lpld_labels.pool.staged_writer import StagedWriter, missing_keys
 from lpld_labels.transforms.engine import batches_named, batches_per_shard
 from lpld_labels.transforms.outputs import delete_pool
 
@@ -78,14 +78,14 @@ def run_build(
     return BuildResult(labelled=len(missing), found=len(share) - len(missing), manifest=manifest)
 
 
-def _opened(build: Build, stack: contextlib.ExitStack) -> tuple[PoolReader | None, PoolWriter]:
+def _opened(build: Build, stack: contextlib.ExitStack) -> tuple[PoolReader | None, StagedWriter]:
     """Open what is at the pool's place, and a writer onto it, until the stack is closed."""
     published = stack.enter_context(build.published())
     return published, stack.enter_context(build.writer(published))
 
 
 def _job(
-    build: Build, share: Sequence[BatchKey], missing: Sequence[BatchKey], writer: PoolWriter, engine: Engine
+    build: Build, share: Sequence[BatchKey], missing: Sequence[BatchKey], writer: StagedWriter, engine: Engine
 ) -> Job[Sequence[BatchKey]]:
     size = max(1, len(missing))
     if engine.workers > 1:

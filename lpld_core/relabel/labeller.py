@@ -10,7 +10,7 @@ from lpld_core.prefetch import WorkBehind, rendered
 from lpld_core.relabel.rehearsal import labelled
 from lpld_labels.exec.job import Steps
 from lpld_labels.format.records import BatchKey
-from lpld_labels.pool.writer import PoolWriter, missing_keys
+from lpld_labels.pool.staged_writer import StagedWriter, missing_keys
 from lpld_labels.render import ImageStore
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Labeller:
     """Labels batches of a build. writer: of the caller; without it, one is opened."""
 
-    def __init__(self, build: Build, writer: PoolWriter | None = None) -> None:
+    def __init__(self, build: Build, writer: StagedWriter | None = None) -> None:
         self._build = build
         self._writer = build.opened_writer() if writer is None else writer
         self._store = ImageStore(build.source, cache_directory=build.settings.image_cache)

@@ -135,6 +135,7 @@ BATCH_COLUMNS: tuple[Column, ...] = (
     Column(name="first_row", type=pa.int64(), component="container"),
     Column(name="group_offset", type=pa.int64(), component="container"),
     Column(name="group_bytes", type=pa.int32(), component="container"),
+    Column(name="label_bytes", type=pa.int32(), component="container"),
     Column(name="mix_strength", type=pa.float64(), component="container", nullable=True),
     Column(name="views_digest", type=pa.binary(8), component="container"),
     Column(name="digest", type=pa.binary(16), component="container"),

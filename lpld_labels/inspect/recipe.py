@@ -17,7 +17,7 @@ from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import Views
 from lpld_labels.inspect.text import printable, shortened
 from lpld_labels.transforms.past import Past, codec_request, past_of, planned, prune_settings
-from lpld_labels.transforms.prune_plan import PruneSettings
+from lpld_labels.transforms.prune import PruneSettings
 
 Words = list[str]
 # No argument of a command can hold a zero byte, so neither is mistaken for one.

@@ -45,7 +45,7 @@ from lpld_labels.pool.own_files import COMMIT_LOCK, delete_unnamed
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.pool_files import LocalFiles, read_table
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import VIEWS, SealedShard
+from lpld_labels.pool.staged_shard import VIEWS, SealedShard
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.staging_plan import describe, require_same_plan
 from lpld_labels.pool.view_counts import coverage_of, views_per_image

@@ -13,7 +13,7 @@ from lpld_labels.errors import DuplicateBatchError
 from lpld_labels.format import arrow
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.merge import sealed_batches
-from lpld_labels.pool.shard import SealedShard
+from lpld_labels.pool.staged_shard import SealedShard
 from lpld_labels.pool.staging import StagingArea
 
 log = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ class BatchIndex:
     """Columns of the batch index, in key order.
 
     epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard;
-    first_rows: int64 [N], rows before it, one for each view.
+    first_rows: int64 [N], rows before it, one for each view. label_bytes: int32 [N], of its payload pages.
     shards: how many shards the pool has.
     """
 
@@ -71,6 +71,7 @@ class BatchIndex:
         self.first_rows: npt.NDArray[np.int64] = table["first_row"].to_numpy()
         self.positions: npt.NDArray[np.int32] = table["position"].to_numpy()
         self._group_offset: npt.NDArray[np.int64] = table["group_offset"].to_numpy()
+        self.label_bytes: npt.NDArray[np.int32] = table["label_bytes"].to_numpy()
         self._group_bytes: npt.NDArray[np.int32] = table["group_bytes"].to_numpy()
         self._strength = table["mix_strength"]
         self._views_digests = table["views_digest"]
@@ -97,6 +98,7 @@ class BatchIndex:
             "position": (self.positions, 0, len(self) - 1),
             "group_offset": (self._group_offset, _FIRST_BYTE, 2**62),
             "group_bytes": (self._group_bytes, 1, 2**31 - 1),
+            "label_bytes": (self.label_bytes, 0, 2**31 - 1),
         }
         for column, (values, low, high) in limits.items():
             wrong = np.flatnonzero((values < low) | (values > high))
@@ -176,6 +178,14 @@ class BatchIndex:
         if not (np.where(same, sizes[1:] == sizes[:-1], later).all() and inside.all()):
             raise PoolCorruptError(
                 "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave their file",
+                where=where,
+                hint=_RESTORE,
+            )
+        first = np.flatnonzero(~np.concatenate([[False], same]))[: len(order)]
+        shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), first) if len(order) else sizes
+        if not np.array_equal(shares, sizes[first]):
+            raise PoolCorruptError(
+                "column 'label_bytes' of the batch index does not add up to its row groups",
                 where=where,
                 hint=_RESTORE,
             )

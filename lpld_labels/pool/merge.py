@@ -17,7 +17,8 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelPages, payload_blocks
-from lpld_labels.pool.shard import LABELS, VIEWS, EncodedBatch, SealedShard
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.staged_shard import LABELS, VIEWS, SealedShard
 from lpld_labels.pool.staging import StagingArea
 
 

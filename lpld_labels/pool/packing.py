@@ -36,8 +36,8 @@ GROUP_BYTES = 256 * 1024
 FILE_BYTES = 256 * 1024 * 1024
 """A packed file closes at the first row group at or above this."""
 
-_SEAL = "packed-"
-"""How the notes on packed files begin in the staging area."""
+_SEAL = f"{TEMPORARY}packed-"
+"""How the notes on packed files begin, beside the pool to be."""
 
 
 class Images(Protocol):

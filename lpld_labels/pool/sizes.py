@@ -8,6 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from lpld_labels.codecs import Codec
 from lpld_labels.format.files import FileRole
@@ -17,14 +21,35 @@ from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
 
 # The batch index and one more step of lineage, at their largest.
-_INDEX_FILE = 2600
-_INDEX_ENTRY = 34
+_INDEX_FILE = 2800
+_INDEX_ENTRY = 38
 _PRUNE_STEP = 800
 _ENCODE_STEP = 1700
 # Schema and footer of a views file and a labels file, whatever they hold.
 _SHARD_FILES = 7000
 # A file's entry in the manifest.
 _TABLE_ENTRY = 260
+
+
+# Estimates from rates are wrong by less than this share.
+_MARGIN = 1.005
+
+
+def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
+    """Return the bytes that a pool of some batches of this one has at most, copied as they are stored.
+
+    numbers: of the batches in the index. Only the manifest and the index are asked.
+    """
+    index, manifest = pool.index, pool.manifest
+    count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
+    labels = int(index.label_bytes[numbers].sum(dtype=np.int64))
+    containers = _bytes_of(manifest, "labels") - int(index.label_bytes.sum(dtype=np.int64))
+    others = containers * count / max(len(index), 1)
+    views = _bytes_of(manifest, "views") * rows / max(manifest.counts.rows, 1)
+    filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, count / SHARD_BATCHES)
+    fixed = _bytes_of(manifest, "images", "codec", "packed") + len(manifest.dump()) + _PRUNE_STEP
+    shards = _SHARD_FILES * (math.floor(filled) + 1)
+    return math.ceil(fixed + index_bytes(count) + (labels + others + views) * _MARGIN + shards)
 
 
 @dataclass(frozen=True, kw_only=True)

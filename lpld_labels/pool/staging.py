@@ -57,7 +57,8 @@ from lpld_labels.pool.own_files import (
     PLAN,
     require_own_staging,
 )
-from lpld_labels.pool.shard import LABELS, SEAL, VIEWS, EncodedBatch, SealedShard, load_sealed, write_shard
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.staged_shard import LABELS, SEAL, VIEWS, SealedShard, load_sealed, write_shard
 from lpld_labels.pool.staging_plan import PURPOSE, describe, joined_plan
 
 _LAST = {PLAN: 1, COMMIT_LOCK: 2, LOCK: 3}

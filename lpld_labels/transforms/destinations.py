@@ -119,7 +119,7 @@ def writes_pools(
     def anywhere(source: Source, out: Location, /, *rest: Rest.args, **options: Rest.kwargs) -> Result:
         if not is_address(out):
             return write(source, local_path(out), *rest, **options)
-        engine = options.get("engine")
+        engine = options.get("executor", options.get("engine"))
         workers = engine if isinstance(engine, Engine) else ONE_PROCESS
         with destination(out, overwrite=bool(options.get("overwrite")), engine=workers) as path:
             return write(source, path, *rest, **options)

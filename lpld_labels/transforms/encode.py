@@ -25,9 +25,9 @@ from lpld_labels.format.schema import Views
 from lpld_labels.pool.checkpoint import Checkpoint
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes
+from lpld_labels.pool.staged_writer import StagedWriter
 from lpld_labels.pool.staging import StagingArea
 from lpld_labels.pool.staging_plan import deciding
-from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.transforms.change_views import require_drawable
 from lpld_labels.transforms.codec_request import (
     DEFAULT_TEMPERATURE,
@@ -138,7 +138,7 @@ class Rounds(ABC):
     def next(self, measured: int) -> bool:
         """Take up the next draft if the present one's bytes will not do; return whether there was need to."""
 
-    def __call__(self, writer: PoolWriter) -> Draft | None:
+    def __call__(self, writer: StagedWriter) -> Draft | None:
         """Judge a staged pool."""
         fixed = encoded_fixed_bytes(self.encoding.pool, self.codec)
         measured = fixed + index_bytes(len(self.selection.keys)) + writer.staged_bytes()

@@ -36,8 +36,8 @@ from lpld_labels.pool.own_files import require_own_files
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.staged_writer import StagedWriter
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.transforms.outputs import (
     OVERWRITE_HINT,
     delete_pool,
@@ -101,10 +101,10 @@ class Draft:
     keys: Collection[BatchKey] | None = None
 
     @property
-    def writer(self) -> Callable[[], PoolWriter]:
+    def writer(self) -> Callable[[], StagedWriter]:
         """Opens a writer on the pool; can be sent to another process."""
         return partial(
-            PoolWriter,
+            StagedWriter,
             self.out,
             header=self.header,
             images=self.images,
@@ -115,7 +115,7 @@ class Draft:
         )
 
 
-Judge = Callable[[PoolWriter], Draft | None]
+Judge = Callable[[StagedWriter], Draft | None]
 """Looks at a staged pool and returns the draft to try instead of it, or None to keep it."""
 
 
@@ -125,7 +125,7 @@ def stage(
     judge: Judge | None = None,
     engine: Engine = ONE_PROCESS,
     progress: Progress | None = None,
-) -> PoolWriter:
+) -> StagedWriter:
     """Do what is missing of a draft, and return the writer to commit it with.
 
     judge: may put another draft in its place, again and again, when it sees what has come of the last.
@@ -147,7 +147,7 @@ def stage(
     return stage(other, judge=judge, engine=engine, progress=progress)
 
 
-def _staged(draft: Draft, engine: Engine, progress: Progress | None) -> PoolWriter:
+def _staged(draft: Draft, engine: Engine, progress: Progress | None) -> StagedWriter:
     writer = _joined(draft)
     done = len(writer.keys)
     left = draft.batches - done
@@ -253,7 +253,7 @@ def _may_be_ours(path: Path) -> bool:
     return True
 
 
-def _joined(draft: Draft) -> PoolWriter:
+def _joined(draft: Draft) -> StagedWriter:
     """Open the writer on the draft's own unfinished work; that of an earlier draft is given up."""
     area = StagingArea(draft.out)
     ours = area.purpose() == as_json(draft.purpose)
@@ -276,7 +276,7 @@ def _joined(draft: Draft) -> PoolWriter:
     return draft.writer()
 
 
-def _todo(writer: PoolWriter, pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _todo(writer: StagedWriter, pieces: Iterable[Piece]) -> Iterator[Piece]:
     safe = writer.keys
     return (piece for piece in pieces if not safe.issuperset(piece.keys))
 
@@ -309,7 +309,7 @@ def batches_named(first: BatchKey, last: BatchKey) -> str:
     return str(first) if first == last else f"the batches from {first} to {last}"
 
 
-def _started(writer: Callable[[], PoolWriter], source: Source, number: int) -> _Filler:
+def _started(writer: Callable[[], StagedWriter], source: Source, number: int) -> _Filler:
     del number  # all workers are alike
     return _Filler(writer, source, writer())
 
@@ -317,7 +317,7 @@ def _started(writer: Callable[[], PoolWriter], source: Source, number: int) -> _
 class _Filler:
     """Writes pieces of a draft into a writer of its own; each task is sealed."""
 
-    def __init__(self, reopen: Callable[[], PoolWriter], source: Source, writer: PoolWriter) -> None:
+    def __init__(self, reopen: Callable[[], StagedWriter], source: Source, writer: StagedWriter) -> None:
         self._reopen, self._source, self._writer = reopen, source, writer
 
     def do(self, task: Sequence[Piece], *, again: bool) -> Steps:

@@ -19,12 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
 from lpld_labels.codecs.label_semantics import as_finite_logits
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.pool.checkpoint import keys_digest
 from lpld_labels.pool.reader import PoolReader
 
 Floats = npt.NDArray[np.float32]
@@ -77,22 +75,17 @@ def score_batches(
     keys: Sequence[BatchKey],
     metric: str,
     *,
-    keeper: Keeper = NO_KEEPER,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.float64]:
     """Return each batch's mean over its views: float64 [len(keys)]. Holds one batch at a time.
 
     Give the keys in file order (`PoolReader.index` knows it) to read the pool from front to back.
-    keeper: of the scores so far.
     """
     if metric not in METRICS:
         raise InvalidArgumentError("unknown metric", expected=f"one of {', '.join(METRICS)}", got=metric)
     image_classes = pool.images.classes
-    keeper = keeper.about(batches=keys_digest(keys))
-    known = (keeper.get(metric) or {"scores": np.empty(0)})["scores"]
     scores = np.empty(len(keys))
-    scores[: len(known)] = known
-    for number, key in enumerate(keys[len(known) :], len(known)):
+    for number, key in enumerate(keys):
         views = pool.read_views(key)
         if metric == "cut_ratio":
             scores[number] = cut_ratio(views)
@@ -101,7 +94,6 @@ def score_batches(
             scores[number] = _LABEL_METRICS[metric](logits, image_classes[views.images]).mean(
                 dtype=np.float64
             )
-        keeper.put(metric, {"scores": scores[: number + 1]})
         if progress is not None:
             progress(number + 1, len(keys))
     return scores

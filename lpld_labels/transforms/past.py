@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lpld_labels.codecs.request import CodecRequest
@@ -21,6 +21,7 @@ from lpld_labels.format.schema import VIEWS, Views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.change_views import change_views
 from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.lineage import SETTINGS, settings_from
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from lpld_labels.transforms.selection import kept_count
 
@@ -69,22 +70,12 @@ def ratio_that_keeps(kept: int, candidates: int) -> float:
 def prune_settings(step: LineageStep) -> PruneSettings:
     """Return the settings of a prune; of a budget, the ratio that came of it."""
     known = step.parameters
+    settings = settings_from(PruneSettings, known.get(SETTINGS))
     try:
-        ratio = known.get("ratio")
+        ratio, seed = settings.ratio, known["random_seed"]
         if ratio is None:
             ratio = ratio_that_keeps(int(known["kept_batches"]), int(known["candidate_batches"]))
-        return PruneSettings(
-            ratio=float(ratio),
-            count=known.get("count", "exact"),
-            level=known.get("level", "batch"),
-            by=known.get("metric", "random"),
-            prefer=known.get("prefer"),
-            drop_easy=float(known.get("drop_easy") or 0),
-            drop_hard=float(known.get("drop_hard") or 0),
-            drop_by=known.get("drop_by") or "confidence",
-            keep_partial=bool(known.get("keep_partial")),
-            seed=known.get("seed"),
-        )
+        return replace(settings, ratio=ratio, budget=None, seed=seed)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise _unknown(step) from error
 
@@ -162,10 +153,10 @@ def _leading_builds(lineage: Sequence[LineageStep]) -> int:
 def _random_part(step: LineageStep, seed: int | None, complete: int) -> int | None:
     """Return how many of the complete batches a step leaves, if building could have left out the others."""
     known = step.parameters
-    plain = {"level": "batch", "metric": "random", "keep_partial": False, "drop_easy": 0, "drop_hard": 0}
-    if step.operation != "prune" or known.get("seed") != seed:
+    if step.operation != "prune" or known.get("random_seed") != seed:
         return None
-    if any(known.get(name) != value for name, value in plain.items()):
+    asked = settings_from(PruneSettings, known.get(SETTINGS))
+    if asked.level != "batch" or asked.by != "random" or asked.keep_partial:
         return None
     kept = known.get("kept_batches")
     # All of them: a build at ratio 1 would label the incomplete ones too.

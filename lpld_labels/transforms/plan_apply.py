@@ -19,8 +19,8 @@ from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.encode import Encoding, Rounds, refuse_lossy
 from lpld_labels.transforms.engine import require_possible
 from lpld_labels.transforms.plan import PlanRow
-from lpld_labels.transforms.prune import PrunePlan, PruneSettings, plan_prune, pruned
-from lpld_labels.transforms.sources import Selection
+from lpld_labels.transforms.prune import PrunePlan, PruneSettings, plan_prune
+from lpld_labels.transforms.sources import Selection, pruned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def _made(
 
 
 def _selected(pool: PoolReader, plan: PrunePlan | None) -> Selection:
-    return Selection(pool=pool, keys=pool.keys) if plan is None else pruned(pool, plan)
+    return Selection(pool=pool, keys=pool.keys) if plan is None else pruned(plan)
 
 
 def _ranked(pool: PoolReader, plan: PrunePlan | None, settings: PruneSettings) -> PrunePlan:

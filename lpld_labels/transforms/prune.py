@@ -1,39 +1,161 @@
 """Making a smaller pool: plan which batches stay, then copy them as they are.
 
-Payloads are copied without decoding, so every surviving row is bit-identical to its parent's, and
-random pruning reads no label but those it keeps. An interrupted prune goes on where it stopped when
-it is run again.
+Payloads are copied without decoding, so every surviving row is bit-identical to its parent's, and random
+pruning reads no label but those it keeps.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from lpld_labels.exec.job import Progress
+import numpy as np
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.format.records import BatchKey
+from lpld_labels.pool.packing import carried
+from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.sizes import index_bytes
-from lpld_labels.pool.staging_plan import deciding
-from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.transforms.destinations import unfinished_at, writes_pools
-from lpld_labels.transforms.engine import (
-    Draft,
-    published,
-    require_possible,
-    same_lineage,
-    stage,
+from lpld_labels.pool.sizes import most_within, part_bytes
+from lpld_labels.pool.view_counts import views_per_image
+from lpld_labels.transforms import lineage
+from lpld_labels.transforms.batch_sources import CopiedBatches, copied_shards
+from lpld_labels.transforms.destinations import writes_pools
+from lpld_labels.transforms.metrics import METRICS, score_batches
+from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
+from lpld_labels.transforms.selection import (
+    LEVELS,
+    PREFERENCES,
+    Candidates,
+    Places,
+    choose,
+    kept_count,
+    require_ratio,
 )
-from lpld_labels.transforms.outputs import sole_writer
-from lpld_labels.transforms.prune_plan import PrunePlan, PruneSettings, plan_prune, too_small
-from lpld_labels.transforms.sources import Selection
 
-__all__ = ["PrunePlan", "PruneSettings", "plan_prune", "prune_pool", "pruned", "write_pruned"]
 
-# A pool that leaves less than this share of its budget unused is not written again for one more batch.
-_TOLERANCE = 0.001
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings:
+    """What to keep. Exactly one of `ratio` and `budget` is given.
+
+    ratio: keep floor(n / ratio) of the n candidate batches.
+    budget: keep as many as fit into this many bytes, everything that belongs to the pool counted.
+    level: choose "batch"es, or whole "epoch"s with the last one cut short.
+    by: "random" or one of `METRICS`; with a metric, prefer says "hard", "easy" or "uniform".
+    keep_partial: let incomplete batches (the last of an epoch) be candidates too.
+    seed: of the random order; None means the pool's own seed, or 0 where it has none.
+    """
+
+    ratio: float | None = None
+    budget: int | None = None
+    level: str = "batch"
+    by: str = "random"
+    prefer: str | None = None
+    keep_partial: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            require_ratio(self.ratio)
+        if (self.ratio is None) == (self.budget is None):
+            raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
+        known = {"level": LEVELS, "by": ("random", *METRICS)}
+        for field, choices in known.items():
+            if getattr(self, field) not in choices:
+                raise InvalidArgumentError(
+                    f"unknown {field}", expected=f"one of {', '.join(choices)}", got=getattr(self, field)
+                )
+        allowed = (None,) if self.by == "random" else PREFERENCES
+        if self.prefer not in allowed:
+            raise InvalidArgumentError(
+                f"prefer does not go with choosing by {self.by}",
+                expected=" or ".join(str(choice) for choice in allowed),
+                got=self.prefer,
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrunePlan:
+    """What a prune will do. kept: places of the chosen candidates in the parent's index."""
+
+    pool: PoolReader
+    settings: PruneSettings
+    seed: int
+    candidates: Candidates
+    kept: Places
+
+    @property
+    def count(self) -> int:
+        return len(self.kept)
+
+    @property
+    def keys(self) -> list[BatchKey]:
+        """The batches that stay, in key order."""
+        return self.pool.index.keys_at(self.kept)
+
+    @property
+    def rows(self) -> int:
+        """Views that stay."""
+        return int(self.pool.index.rows[self.kept].sum(dtype=np.int64))
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that the new pool has at most."""
+        return part_bytes(self.pool, self.kept)
+
+    def resized(self, count: int) -> PrunePlan:
+        """Return the plan that keeps another number of batches."""
+        settings = self.settings
+        kept = choose(self.candidates, count, level=settings.level, prefer=settings.prefer, seed=self.seed)
+        return replace(self, kept=kept)
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What lineage records besides the settings."""
+        return {
+            "random_seed": self.seed,
+            "kept_batches": self.count,
+            "candidate_batches": len(self.candidates),
+        }
+
+    @property
+    def step(self) -> LineageStep:
+        """The step of lineage."""
+        return lineage.step("prune", self.pool.manifest.content_digest, self.settings, **self.results)
+
+    @property
+    def content_digest(self) -> str:
+        """Of the pool that comes of it."""
+        return self.pool.digest_of(self.pool.index.digests_of(self.keys))
+
+
+def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
+    """Decide which batches stay. Random choice needs no byte of labels; metrics read them all once.
+
+    progress: called with (done, total) batches while metrics are computed.
+    """
+    candidates = _candidates(pool, settings)
+    if settings.by != "random":
+        keys = pool.index.keys_at(candidates.places)
+        candidates = replace(candidates, scores=_scores(pool, keys, settings.by, progress))
+    seed = settings.seed if settings.seed is not None else pool.header.seed or 0
+    plan = PrunePlan(pool=pool, settings=settings, seed=seed, candidates=candidates, kept=candidates.places)
+    if settings.ratio is not None:
+        return plan.resized(kept_count(len(candidates), settings.ratio))
+    budget = settings.budget or 0
+    fitting = most_within(budget, len(candidates), lambda count: plan.resized(count).most_bytes)
+    if fitting == 0:
+        raise InvalidArgumentError(
+            "budget is too small for even one batch",
+            expected=f"at least {plan.resized(1).most_bytes} bytes",
+            got=f"{budget} bytes",
+            hint="that is one batch with the image table, codec tables and manifest",
+        )
+    return plan.resized(fitting)
 
 
 def prune_pool(
@@ -47,94 +169,102 @@ def prune_pool(
     """Write the pruned pool to `out` and return its manifest.
 
     overwrite: replace another pool that is there; otherwise it is refused.
+    progress: called with (done, total) batches scored, then copied.
     """
-    require_possible(out, pool, overwrite=overwrite)
-    with unfinished_at(out, pool, overwrite=overwrite) as keeper:
-        plan = plan_prune(pool, settings, keeper=keeper, progress=progress)
-    return write_pruned(pool, out, plan, overwrite=overwrite, progress=progress)
-
-
-def pruned(pool: PoolReader, plan: PrunePlan) -> Selection:
-    """Return the batches that a plan keeps."""
-    step = LineageStep(
-        operation="prune", parent_digest=pool.manifest.content_digest, parameters=plan.parameters()
+    step = lineage.step("prune", pool.manifest.content_digest, settings)
+    require_output(out, pool.location, overwrite=overwrite, step=step)
+    found = finished_before(out, step)
+    if found is not None:
+        return found
+    return write_pruned(
+        plan_prune(pool, settings, progress=progress), out, overwrite=overwrite, progress=progress
     )
-    return Selection(pool=pool, keys=pool.index.keys_at(plan.kept), step=step)
 
 
 @writes_pools
 def write_pruned(
-    pool: PoolReader,
-    out: str | os.PathLike[str],
     plan: PrunePlan,
+    out: str | os.PathLike[str],
     *,
+    executor: Engine = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Carry out a plan.
+    """Carry out a plan. progress: called with (done, total) batches copied."""
+    pool = plan.pool
+    return run_plan(
+        PoolPlan(
+            out=pool_path(out),
+            header=replace(pool.header, lineage=(*pool.header.lineage, plan.step)),
+            images=pool.images,
+            codec=pool.codec,
+            views=pool.manifest.views,
+            source=CopiedBatches(pool),
+            shards=copied_shards(pool, plan.keys),
+            settings={"prune": asdict(plan.settings), "pool": pool.manifest.content_digest},
+            packed=carried(pool),
+            content_digest=plan.content_digest,
+            most_bytes=plan.settings.budget,
+        ),
+        executor=executor,
+        overwrite=overwrite,
+        progress=progress,
+    )
 
-    A budget is met by measuring: if the staged pool is too large, or has room for more batches, the
-    number of batches is corrected and the pool staged again before it is committed.
 
-    progress: called with (done, total) batches.
-    """
-    path = Path(out).absolute()
-    budget = plan.settings.budget
-    judge = None if budget is None else _BudgetJudge(pool, plan, path, budget)
-    draft = _draft(pool, plan, path)
-    with sole_writer(path):
-        found = published(
-            path,
-            lambda manifest: _made_by(plan, pool, manifest),
-            purpose=draft.purpose,
-            overwrite=overwrite,
+def _candidates(pool: PoolReader, settings: PruneSettings) -> Candidates:
+    index = pool.index
+    places = np.arange(len(index), dtype=np.int64)
+    everything = Candidates(places=places, epochs=index.epochs, batches=index.batches, rows=index.rows)
+    if settings.keep_partial:
+        return everything
+    complete = everything.subset(index.rows == pool.header.batch_size)
+    if len(complete) == 0:
+        raise InvalidArgumentError(
+            "the pool has no complete batch",
+            where=pool.location,
+            expected=f"batches of {pool.header.batch_size} rows",
+            hint="keep partial batches (--keep-partial)",
         )
-        if found is not None:
-            return found
-        writer = stage(draft, judge=judge, progress=progress)
-        kept = plan if judge is None else judge.plan
-        return writer.commit(lineage=pruned(pool, kept).lineage)
+    return complete
 
 
-def _draft(pool: PoolReader, plan: PrunePlan, out: Path) -> Draft:
-    purpose = deciding("prune", pool=pool.manifest.content_digest, **asdict(plan.settings))
-    return pruned(pool, plan).draft(out, purpose)
+def _scores(
+    pool: PoolReader, keys: list[BatchKey], metric: str, progress: Progress | None
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the scores of some batches in the order given; the pool is read in file order."""
+    order = pool.index.in_file_order(keys)
+    place_of = {key: place for place, key in enumerate(keys)}
+    scores = np.empty(len(keys))
+    scores[[place_of[key] for key in order]] = score_batches(pool, order, metric, progress=progress)
+    return scores
 
 
-def _made_by(plan: PrunePlan, pool: PoolReader, manifest: Manifest) -> bool:
-    """Whether a pool is what the plan makes of its parent, up to what a budget left room for."""
-    if plan.settings.budget is not None and manifest.counts.batches <= len(plan.candidates):
-        plan = plan.resized(manifest.counts.batches)
-    selection = pruned(pool, plan)
-    same_past = same_lineage(manifest.header.lineage, selection.lineage)
-    return same_past and manifest.content_digest == selection.digest()
+@dataclass(frozen=True, kw_only=True)
+class KeptCoverage:
+    """How much of the data set the kept batches still show."""
 
+    epochs: int
+    images: int
+    all_images: int
+    classes: int
+    all_classes: int
+    fewest_views: int
+    median_views: float
 
-class _BudgetJudge:
-    """Weighs a staged pool and corrects how many batches it has."""
-
-    def __init__(self, pool: PoolReader, plan: PrunePlan, out: Path, budget: int) -> None:
-        self.plan = plan
-        self._pool, self._out, self._budget = pool, out, budget
-        self._fits, self._fails = 0, len(plan.candidates) + 1
-
-    def __call__(self, writer: PoolWriter) -> Draft | None:
-        count = self.plan.count
-        measured = self.plan.sizes.fixed + index_bytes(count) + writer.staged_bytes()
-        spare = self._budget - measured
-        if spare >= 0:
-            self._fits = count
-        else:
-            self._fails = count
-        if self._fails == 1:
-            raise too_small(self.plan, measured)
-        self.plan = self.plan.resized(self._next(spare))
-        return None if self.plan.count == count else _draft(self._pool, self.plan, self._out)
-
-    def _next(self, spare: int) -> int:
-        """Return how many batches to try next; the same to stop."""
-        if 0 <= spare < self._budget * _TOLERANCE:
-            return self.plan.count
-        per_batch = self.plan.estimated_bytes - self.plan.sizes.total(0, rows=0)
-        wanted = self.plan.count + math.floor(spare * self.plan.count / per_batch)
-        return max(self._fits, min(wanted, self._fails - 1), 1)
+    @staticmethod
+    def of(pool: PoolReader, kept: Places | None = None) -> KeptCoverage:
+        """Count images and classes of the views of some batches, or all; reads one small view column."""
+        seen = views_per_image(pool, kept)
+        epochs = pool.index.epochs if kept is None else pool.index.epochs[kept]
+        present = np.unique(pool.images.classes)
+        per_class = np.bincount(pool.images.classes, weights=seen)[present]
+        return KeptCoverage(
+            epochs=len(np.unique(epochs)),
+            images=int((seen > 0).sum()),
+            all_images=len(seen),
+            classes=int((per_class > 0).sum()),
+            all_classes=len(present),
+            fewest_views=int(per_class.min()),
+            median_views=float(np.median(per_class)),
+        )

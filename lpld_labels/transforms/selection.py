@@ -24,7 +24,6 @@ Places = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 LEVELS = ("batch", "epoch")
-COUNTS = ("exact", "paper")
 PREFERENCES = ("hard", "easy", "uniform")
 # An epoch is ranked as the batch no real epoch has.
 _WHOLE_EPOCH = MAX_INDEX + 1
@@ -58,10 +57,15 @@ class Candidates:
         )
 
 
-def kept_count(candidates: int, ratio: float) -> int:
-    """Return floor(candidates / ratio), without the rounding of floating-point division."""
+def require_ratio(ratio: float) -> None:
+    """Refuse a ratio that is none."""
     if not (math.isfinite(ratio) and ratio >= 1):
         raise InvalidArgumentError("ratio is too small", expected="a number >= 1", got=ratio)
+
+
+def kept_count(candidates: int, ratio: float) -> int:
+    """Return floor(candidates / ratio), without the rounding of floating-point division."""
+    require_ratio(ratio)
     count = int(candidates / Fraction(str(ratio)))
     if count < 1:
         raise InvalidArgumentError(
@@ -70,46 +74,6 @@ def kept_count(candidates: int, ratio: float) -> int:
             got=ratio,
         )
     return count
-
-
-def paper_count(candidates: Candidates, ratio: float, *, level: str) -> int:
-    """Return how many batches LPLD's programs keep: int((1 - share) * n), share = 1 - 1 / ratio.
-
-    In floating point, which may fall short by one. At epoch level n counts epochs, which stay whole: 9, 5
-    and 2 of 100 at ratio 10, 20 and 40.
-    """
-    kept_count(len(candidates), ratio)
-    epochs, sizes = np.unique(candidates.epochs, return_counts=True)
-    units, size = (len(epochs), int(sizes.max())) if level == "epoch" else (len(candidates), 1)
-    if level == "epoch" and (sizes != size).any():
-        raise InvalidArgumentError(
-            "epochs differ in their number of batches",
-            expected="as many in every epoch",
-            hint="count exactly",
-        )
-    count = int((1 - (1 - 1 / ratio)) * units) * size
-    if count < 1:
-        raise InvalidArgumentError(
-            f"ratio is too large for this pool: no {level} would be left", expected=f"1 to {units}", got=ratio
-        )
-    return count
-
-
-def drop_extremes(
-    candidates: Candidates, scores: Scores, *, level: str, easy: float, hard: float, seed: int
-) -> Candidates:
-    """Return the candidates without the easiest and hardest shares (0 to 1) of the batches or epochs."""
-    if not (0 <= easy < 1 and 0 <= hard < 1 and easy + hard < 1):
-        raise InvalidArgumentError(
-            "shares to drop leave nothing", expected="both from 0, together below 1", got=f"{easy} and {hard}"
-        )
-    units = _Units(candidates, level)
-    order = units.ordered(seed, scores)
-    first = int(len(order) * Fraction(str(hard)))
-    last = len(order) - int(len(order) * Fraction(str(easy)))
-    chosen = np.zeros(len(candidates), bool)
-    chosen[units.members(order[first:last])] = True
-    return candidates.subset(chosen)
 
 
 def choose(candidates: Candidates, count: int, *, level: str, prefer: str | None, seed: int) -> Places:

@@ -19,6 +19,7 @@ from lpld_labels.pool.packing import carried
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.transforms.engine import Draft, Keys
+from lpld_labels.transforms.prune import PrunePlan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,6 +103,11 @@ class Encoded:
         for key in piece.keys:
             batch = self.pool.read(key)
             yield EncodedBatch.make(batch, self.codec.encode(batch.labels), frame=self.pool.frame)
+
+
+def pruned(plan: PrunePlan) -> Selection:
+    """Return the batches that a plan keeps."""
+    return Selection(pool=plan.pool, keys=plan.keys, step=plan.step)
 
 
 def expect_pieces(pool: PoolReader, pieces: Sequence[Keys]) -> None:

@@ -1,7 +1,7 @@
 """Write tests/golden/v1/ anew: `python -m tests.golden.writing`.
 
-Done once, when version 1 was closed. Pools written since then must stay readable: whoever feels the need to
-run this again is about to break users' pools.
+Done when version 1 was closed, and once more when the batch index got `label_bytes`. Pools written since then
+must stay readable: whoever feels the need to run this again is about to break users' pools.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lpld_labels.codecs.klt import KltCodec, KltTables
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format.drawing import batches_per_epoch, draw_views
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.schema import LabelKind, Views
+from lpld_labels.format.schema import SHARD_BATCHES, LabelKind, Views
 from lpld_labels.pool import shard_files
 from lpld_labels.pool.shard import EncodedBatch
 from tests.golden.drawing_vectors import vectors
@@ -113,17 +113,19 @@ def write(
     """Write a pool and what it holds."""
     path = GOLDEN / name
     chosen = codec_named(codec, label_kind=head.label_kind) if isinstance(codec, str) else codec
-    with PoolWriter(path, header=head, images=table, codec=chosen, views=views) as writer:
-        for number, batch in enumerate(given):
+    with PoolWriter(
+        path,
+        header=head,
+        images=table,
+        codec=chosen,
+        views=views,
+        shard_batches=per_shard or SHARD_BATCHES,
+    ) as writer:
+        for batch in given:
             if isinstance(batch, EncodedBatch):
                 writer.append_encoded(batch)
             else:
                 writer.append(batch)
-            if per_shard is not None and number % per_shard == per_shard - 1:
-                writer.flush()
-        if per_shard is not None:
-            # A commit would merge shards as small as these.
-            writer._shard_bytes = 1
         writer.commit()
     record(name)
 

@@ -16,7 +16,17 @@ from .manifest import NAME, Manifest
 from .parquet import MAX_GROUP_ROWS, Parquet
 from .schema import BATCHES
 
-_NUMBERS = ("epoch", "batch", "rows", "shard", "position", "first_row", "group_offset", "group_bytes")
+_NUMBERS = (
+    "epoch",
+    "batch",
+    "rows",
+    "shard",
+    "position",
+    "first_row",
+    "group_offset",
+    "group_bytes",
+    "label_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class BatchEntry:
     first_row: int
     group_offset: int
     group_bytes: int
+    label_bytes: int
     mix_strength: float | None
     views_digest: bytes
     digest: bytes
@@ -51,6 +62,7 @@ class LabelGroup:
     first_row: int
     batches: int = 0
     rows: int = 0  # views
+    label_bytes: int = 0  # of its batches
 
     def file_rows(self, per_view: bool) -> int:
         """Give how many rows the group has in the file."""
@@ -83,6 +95,7 @@ class Shard:
             last = LabelGroup(item.group_offset, item.group_bytes, item.position, item.first_row)
             self.groups.append(last)
         last.batches += 1
+        last.label_bytes += item.label_bytes
         last.rows += item.rows
         self.batches += 1
         self.rows += item.rows
@@ -156,9 +169,13 @@ def read_index(root: Path, manifest: Manifest) -> Index:
             need(not out or out[-1].key < item.key, file, "epoch, batch", f"{item.key} is out of order")
             need(1 <= item.rows <= manifest.batch_size, file, "rows", f"{item.rows} at {item.key}")
             need(0 <= item.shard < len(shards), file, "shard", f"{item.shard} at {item.key}")
+            need(item.label_bytes >= 0, file, "label_bytes", f"{item.label_bytes} at {item.key}")
             _check_drawn(manifest, item, file)
             shards[item.shard].add(item, file)
             out.append(item)
+    for group in (group for shard in shards for group in shard.groups):
+        full = group.label_bytes == group.size
+        need(full, file, "label_bytes", f"{group.label_bytes} in a row group of {group.size} bytes")
     _check_counts(manifest, index)
     return index
 

@@ -159,6 +159,7 @@ BATCHES = (
     column("first_row", INT64),
     column("group_offset", INT64),
     column("group_bytes", INT32),
+    column("label_bytes", INT32),
     column("mix_strength", DOUBLE, optional=True),
     column("views_digest", FIXED, length=8),
     column("digest", FIXED, length=16),

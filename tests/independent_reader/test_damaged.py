@@ -79,6 +79,7 @@ OPENING: dict[str, tuple[Change, str]] = {
     "index strength": (index(1, mix_strength=0.5), "mix_strength"),
     "group overlaps": (moved(1, -250, 250), "group_offset"),
     "group in the footer": (moved(1, 0, 10**6), "group_offset"),
+    "label bytes": (index(1, label_bytes=1), "label_bytes"),
     "group empty": (index(1, group_bytes=0), "group_offset"),
     "group before the file": (index(0, group_offset=-4), "group_offset"),
 }

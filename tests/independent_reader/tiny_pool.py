@@ -50,7 +50,7 @@ TABLE = schema(
 )  # fmt: skip
 INDEX = schema(
     [*((n, INT) for n in ("epoch", "batch", "rows", "shard", "position")), ("first_row", pa.int64()),
-     ("group_offset", pa.int64()), ("group_bytes", INT), ("mix_strength", pa.float64()),
+     ("group_offset", pa.int64()), ("group_bytes", INT), ("label_bytes", INT), ("mix_strength", pa.float64()),
      ("views_digest", pa.binary(8)), ("digest", pa.binary(16))],
     ("mix_strength",),
 )  # fmt: skip
@@ -206,6 +206,9 @@ class TinyPool:
             chunks = [group.column(c) for c in range(3 if self.payload.per_view else 2, meta.num_columns)]
             row["group_offset"] = chunks[0].data_page_offset
             row["group_bytes"] = sum(chunk.total_compressed_size for chunk in chunks)
+            others = [r for r in self.index if r is not row and r.get("label_bytes")]
+            same = [r for r in others if (r["shard"], r["group_offset"]) == (shard, row["group_offset"])]
+            row["label_bytes"] = 0 if same else row["group_bytes"]
 
     def write_index(self) -> None:
         """Write the batch index under the name that its digest gives."""

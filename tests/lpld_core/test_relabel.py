@@ -30,8 +30,7 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.image_folder import scan_image_folder
-from lpld_labels.transforms.prune import prune_pool
-from lpld_labels.transforms.prune_plan import PruneSettings
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes, write_images
 
 Build = Callable[..., BuildResult]

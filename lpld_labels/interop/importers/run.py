@@ -18,7 +18,7 @@ from lpld_labels.interop.importers.resumed import resumed_batches
 from lpld_labels.interop.importers.work import Job
 from lpld_labels.interop.label_folder import LabelFolder, list_label_folder
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.pool.writer import PoolWriter
+from lpld_labels.pool.staged_writer import StagedWriter
 from lpld_labels.render.image_folder import scan_image_folder
 from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.engine import Draft, published, require_free, stage
@@ -127,7 +127,7 @@ def _refuse_missing(plan: ImportPlan, skip_bad: bool) -> None:
         )
 
 
-def _holes(job: Job, writer: PoolWriter) -> tuple[Hole, ...]:
+def _holes(job: Job, writer: StagedWriter) -> tuple[Hole, ...]:
     """Return what is missing from the pool; a file that was repaired since is no hole any more."""
     if job.log is None:
         return ()

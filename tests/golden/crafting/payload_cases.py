@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +69,7 @@ def place_groups(pool: Crafted) -> None:
 
     pool.change("batches", "group_offset", everywhere(start))
     pool.change("batches", "group_bytes", everywhere(size))
+    pool.change("batches", "label_bytes", lambda values: operator.setitem(values, 0, size - sum(values[1:])))
 
 
 def _zstd(data: bytes) -> bytes:

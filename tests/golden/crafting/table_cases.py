@@ -57,6 +57,8 @@ _values(
     ("group-offset", "payload pages beyond the end of the file", "group_offset", 0, 2**40),
     ("group-offset-negative", "payload pages before the file", "group_offset", 0, -5),
     ("group-bytes", "payload pages of no bytes", "group_bytes", 0, 0),
+    ("label-bytes", "bytes of labels that do not add up to their row group", "label_bytes", 0, 1),
+    ("label-bytes-negative", "labels of fewer than no bytes", "label_bytes", 0, -1),
 )
 _values(
     "batches",

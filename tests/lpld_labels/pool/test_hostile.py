@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from lpld_labels import LabelPoolError, PoolReader
+from lpld_labels import PoolReader
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
 from lpld_labels.inspect.check import check_pool
@@ -253,22 +253,6 @@ def test_a_pipe_for_a_file(path: Path, role: str) -> None:
     file.unlink()
     os.mkfifo(file)
     _refused(path)
-
-
-def test_a_staged_index_is_proven(tmp_path: Path) -> None:
-    from lpld_labels.pool.shard import BATCHES, load_sealed, write_shard
-
-    with PoolReader(GOLDEN / "f16") as pool:
-        write_shard(tmp_path, [pool.encoded_at(0)], pool.codec, pool.classes, drawn=False)
-    data = (tmp_path / BATCHES).read_bytes()
-    assert len(load_sealed(tmp_path).keys) == 1
-    length = int.from_bytes(data[-8:-4], "little") + 8
-    for bit in range(0, 8 * length, 331):
-        spoilt = bytearray(data)
-        spoilt[len(data) - length + bit // 8] ^= 1 << bit % 8
-        (tmp_path / BATCHES).write_bytes(bytes(spoilt))
-        with pytest.raises(LabelPoolError):
-            load_sealed(tmp_path)
 
 
 # What a stranger may send along

@@ -19,13 +19,9 @@ def _pool(path: Path, shards: int) -> Path:
     images = make_images(50, classes=CLASSES)
     head = make_header(CLASSES, ROWS)
     codec = codec_named("int8")
-    with PoolWriter(path, header=head, images=images, codec=codec) as writer:
+    with PoolWriter(path, header=head, images=images, codec=codec, shard_batches=BATCHES // shards) as writer:
         for number in range(BATCHES):
             writer.append(make_batch(number, 0, rows=ROWS, classes=CLASSES, images=images))
-            if number % (BATCHES // shards) == BATCHES // shards - 1:
-                writer.flush()
-        # A commit would merge shards as small as these.
-        writer._shard_bytes = 1
         writer.commit()
     return path
 

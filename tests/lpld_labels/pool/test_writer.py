@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +21,14 @@ from lpld_labels.errors import (
     StagingMismatchError,
 )
 from lpld_labels.inspect.check import check_pool
-from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
+from tests.factories import grow_pool, make_batch, make_batches, make_header, make_images, write_pool
 
 HEADER = make_header()
 IMAGES = make_images()
 
 
-def open_writer(path: Path, *, onto: PoolReader | None = None, seal_seconds: float = 60) -> PoolWriter:
-    return PoolWriter(path, header=HEADER, images=IMAGES, onto=onto, seal_seconds=seal_seconds)
+def open_writer(path: Path, *, shard_batches: int = 4096) -> PoolWriter:
+    return PoolWriter(path, header=HEADER, images=IMAGES, shard_batches=shard_batches)
 
 
 def digest_of(batches: Sequence[LabelBatch], path: Path) -> str:
@@ -46,7 +45,7 @@ def test_nothing_is_a_pool_before_the_commit(tmp_path: Path) -> None:
     with open_writer(path) as writer:
         writer.commit()
     assert len(PoolReader(path)) == 12
-    assert not (path / "staging").exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["pool"]
 
 
 def test_an_exception_keeps_what_was_appended_and_publishes_nothing(tmp_path: Path) -> None:
@@ -101,25 +100,12 @@ def test_digest_depends_on_every_field(tmp_path: Path) -> None:
     assert len(digests) == len(changed) + 1
 
 
-def test_many_small_shards_are_merged_by_the_commit(tmp_path: Path) -> None:
-    path = tmp_path / "pool"
-    with open_writer(path, seal_seconds=0) as writer:
-        writer.extend(make_batches(5, 4))
-        assert len(list((path / "staging").glob("*/shard.json"))) == 20
-        writer.commit()
-    assert len(list((path / "views").iterdir())) == 1
-    assert check_pool(path).whole
-
-
 def test_extending_adds_only_what_is_new(tmp_path: Path) -> None:
     batches = make_batches(4, 4)
     path = tmp_path / "pool"
     write_pool(path, batches[::4], header=HEADER, images=IMAGES).close()
     before = {file.name: file.read_bytes() for file in (path / "labels").iterdir()}
-    with PoolReader(path) as pool, open_writer(path, onto=pool) as writer:
-        assert sorted(writer.keys) == [batch.key for batch in batches[::4]]
-        writer.extend(batches)
-        manifest = writer.commit()
+    manifest = grow_pool(path, batches)
     assert manifest.content_digest == digest_of(batches, tmp_path / "whole")
     for name, data in before.items():
         assert (path / "labels" / name).read_bytes() == data
@@ -127,58 +113,21 @@ def test_extending_adds_only_what_is_new(tmp_path: Path) -> None:
     assert check_pool(path).whole
 
 
-def _fill(path: Path, part: int) -> None:
-    with open_writer(path, seal_seconds=0) as writer:
-        writer.extend(make_batches(6, 4)[part::3])
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "pool"), pytest.raises(PoolConflictError, match="another process"):
+        open_writer(tmp_path / "pool")
 
 
-def test_three_processes_fill_one_pool(tmp_path: Path) -> None:
-    path = tmp_path / "pool"
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_fill, args=(path, part)) for part in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
+def test_shards_of_an_interrupted_writer_are_found_again(tmp_path: Path) -> None:
+    batches, path = make_batches(3, 4), tmp_path / "pool"
+    with open_writer(path, shard_batches=5) as writer:
+        writer.extend(batches[:7])
     with open_writer(path) as writer:
-        manifest = writer.commit()
-    assert manifest.content_digest == digest_of(make_batches(6, 4), tmp_path / "alone")
-    assert (manifest.counts.epochs, manifest.counts.batches) == (6, 24)
+        assert [batch.key in writer for batch in batches] == [True] * 7 + [False] * 5
+        writer.extend(batches)
+        assert writer.commit().content_digest == digest_of(batches, tmp_path / "whole")
+    assert len(list((path / "labels").iterdir())) == 3
     assert check_pool(path).whole
-
-
-def test_two_writers_of_the_same_batch_are_told_and_nothing_is_lost(tmp_path: Path) -> None:
-    path = tmp_path / "pool"
-    first, second = open_writer(path), open_writer(path)
-    first.append(make_batch(0, 0))
-    second.append(replace(make_batch(0, 0), labels=make_batch(0, 1).labels))
-    second.append(make_batch(0, 1))
-    second.flush()
-    with pytest.raises(DuplicateBatchError, match="two writers wrote epoch 0 batch 0"):
-        first.commit()
-    assert len(list((path / "staging").glob("*/shard.json"))) == 2
-    assert not (path / "pool.json").exists()
-
-
-def test_the_same_batch_from_two_writers_is_kept_once(tmp_path: Path) -> None:
-    """A worker that was given up for lost may seal its work after another has done it again."""
-    path = tmp_path / "pool"
-    first, second, third, late = (open_writer(path) for _ in range(4))
-    first.append(make_batch(0, 0))
-    second.extend([make_batch(0, 0), make_batch(0, 1)])
-    third.append(make_batch(0, 1))
-    late.append(make_batch(0, 1))
-    for writer in (first, second, third):
-        writer.flush()
-    manifest = open_writer(path).commit()
-    assert manifest.content_digest == digest_of(make_batches(1, 2), tmp_path / "alone")
-    assert check_pool(path).whole
-    late.flush()
-    with PoolReader(path) as pool:
-        assert open_writer(path, onto=pool).commit().content_digest == manifest.content_digest
-    assert check_pool(path).whole
-    assert not (path / "staging").exists()
 
 
 def test_a_batch_cannot_be_appended_twice(tmp_path: Path) -> None:
@@ -194,9 +143,10 @@ def test_a_pool_that_exists_is_not_overwritten(tmp_path: Path) -> None:
         open_writer(tmp_path / "pool")
 
 
-def test_another_pools_staging_is_not_joined(tmp_path: Path) -> None:
-    open_writer(tmp_path / "pool").append(make_batch(0, 0))
-    with pytest.raises(StagingMismatchError, match="field 'seed' differs"):
+def test_unfinished_work_of_another_pool_is_not_joined(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "pool") as writer:
+        writer.append(make_batch(0, 0))
+    with pytest.raises(StagingMismatchError, match="'seed' differs"):
         PoolWriter(tmp_path / "pool", header=replace(HEADER, seed=1), images=IMAGES)
     with pytest.raises(StagingMismatchError, match="images_digest"):
         PoolWriter(tmp_path / "pool", header=HEADER, images=make_images(40))

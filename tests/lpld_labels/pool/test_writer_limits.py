@@ -26,10 +26,9 @@ def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path
         from lpld_labels.errors import PoolWriteError
         from tests.factories import make_batches
         from tests.lpld_labels.pool.test_writer import open_writer
-        writer = open_writer(Path(sys.argv[1]))
+        writer = open_writer(Path(sys.argv[1]), shard_batches=4)
         batches = make_batches(3, 4)
         writer.extend(batches[:4])
-        writer.flush()
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         try:
             with writer:
@@ -45,9 +44,9 @@ def test_a_full_disk_loses_nothing_that_was_sealed(tmp_path: Path, project: Path
     assert ended.returncode == 7, ended.stderr
     assert "disk is full" in ended.stdout
     assert not (path / "pool.json").exists()
-    assert not list((path / "staging").glob(".tmp-*"))
+    assert not list((tmp_path / "pool.partial").glob(".tmp-*"))
     with open_writer(path) as writer:
-        assert len(writer.keys) == 4
+        assert [batch.key in writer for batch in make_batches(3, 4)] == [True] * 4 + [False] * 8
         writer.extend(make_batches(3, 4))
         assert writer.commit().content_digest == digest_of(make_batches(3, 4), tmp_path / "whole")
 

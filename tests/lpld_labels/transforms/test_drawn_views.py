@@ -24,7 +24,7 @@ from lpld_labels.transforms.merge import merge_pools
 from lpld_labels.transforms.plan import plan_budget
 from lpld_labels.transforms.plan_apply import apply_row
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from tests.factories import assert_same_views, make_batches, make_header, make_images, write_pool
+from tests.factories import assert_same_views, grow_pool, make_batches, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 
 IMAGES = make_images(50, classes=10)
@@ -122,16 +122,7 @@ def test_drawn_pools_are_merged_and_extended(tmp_path: Path) -> None:
             writer.extend(part)
             writer.commit()
     merge_pools([PoolReader(tmp_path / "a"), PoolReader(tmp_path / "b")], tmp_path / "merged")
-    with PoolWriter(
-        tmp_path / "a",
-        header=header,
-        images=IMAGES,
-        codec=codec,
-        views="drawn",
-        onto=PoolReader(tmp_path / "a"),
-    ) as writer:
-        writer.extend(made)
-        writer.commit()
+    grow_pool(tmp_path / "a", made)
     merged, extended = PoolReader(tmp_path / "merged"), PoolReader(tmp_path / "a")
     assert merged.manifest.content_digest == extended.manifest.content_digest
     assert merged.manifest.coverage == extended.manifest.coverage

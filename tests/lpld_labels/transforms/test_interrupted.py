@@ -15,7 +15,6 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.checkpoint import Checkpoint
-from lpld_labels.pool.pace import Pace
 from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.destinations import unfinished_at
 from lpld_labels.transforms.encode import encode_pool
@@ -27,7 +26,7 @@ from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
 
 BATCHES = 12
 COMPLETE = BATCHES - 1
-SCORED = PruneSettings(ratio=2, by="confidence", prefer="hard", drop_easy=0.2, drop_by="diff")
+SCORED = PruneSettings(ratio=2, by="confidence", prefer="hard")
 Make = Callable[[PoolReader, Path], Any]
 
 
@@ -108,67 +107,7 @@ def tree(out: Path) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("at_every_chance")
-@pytest.mark.parametrize("stop_at", [1, 2, 7, COMPLETE, COMPLETE + 1, 2 * COMPLETE])
-def test_scores_are_computed_once(tmp_path: Path, pool: PoolReader, work: Work, stop_at: int) -> None:
-    whole = work.counted(prune, pool, tmp_path / "whole")
-    assert whole["read_labels"] == 2 * COMPLETE, "two metrics"
-    work.counted(prune, pool, tmp_path / "out", stop_at=stop_at)
-    assert not (tmp_path / "out" / "pool.json").exists()
-    again = work.counted(prune, pool, tmp_path / "out")
-    assert again["read_labels"] == 2 * COMPLETE - (stop_at - 1)
-    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
-
-
-def test_what_is_lost_is_what_came_after_the_last_save(
-    tmp_path: Path, pool: PoolReader, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every fourth chance is taken: of ten batches, eight were safe."""
-    asked = [0]
-
-    def due(pace: Pace) -> bool:
-        del pace
-        asked[0] += 1
-        return asked[0] % 4 == 0
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Pace, "due", due)
-        work.counted(prune, pool, tmp_path / "out", stop_at=11)
-    assert work.counted(prune, pool, tmp_path / "out")["read_labels"] == 2 * COMPLETE - 8
-
-
-@pytest.mark.usefixtures("at_every_chance")
-@pytest.mark.parametrize("make", [prune_budget, encode_budget])
-def test_another_draft_does_not_cost_what_was_computed(
-    tmp_path: Path, pool: PoolReader, work: Work, monkeypatch: pytest.MonkeyPatch, make: Make
-) -> None:
-    """Budgets are met by writing and weighing: interrupted in a later round, nothing is fitted again."""
-    from lpld_labels.pool.writer import PoolWriter
-
-    merges = [0]
-    merge = PoolWriter.merge
-
-    def stop(writer: PoolWriter) -> None:
-        merge(writer)
-        merges[0] += 1
-        if merges[0] == 2:
-            raise KeyboardInterrupt
-
-    make(pool, tmp_path / "whole")
-    # The first draft turns out too large.
-    staged = PoolWriter.staged_bytes
-    more = 3_000 if make is encode_budget else 10_000
-    with monkeypatch.context() as patch:
-        patch.setattr(PoolWriter, "merge", stop)
-        patch.setattr(PoolWriter, "staged_bytes", lambda writer: staged(writer) + more * (merges[0] == 1))
-        with pytest.raises(KeyboardInterrupt):
-            make(pool, tmp_path / "out")
-    again = work.counted(make, pool, tmp_path / "out")
-    assert again["read_labels"] == 0
-    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("at_every_chance")
-@pytest.mark.parametrize("make", [prune, encode])
+@pytest.mark.parametrize("make", [encode])
 def test_damaged_it_is_not_used(
     tmp_path: Path, pool: PoolReader, work: Work, caplog: pytest.LogCaptureFixture, make: Make
 ) -> None:
@@ -186,7 +125,7 @@ def test_damaged_it_is_not_used(
 
 
 @pytest.mark.usefixtures("at_every_chance")
-@pytest.mark.parametrize("make", [prune, encode])
+@pytest.mark.parametrize("make", [encode])
 def test_labels_of_another_pool_are_not_mixed_in(
     tmp_path: Path, pool: PoolReader, work: Work, make: Make
 ) -> None:
@@ -200,18 +139,7 @@ def test_labels_of_another_pool_are_not_mixed_in(
 
 
 @pytest.mark.usefixtures("at_every_chance")
-def test_other_settings_share_what_they_have_in_common(tmp_path: Path, pool: PoolReader, work: Work) -> None:
-    work.counted(prune, pool, tmp_path / "out", stop_at=COMPLETE + 4)
-
-    def other(pool: PoolReader, out: Path) -> None:
-        prune_pool(pool, out, PruneSettings(ratio=3, by="diff", prefer="easy"))
-
-    # By diff, three batches were scored; with incomplete ones among them it would be another order.
-    assert work.counted(other, pool, tmp_path / "out")["read_labels"] == COMPLETE - 3
-
-
-@pytest.mark.usefixtures("at_every_chance")
-@pytest.mark.parametrize("what", ["prune", "encode"])
+@pytest.mark.parametrize("what", ["encode"])
 def test_what_is_replaced_stays_until_its_successor_is_known(
     tmp_path: Path, pool: PoolReader, work: Work, what: str
 ) -> None:
@@ -232,35 +160,6 @@ def test_what_is_replaced_stays_until_its_successor_is_known(
 
 
 @pytest.mark.usefixtures("at_every_chance")
-def test_what_is_replaced_takes_no_scores_with_it(tmp_path: Path, pool: PoolReader, work: Work) -> None:
-    out = tmp_path / "out"
-    prune_pool(pool, out, PruneSettings(ratio=4))
-
-    def stop(done: int, total: int) -> None:
-        if total < COMPLETE:  # copying; all batches were scored
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prune_pool(pool, out, SCORED, overwrite=True, progress=stop)
-    assert not (out / "pool.json").exists()
-
-    def again(pool: PoolReader, out: Path) -> None:
-        prune_pool(pool, out, SCORED, overwrite=True)
-
-    assert work.counted(again, pool, out)["read_labels"] == 0
-    prune(pool, tmp_path / "whole")
-    assert tree(out) == tree(tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("at_every_chance")
-def test_scoring_again_leaves_a_finished_pool_alone(tmp_path: Path, pool: PoolReader, work: Work) -> None:
-    prune(pool, tmp_path / "out")
-    before = tree(tmp_path / "out")
-    work.counted(prune, pool, tmp_path / "out", stop_at=5)
-    assert tree(tmp_path / "out") == before
-
-
-@pytest.mark.usefixtures("at_every_chance")
 @pytest.mark.parametrize("make", [prune, prune_budget, encode, encode_budget, plan])
 def test_a_finished_pool_gets_no_staging_area_again(tmp_path: Path, pool: PoolReader, make: Make) -> None:
     make(pool, tmp_path / "out")
@@ -272,10 +171,7 @@ def test_a_finished_pool_gets_no_staging_area_again(tmp_path: Path, pool: PoolRe
 
 @pytest.mark.usefixtures("at_every_chance")
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, pool: PoolReader) -> None:
-    for settings in (
-        PruneSettings(ratio=1, by="diff", prefer="hard", drop_easy=0.5),
-        PruneSettings(budget=100, by="diff", prefer="hard"),
-    ):
+    for settings in (PruneSettings(budget=100, by="diff", prefer="hard"),):
         with pytest.raises(InvalidArgumentError):
             prune_pool(pool, tmp_path / "out", settings)
     for request in (

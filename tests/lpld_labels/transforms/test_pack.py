@@ -34,6 +34,7 @@ from lpld_labels.transforms.pack import pack_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from lpld_labels.transforms.unpack import unpack_images
 from tests import independent_reader
+from tests.factories import grow_pool
 from tests.lpld_labels.loader.loader_pools import build
 from tests.lpld_labels.transforms.unpacked_files import files_below
 
@@ -187,12 +188,7 @@ def test_a_budget_counts_the_images(folder: Path, tmp_path: Path) -> None:
 def test_a_pool_that_grows_keeps_its_images(packed: PoolReader, tmp_path: Path) -> None:
     out = tmp_path / "small"
     manifest = prune_pool(packed, out, PruneSettings(ratio=2))
-    with (
-        PoolReader(out) as small,
-        PoolWriter(out, header=small.header, images=small.images, onto=small) as writer,
-    ):
-        writer.extend(packed.iterate())
-        grown = writer.commit()
+    grown = grow_pool(out, list(packed.iterate()))
     assert grown.counts.batches > manifest.counts.batches
     assert grown.files_of("packed") == packed.manifest.files_of("packed")
     assert check_pool(out).problems == ()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,17 +91,3 @@ def test_preference_by_epoch_takes_whole_epochs(pool: PoolReader, prefer: str) -
     expected = {"hard": ordered[:3], "easy": ordered[-3:], "uniform": [ordered[i] for i in (2, 6, 10)]}
     assert set(kept) == set(expected[prefer])
     assert sorted(kept.values()) == [2, 5, 5]
-
-
-@pytest.mark.parametrize("level", ["batch", "epoch"])
-def test_extremes_are_dropped_before_the_draw(pool: PoolReader, level: str) -> None:
-    plan = plan_prune(pool, PruneSettings(ratio=2, level=level, drop_easy=0.1, drop_hard=0.3))
-    assert (plan.considered, plan.count) == (COMPLETE, COMPLETE // 2)
-    mean: dict[Any, float] = defaultdict(float)
-    unit: Callable[[BatchKey], Any] = (lambda key: key) if level == "batch" else (lambda key: key.epoch)
-    for key, score in scores(pool, "confidence").items():
-        if key.batch < PER_EPOCH - 1:
-            mean[unit(key)] += score
-    ordered = sorted(mean, key=lambda u: mean[u])
-    left = set(ordered[int(len(ordered) * 0.3) : len(ordered) - int(len(ordered) * 0.1)])
-    assert {unit(pool.index.key(p)) for p in plan.candidates.places.tolist()} == left

@@ -9,7 +9,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from tests.factories import make_batches, make_header, make_images, write_pool
+from tests.factories import grow_pool, make_batches, make_header, make_images, write_pool
 from tests.trust.kills.harness import Command
 
 CLASSES = 10
@@ -104,15 +104,9 @@ def start_small(source: Path, out: Path) -> None:
 
 
 def run_write(source: Path, out: Path) -> None:
-    """Add to a pool with nothing but a writer."""
-    from lpld_labels import PoolReader, PoolWriter
-
+    """Add to a pool."""
     del source
-    with PoolReader(out) as pool:
-        header, images = pool.header, pool.images
-        with PoolWriter(out, header=header, images=images, onto=pool, seal_seconds=0) as writer:
-            writer.extend(make_batches(2, 3))
-            writer.commit()
+    grow_pool(out, make_batches(2, 3))
 
 
 def run_encode_klt(source: Path, out: Path) -> None:

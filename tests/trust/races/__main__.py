@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lpld_labels import LabelBatch, LabelPoolError, PoolReader, PoolWriter
+from lpld_labels import LabelBatch, LabelPoolError, PoolReader
 from lpld_labels.inspect.check import check_pool
-from tests.factories import make_batches, make_header, make_images, write_pool
+from tests.factories import grow_pool, make_batches, make_header, make_images, write_pool
 from tests.trust.children import Ending, at_once, watched
 from tests.trust.figures import Tally, finish, parser, workplace
 
@@ -25,15 +25,13 @@ BATCHES = make_batches(4, 6, rows=ROWS, classes=CLASSES)
 
 
 def add(pool: Path, batches: list[LabelBatch], *, pause: float = 0.0) -> None:
-    """Add batches to a pool, each sealed on its own."""
-    with PoolReader(pool) as old:
-        header, images = old.header, old.images
-        with PoolWriter(pool, header=header, images=images, onto=old, seal_seconds=0) as writer:
-            for batch in batches:
-                if batch.key not in old.keys:
-                    writer.extend([batch])
-                    time.sleep(pause)
-            writer.commit()
+    """Add batches to a pool, each in a shard of its own."""
+
+    def wait(done: int, total: int) -> None:
+        del done, total
+        time.sleep(pause)
+
+    grow_pool(pool, batches, progress=wait)
 
 
 def read_often(pool: Path, times: int) -> str | None:

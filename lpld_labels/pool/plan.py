@@ -1,0 +1,262 @@
+"""Plans: what a pool will be and how the work on it is cut, all known before the first batch is written.
+
+Every command that writes a pool makes a plan; `lpld_labels.transforms.pipeline.run_plan` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.codecs import Codec
+from lpld_labels.errors import (
+    DuplicateBatchError,
+    InvalidArgumentError,
+    InvalidBatchError,
+    StagingMismatchError,
+)
+from lpld_labels.exec.job import Steps
+from lpld_labels.format.bounds import Frame, check_bounds, frame_of
+from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Manifest, PoolHeader, require_readable
+from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
+from lpld_labels.pool.packing import ImageCarrier
+from lpld_labels.pool.shard import EncodedBatch, Skipped, write_shard
+from lpld_labels.pool.views_source import require_drawn
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The work for one shard. items: what the source is asked for. batches: how many come of them."""
+
+    items: tuple[Any, ...]
+    batches: int
+
+
+class BatchSource(Protocol):
+    """Gives the batches of a shard, in any order. Pickled for other processes.
+
+    With a method `begin(number)`, the source to use is what that returns: it is called once in each process,
+    with the number of the worker on its machine.
+    """
+
+    def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PoolPlan:
+    """A pool to be.
+
+    out: its local directory. header: with the whole lineage, this command's step included.
+    views: whether the pool keeps its views or readers draw them. shards: in key order.
+    settings: JSON of what the command was asked for and digests of its inputs; with the fields above they
+    decide whether unfinished work belongs to this plan.
+    base: manifest of the pool at `out` that gets more batches; None to make a new pool.
+    packed: brings the images that the pool is to carry.
+    content_digest: of the finished pool, where it is known beforehand.
+    most_bytes: a pool that comes out larger is not published.
+    """
+
+    out: Path
+    header: PoolHeader
+    images: ImageTable
+    codec: Codec
+    views: Views = "stored"
+    source: BatchSource
+    shards: Sequence[Shard]
+    settings: Mapping[str, Any]
+    base: Manifest | None = None
+    packed: ImageCarrier | None = None
+    content_digest: str | None = None
+    most_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        require_plausible(self.header, self.images, where=self.out)
+
+    @property
+    def batches(self) -> int:
+        """How many batches the work gives."""
+        return sum(shard.batches for shard in self.shards)
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that decides what comes of the work, as JSON values."""
+        return {
+            "settings": self.settings,
+            **pool_identity(self.header, self.codec, self.images, self.views),
+            "lineage": [asdict(step) for step in self.header.lineage],
+            "base": self.base and bytes_digest(self.base.dump()),
+            "packed": self.packed is not None,
+            "batches": self.batches,
+        }
+
+    def recut(self, counts: Sequence[int]) -> PoolPlan:
+        """Return the plan with the cut that unfinished work was begun with: items of each shard."""
+        if list(counts) == [len(shard.items) for shard in self.shards]:
+            return self
+        items = [item for shard in self.shards for item in shard.items]
+        if len(items) != sum(counts) or len(items) != self.batches:
+            raise StagingMismatchError(
+                "unfinished work is cut into other items",
+                where=self.out,
+                expected=sum(counts),
+                got=len(items),
+                hint="replace it (--overwrite)",
+            )
+        ends = np.cumsum(counts).tolist()
+        starts = [0, *ends[:-1]]
+        cut = [Shard(tuple(items[start:end]), end - start) for start, end in zip(starts, ends, strict=True)]
+        return replace(self, shards=cut)
+
+    def writer(self, directory: Path) -> ShardWriter:
+        """Return what writes the shards below a directory of unfinished work; can be sent to a process."""
+        return ShardWriter(
+            directory=directory,
+            header=replace(self.header, lineage=()),
+            images=self.images,
+            codec=self.codec,
+            views=self.views,
+            source=self.source,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShardWriter:
+    """Writes shards of a plan; a worker of a job whose tasks are (number, shard)."""
+
+    directory: Path
+    header: PoolHeader
+    images: ImageTable
+    codec: Codec
+    views: Views
+    source: BatchSource | None = None
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return frame_of(self.header, self.images, self.views)
+
+    def do(self, task: tuple[int, Shard], *, again: bool) -> Steps:
+        """Write one shard, counting its batches; return its number."""
+        del again  # it is written whole or not at all
+        number, shard = task
+        batches: list[EncodedBatch] = []
+        skipped: list[Skipped] = []
+        with closing(self._found(shard)) as found:
+            for one in found:
+                if isinstance(one, Skipped):
+                    skipped.append(one)
+                    continue
+                self.check(one)
+                batches.append(one)
+                yield 1
+        keys = {batch.key for batch in batches}
+        if len(keys) != len(batches) or (len(keys) != shard.batches and not skipped):
+            raise InvalidBatchError(
+                "the source gave other batches than planned", expected=shard.batches, got=len(keys)
+            )
+        self.write(number, batches, skipped)
+        yield max(0, shard.batches - len(batches))
+        return number
+
+    def _found(self, shard: Shard) -> Generator[EncodedBatch | Skipped, None, None]:
+        if self.source is not None:
+            yield from self.source(shard.items)
+
+    def check(self, batch: EncodedBatch) -> None:
+        """Refuse a batch that may not stand in the pool."""
+        rows = batch.views.rows
+        if rows > self.header.batch_size:
+            raise InvalidBatchError(
+                "batch is too large",
+                where=batch.key,
+                expected=f"at most {self.header.batch_size} rows",
+                got=rows,
+            )
+        if batch.frame != self._frame:
+            check_bounds(batch.views, self.images, self.header.augmentation)
+            if self.views == "drawn":
+                require_drawn(batch.views, self.header, self.images)
+
+    def write(self, number: int, batches: Sequence[EncodedBatch], skipped: Sequence[Skipped] = ()) -> None:
+        """Write checked batches as shard `number`."""
+        write_shard(
+            self.directory,
+            number,
+            batches,
+            codec=self.codec,
+            classes=self.header.classes,
+            views=self.views,
+            skipped=skipped,
+        )
+
+
+def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
+    """Cut batches that are asked for by key into shards of `size` batches."""
+    return [
+        Shard(tuple(keys[start : start + size]), len(keys[start : start + size]))
+        for start in range(0, len(keys), size)
+    ]
+
+
+def cut_by_size(
+    keys: Sequence[BatchKey], rows: npt.NDArray[np.integer[Any]], label_bytes: npt.NDArray[np.integer[Any]]
+) -> list[Shard]:
+    """Cut batches into shards that close at the first batch at or above the limits of the format.
+
+    rows, label_bytes: of each batch.
+    """
+    shards, start, weight, views = [], 0, 0, 0
+    for end, (more_rows, more_bytes) in enumerate(zip(rows.tolist(), label_bytes.tolist(), strict=True), 1):
+        weight += more_bytes
+        views += more_rows
+        full = weight >= SHARD_LABEL_BYTES or views >= SHARD_VIEW_ROWS or end - start >= SHARD_BATCHES
+        if full or end == len(keys):
+            shards.append(Shard(tuple(keys[start:end]), end - start))
+            start, weight, views = end, 0, 0
+    return shards
+
+
+def raw_batches_per_shard(header: PoolHeader) -> int:
+    """Return how many batches of raw labels fill a shard."""
+    return max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
+
+
+def require_plausible(header: PoolHeader, images: ImageTable, *, where: object) -> None:
+    """Refuse a header that no reader would take, and images of classes that labels do not have."""
+    require_readable(header, where=where)
+    if len(images) and int(images.classes.max()) >= header.classes:
+        raise InvalidArgumentError(
+            "image table has a class beyond the label's columns",
+            expected=f"classes below {header.classes}",
+            got=int(images.classes.max()),
+        )
+
+
+def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: Views) -> dict[str, Any]:
+    """Return what all batches of a pool have in common, as JSON values; not how they came to be."""
+    described = asdict(header)
+    del described["lineage"]
+    return {
+        **described,
+        "views": views,
+        "codec": {"name": codec.name, "parameters": codec.parameters()},
+        "codec_tables": {name: bytes_digest(data) for name, data in codec.tables().items()},
+        "images_digest": images.digest().hex(),
+    }
+
+
+def duplicate(key: BatchKey, where: object) -> DuplicateBatchError:
+    """Return the error for a batch that is there twice."""
+    return DuplicateBatchError(
+        "batch was already written",
+        where=f"{where}, {key}",
+        hint="skip keys for which `key in writer` is true",
+    )

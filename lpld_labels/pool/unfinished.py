@@ -1,0 +1,243 @@
+"""Unfinished pools: the directory OUT.partial beside the pool OUT that comes of it.
+
+OUT.partial/
+  plan.json      what the work is for, and how it is cut into shards; nothing without it is ever deleted
+  records/K      a file for each finished shard (shard.py)
+  pool/          the files of the pool to be
+  published      SHA-256 of the manifest, once the pool is about to be published (publish.py)
+  .tmp-*         files that are being written, or were when a process died
+
+The directory itself is locked while somebody works in it; parts of one job share the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from lpld_labels.errors import LabelPoolError, PoolConflictError, StagingMismatchError
+from lpld_labels.format.digests import file_digest
+from lpld_labels.format.limits import MAX_JSON_BYTES
+from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
+from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
+from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
+
+log = logging.getLogger(__name__)
+
+PLAN = "plan.json"
+PUBLISHED = "published"
+_FORMAT = "lpld-label-pool work"
+_OURS = (PLAN, PUBLISHED, RECORDS, POOL)
+CHECKS_AT_ONCE = 8
+# Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
+
+
+def partial_directory(out: Path) -> Path:
+    """Return where unfinished work for a pool lies."""
+    return out.with_name(f"{out.name}.partial")
+
+
+class Unfinished:
+    """The unfinished work for one pool, locked; made by `unfinished`."""
+
+    def __init__(self, out: Path, descriptor: int) -> None:
+        self.out = out
+        self.directory = partial_directory(out)
+        self.pool = self.directory / POOL
+        self._descriptor = descriptor
+        names = sorted(path.name for path in self.directory.iterdir())
+        foreign = [name for name in names if name not in _OURS and not name.startswith(TEMPORARY)]
+        begun = [name for name in names if not name.startswith(TEMPORARY)]
+        if foreign or (begun and not self._plan()):
+            raise PoolConflictError(
+                "something is here that is no unfinished work",
+                where=self.directory / (foreign or begun)[0],
+                hint="move it away: unfinished work of a pool lies in this directory",
+            )
+        refuse_links([self.directory / name for name in names])
+        refuse_links(self.pool / name for name in POOL_DIRECTORIES)
+
+    def _plan(self) -> dict[str, Any]:
+        path = self.directory / PLAN
+        try:
+            found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
+        except (OSError, LabelPoolError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and found.get("format") == _FORMAT else {}
+
+    def begin(
+        self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
+    ) -> list[int]:
+        """Begin work, or join what is there if it is for the same; return the cut that counts.
+
+        identity: all that decides what comes of it, as JSON values. cut: work items of each shard.
+        overwrite: delete unfinished work that is for something else, instead of refusing.
+        """
+        wanted = from_json(to_json({**identity}), where=PLAN)
+        plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
+        if not self._plan():
+            self._create(plan)
+        found = self._plan()
+        different = sorted(differences(found["identity"], wanted))
+        if different and overwrite:
+            self.delete()
+            self._create(plan)
+            return list(cut)
+        for field, expected, got in different:
+            raise StagingMismatchError(
+                f"unfinished work for something else is here: '{field}' differs",
+                where=self.directory,
+                expected=expected,
+                got=got,
+                hint="finish it with its own settings, delete this directory, or replace it (--overwrite)",
+            )
+        return [int(count) for count in found["cut"]]
+
+    def _create(self, plan: dict[str, Any]) -> None:
+        """Write the plan unless another part of the same job has just done so."""
+        temporary = self.directory / f"{TEMPORARY}{uuid.uuid4().hex}"
+        with write_errors(self.directory):
+            write_durably(temporary, to_json(plan))
+            try:
+                os.link(temporary, self.directory / PLAN)
+            except FileExistsError:
+                pass
+            except OSError:
+                # A file system without hard links.
+                temporary.replace(self.directory / PLAN)
+            temporary.unlink(missing_ok=True)
+            os.fsync(self._descriptor)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all shards that have a record."""
+        folder = self.directory / RECORDS
+        return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
+
+    def records(self, numbers: Sequence[int], *, checked: bool) -> dict[int, ShardRecord]:
+        """Return the records of some finished shards; those that are damaged are deleted and left out.
+
+        checked: read their files and compare the digests too.
+        """
+
+        def load(number: int) -> tuple[int, ShardRecord | None]:
+            path = record_path(self.directory, number)
+            record = ShardRecord.parse(path.read_bytes(), where=str(path))
+            whole = record is not None and (not checked or self._is_whole(record))
+            return number, record if whole else None
+
+        found = {}
+        with ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="check") as threads:
+            for number, record in threads.map(load, numbers):
+                if record is None:
+                    log.warning("%s: shard %d is damaged and will be made again", self.directory, number)
+                    record_path(self.directory, number).unlink(missing_ok=True)
+                else:
+                    found[number] = record
+        return found
+
+    def _is_whole(self, record: ShardRecord) -> bool:
+        """Whether the files of a shard are there and as they were written."""
+        for entry in record.entries:
+            path = self.find(entry.path)
+            if not path.is_file() or path.stat().st_size != entry.bytes or file_digest(path) != entry.digest:
+                return False
+        return True
+
+    def find(self, path: str) -> Path:
+        """Return where a file of the pool to be is: here, or in the pool if it has been moved there."""
+        here = self.pool / path
+        return here if here.exists() else self.out / path
+
+    def is_published(self) -> bool:
+        """Whether the pool at `out` is the one that came of this work."""
+        mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
+        if not (mark.is_file() and manifest.is_file()):
+            return False
+        return mark.read_text() == hashlib.sha256(manifest.read_bytes()).hexdigest()
+
+    def alone(self) -> bool:
+        """Take the lock for this process only; return whether nobody else works here."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return lock(self._descriptor, fcntl.LOCK_EX)
+
+    def delete(self) -> None:
+        """Delete all that is here; the plan goes last, for it says that the rest is ours."""
+        with write_errors(self.directory):
+            for path in sorted(self.directory.iterdir(), key=lambda path: path.name == PLAN):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+
+@contextlib.contextmanager
+def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
+    """Give the unfinished work for a pool; no other process works on it meanwhile, unless all share it.
+
+    The directory is made if it is not there; empty at the end, it goes.
+    """
+    directory = partial_directory(out)
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    refuse_links([directory])
+    descriptor = _open_locked(directory, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    try:
+        yield Unfinished(out, descriptor)
+    finally:
+        for folder in dict.fromkeys([directory, *made]):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        os.close(descriptor)
+
+
+def _open_locked(directory: Path, kind: int) -> int:
+    while True:
+        with write_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        if not lock(descriptor, kind):
+            os.close(descriptor)
+            raise PoolConflictError(
+                "another process is writing here",
+                where=directory,
+                hint="wait until it is done, or stop it; then run the same command again",
+            )
+        # Whoever had the lock may have deleted the directory.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), directory.lstat()):
+                return descriptor
+        os.close(descriptor)
+
+
+def lock(descriptor: int, kind: int) -> bool:
+    """Lock an open file or directory without waiting; return False if another process has it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def differences(found: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (field, found, wanted) where two JSON documents differ."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in found.keys() | wanted.keys():
+            yield from differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
+    elif found != wanted:
+        yield name, repr(found)[:200], repr(wanted)[:200]

@@ -1,0 +1,265 @@
+"""The one way to a new pool: build, prune, encode, merge, import and plan all carry out a plan here.
+
+Shards that are missing are written by an executor, then the pool is published. Whatever interrupts it, the
+same command resumes with the shards that are missing; and once more after that it finds its pool and does
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolFormatError
+from lpld_labels.exec.job import Engine, Job, Progress
+from lpld_labels.exec.local import ONE_PROCESS
+from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
+from lpld_labels.format.schema import MANIFEST_FILE, Views
+from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.io.addresses import is_address
+from lpld_labels.io.storage import refuse_links
+from lpld_labels.pool.own_files import require_own_files
+from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity
+from lpld_labels.pool.publish import finish, noting_skipped, publish, require_some, require_unchanged
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.unfinished import Unfinished, differences, partial_directory, unfinished
+from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart
+
+log = logging.getLogger(__name__)
+
+
+def run_plan(
+    plan: PoolPlan,
+    *,
+    executor: Engine = ONE_PROCESS,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write the pool of a plan, or what is missing of it, and return its manifest.
+
+    overwrite: replace another pool that is there, and delete unfinished work for something else.
+    progress: called with (done, total) batches.
+    """
+    manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
+    if manifest is None:
+        raise PoolConflictError(
+            "another process works on a part of this pool",
+            where=partial_directory(plan.out),
+            hint="let it finish: the last part publishes the pool",
+        )
+    return manifest
+
+
+def run_part(
+    plan: PoolPlan,
+    part: tuple[int, int],
+    *,
+    executor: Engine = ONE_PROCESS,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest | None:
+    """Write part i of n of a plan's shards, those whose number modulo n is i; the last part publishes.
+
+    Return the manifest, or None if other parts are not done yet.
+    """
+    out = plan.out
+    with unfinished(out, shared=part[1] > 1) as work:
+        finish(work)
+        found = _published(plan, overwrite=overwrite)
+        if found is not None:
+            log.info("%s: finished before, nothing was left to do", out)
+            return found
+        plan = plan.recut(work.begin(plan.identity(), _cut(plan), overwrite=overwrite))
+        try:
+            return _run(work, plan, part, executor, overwrite, progress)
+        except Exception:
+            # What was refused before anything came of it leaves nothing behind.
+            if part[1] == 1 and not work.numbers():
+                work.delete()
+            raise
+
+
+def _run(
+    work: Unfinished,
+    plan: PoolPlan,
+    part: tuple[int, int],
+    executor: Engine,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Manifest | None:
+    ours = [number for number in range(len(plan.shards)) if number % part[1] == part[0]]
+    there = set(work.numbers())
+    records = work.records([number for number in ours if number in there], checked=True)
+    missing = [number for number in ours if number not in records]
+    job = Job(
+        start=partial(_started, plan.writer(work.directory)),
+        tasks=((number, plan.shards[number]) for number in missing),
+        name=_name,
+        total=sum(plan.shards[number].batches for number in ours),
+        done=sum(plan.shards[number].batches for number in records),
+        where=plan.out,
+    )
+    if missing:
+        executor.run(job, progress)
+    if part[1] > 1 and (not work.alone() or len(work.numbers()) < len(plan.shards)):
+        return None
+    others = [number for number in range(len(plan.shards)) if number not in ours]
+    records |= work.records(missing, checked=False) | work.records(others, checked=True)
+    if len(records) < len(plan.shards):
+        raise PoolConflictError(
+            "a finished shard was damaged meanwhile",
+            where=work.directory,
+            hint="run the same command again to write it once more",
+        )
+    ordered = [records[number] for number in sorted(records)]
+    require_some(ordered, where=plan.out)
+    return publish(
+        work,
+        ordered,
+        header=noting_skipped(plan.header, [one for record in ordered for one in record.skipped]),
+        images=plan.images,
+        codec=plan.codec,
+        views=plan.views,
+        base=plan.base,
+        packed=plan.packed,
+        most_bytes=plan.most_bytes,
+        overwrite=overwrite,
+    )
+
+
+def _started(writer: ShardWriter, number: int) -> ShardWriter:
+    begin = getattr(writer.source, "begin", None)
+    return writer if begin is None else replace(writer, source=begin(number))
+
+
+def _name(task: tuple[int, Shard]) -> str:
+    first, last = task[1].items[0], task[1].items[-1]
+    return str(first) if first == last else f"the batches from {first} to {last}"
+
+
+def _cut(plan: PoolPlan) -> list[int]:
+    return [len(shard.items) for shard in plan.shards]
+
+
+def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
+    """Return the manifest at the plan's place if this very command has written it; refuse anything else."""
+    found = _manifest_at(plan.out, overwrite=overwrite)
+    if found is None:
+        return None
+    if plan.base is not None and found == plan.base:
+        with PoolReader(plan.out) as pool:
+            there = pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views)
+        wanted = pool_identity(plan.header, plan.codec, plan.images, plan.views)
+        require_unchanged(plan.base, plan.out, wanted, there)
+        adds_images = plan.packed is not None and not found.files_of("packed")
+        return None if plan.shards or adds_images else found
+    if made_by(found, plan.header.lineage[-1:]) and _same_content(found, plan):
+        return found
+    if not overwrite:
+        raise PoolConflictError("another pool is already here", where=plan.out, hint=OVERWRITE_HINT)
+    require_own_files(plan.out)
+    return None
+
+
+def _same_content(found: Manifest, plan: PoolPlan) -> bool:
+    """Whether a pool is what the plan says, as far as that is known before the work."""
+    codec = plan.codec.name, plan.codec.parameters()
+    packed = plan.packed is None or bool(found.files_of("packed"))
+    known = plan.content_digest is None or plan.content_digest == found.content_digest
+    same = _described(found.header, found.views, (found.codec.name, found.codec.parameters)) == _described(
+        plan.header, plan.views, codec
+    )
+    return packed and known and same
+
+
+def _described(header: PoolHeader, views: Views, codec: tuple[str, Any]) -> Any:
+    before = replace(header, lineage=header.lineage[:-1])
+    return from_json(to_json({"header": asdict(before), "views": views, "codec": codec}), where="plan")
+
+
+def _manifest_at(out: Path, *, overwrite: bool) -> Manifest | None:
+    """Return the manifest of the pool at a place; None if there is none, or a broken one to overwrite."""
+    refuse_links([out / MANIFEST_FILE])
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    path = out / MANIFEST_FILE
+    if not path.is_file():
+        raise PoolConflictError(
+            "something is already here that is no label pool",
+            where=out,
+            hint="choose another path, or move it away: only what we wrote is ever replaced",
+        )
+    try:
+        return Manifest.parse(path.read_bytes(), where=str(path))
+    except PoolFormatError:
+        if not overwrite:
+            raise
+        require_own_files(out)
+        return None
+
+
+def made_by(found: Manifest, steps: Sequence[LineageStep]) -> bool:
+    """Whether the last step of a pool's lineage is this one, up to results that it also records."""
+    if not steps or not found.header.lineage:
+        return not steps and not found.header.lineage
+    last, step = found.header.lineage[-1], steps[-1]
+    known = {name: last.parameters.get(name) for name in step.parameters}
+    return (last.operation, last.parent_digest) == (step.operation, step.parent_digest) and not list(
+        differences(
+            from_json(to_json(known), where="lineage"), from_json(to_json(step.parameters), where="plan")
+        )
+    )
+
+
+def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest | None:
+    """Return the manifest of the pool at `out` if its last step is this one, before anything is computed.
+
+    step: its parameters may leave out results.
+    """
+    path = pool_path(out)
+    if not (path / MANIFEST_FILE).is_file():
+        return None
+    if partial_directory(path).is_dir():
+        with unfinished(path) as work:
+            finish(work)
+    try:
+        found = Manifest.parse((path / MANIFEST_FILE).read_bytes(), where=str(path / MANIFEST_FILE))
+    except PoolFormatError:
+        return None
+    return found if made_by(found, [step]) else None
+
+
+def require_output(
+    out: str | os.PathLike[str],
+    *inputs: str | os.PathLike[str],
+    overwrite: bool,
+    step: LineageStep | None = None,
+) -> None:
+    """Refuse, before any work is done, a place where the command may not write.
+
+    inputs: what the command reads. step: what it does; a pool that it made before may be there.
+    What is at an address is looked at when it is about to be written to.
+    """
+    require_apart(out, *inputs)
+    if is_address(out):
+        return
+    path = pool_path(out)
+    require_apart(partial_directory(path), *inputs)
+    found = _manifest_at(path, overwrite=overwrite)
+    if overwrite and path.exists():
+        require_own_files(path)
+    elif found is not None and not (step is not None and made_by(found, [step])):
+        raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
+
+
+def pool_path(out: str | os.PathLike[str]) -> Path:
+    """Return the directory that a pool is written to, links to it followed: OUT.partial lies beside it."""
+    try:
+        return Path(out).resolve()
+    except (OSError, RuntimeError) as error:
+        raise InvalidArgumentError(f"this path leads nowhere: {error}", where=str(out)) from None
