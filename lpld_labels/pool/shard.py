@@ -225,7 +225,11 @@ class _NewFile(DigestingFile):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        super().__exit__(kind, error, trace)
+        try:
+            super().__exit__(kind, error, trace)
+        except BaseException:
+            self._temporary.unlink(missing_ok=True)
+            raise
         if error is not None:
             self._temporary.unlink(missing_ok=True)
             return

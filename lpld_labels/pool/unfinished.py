@@ -191,7 +191,7 @@ def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
     The directory is made if it is not there; empty at the end, it goes.
     """
     directory = partial_directory(out)
-    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     refuse_links([directory])
     descriptor = _open_locked(directory, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import operator
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +68,8 @@ def place_groups(pool: Crafted) -> None:
 
     pool.change("batches", "group_offset", everywhere(start))
     pool.change("batches", "group_bytes", everywhere(size))
-    pool.change("batches", "label_bytes", lambda values: operator.setitem(values, 0, size - sum(values[1:])))
+    shares = [size, *[0] * (len(pool.table("batches")) - 1)]
+    pool.change("batches", "label_bytes", lambda values: values.__setitem__(slice(None), shares))
 
 
 def _zstd(data: bytes) -> bytes:
