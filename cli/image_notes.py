@@ -16,7 +16,7 @@ def look_over(folder: Path) -> list[str]:
 
     One image of each kind is decoded, so that what cannot be read at all is told at once.
     """
-    from lpld_labels.render.image_folder import class_names, list_images, passed_over, try_each_kind
+    from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
 
     paths, _ = list_images(folder)
     try_each_kind(folder, paths)

@@ -143,7 +143,7 @@ def command(
         import_labels,
         require_importable,
     )
-    from lpld_labels.render.image_folder import scan_image_folder
+    from lpld_labels.render.images import scan_image_folder
 
     workers = EngineOptions.taken_from(options)
     workers.require_shared(out)

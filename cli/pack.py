@@ -38,7 +38,7 @@ def command(pool: str, out: str, images: Path | None, overwrite: bool, as_json: 
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.render.image_source import find_images
+    from lpld_labels.render.images import find_images
     from lpld_labels.transforms.pack import pack_pool
 
     with PoolReader(pool) as reader:

@@ -54,7 +54,7 @@ def one_voice(ranks: Ranks) -> Iterator[None]:
     if ranks.world == 1:
         yield
         return
-    from lpld_labels.loader.orphans import watch_parent
+    from lpld_labels.loader.workers import watch_parent
 
     # A killed launcher leaves its processes behind: they would go on for nobody and keep the run locked.
     watch_parent(0)

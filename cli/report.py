@@ -84,7 +84,7 @@ def command(
 
     The page of one pool shows what it is, its size, its views and labels, and warnings. Labels are looked at
     in a random sample, so that a pool of any size takes seconds; each chart says over how many rows it was
-    taken. With images, views are shown as the student sees them; torch is not needed.
+    taken. With images, and torch, views are shown as the student sees them.
 
     Of several pools it shows what differs, bytes, fidelity, which came from which, and the accuracy of runs,
     which are put with the pool that they learned from.

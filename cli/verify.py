@@ -128,7 +128,7 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
 def _require_packed(pool: str) -> None:
     """Refuse, before anything is read, a pool whose images are not at hand."""
     from lpld_labels.inspect.summary import summarise
-    from lpld_labels.render.image_source import no_images
+    from lpld_labels.render.images import no_images
 
     if not summarise(pool).components["packed"]:
         raise no_images(pool)

@@ -5,7 +5,7 @@ torchrun --nproc-per-node 2 examples/huggingface_trainer.py POOL IMAGES OUT --ep
 python examples/huggingface_trainer.py POOL IMAGES OUT --epochs 4 --resume     # from the last checkpoint
 
 The loader takes the place of Trainer's own, and is left as it is: it shares epochs out among processes
-itself. `batch_format="dict"` gives dictionaries with the fields of PoolBatch. Trainer resumes in the
+itself. `transform=PoolBatch._asdict` gives dictionaries with the fields of PoolBatch. Trainer resumes in the
 middle of an epoch by skipping batches, which costs nothing here. It counts epochs by the number of steps
 of the first, hence `equal_epochs`; and it expects as many processes as before.
 """
@@ -20,7 +20,7 @@ from torch.nn import functional
 from torchvision.models import resnet18
 from transformers import Trainer, TrainingArguments
 
-from lpld_labels.loader import PoolLoader, pool_loader
+from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
 
 
 class PoolTrainer(Trainer):
@@ -69,7 +69,7 @@ def main() -> None:
         batch_size=options.batch_size,
         num_workers=options.workers,
         temperature=options.temperature,
-        batch_format="dict",
+        transform=PoolBatch._asdict,
         equal_epochs=True,
     )
     trainer = PoolTrainer(

@@ -2,7 +2,7 @@
 
 python examples/timm_training.py POOL IMAGES --model resnet10t --epochs 2
 
-`batch_format="tuple"` gives pairs (input, target), which is what timm's `train_one_epoch` (in its
+`transform=pair` gives pairs (input, target), which is what timm's `train_one_epoch` (in its
 train.py) takes apart; there, replace what makes `loader_train` by `pool_loader(...)`, `train_loss_fn` by
 `SoftTargetLoss(temperature)`, and run with --no-prefetcher. The loop below consumes the loader the same
 way: its length, `sampler.set_epoch`, pairs, gradient accumulation with a shorter last group.
@@ -19,7 +19,12 @@ from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils import AverageMeter, ModelEmaV3
 
-from lpld_labels.loader import PoolLoader, pool_loader
+from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
+
+
+def pair(batch: PoolBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what timm's loop takes apart."""
+    return batch.images, batch.labels
 
 
 class SoftTargetLoss(SoftTargetCrossEntropy):  # type: ignore[misc]  # timm comes without types
@@ -89,7 +94,7 @@ def main() -> None:
         batch_size=options.batch_size,
         num_workers=options.workers,
         temperature=options.temperature,
-        batch_format="tuple",
+        transform=pair,
     )
     model = timm.create_model(options.model, num_classes=loader.classes)
     _, means = train(

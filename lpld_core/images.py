@@ -22,9 +22,9 @@ from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
-from lpld_labels.render.decoding import decode_image
-from lpld_labels.render.image_folder import class_names, file_status, list_images, read_file
-from lpld_labels.render.resize import resize_torch
+from lpld_labels.render.apply import resize_torch
+from lpld_labels.render.decode import decode_image
+from lpld_labels.render.images import class_names, file_status, list_images, read_file
 
 Pixels = npt.NDArray[np.uint8]
 THREADS = min(8, os.cpu_count() or 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from lpld_labels.format.random_streams import keyed_generator
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 
 PACKAGED = (
     ("sklearn.datasets", "images/china.jpg"),

@@ -32,8 +32,7 @@ def decode_against_replay(curve: RateDistortion, images: Path | None, *, runs: i
     import torch
 
     from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
-    from lpld_labels.render.image_folder import scan_image_folder
-    from lpld_labels.render.image_source import FolderImages
+    from lpld_labels.render.images import FolderImages, scan_image_folder
 
     augmentation = Augmentation(
         output_height=224,

@@ -43,7 +43,7 @@ def play(location: object, cache: Path | None) -> tuple[list[float], list[Played
     """
     began = time.perf_counter()
     pool = PoolReader(str(location), cache=None if cache is None else DiskCache(cache))
-    loader = label_loader(pool, policy="shuffled", batches_per_epoch=len(pool))
+    loader = label_loader(pool, sampling="shuffled", batches_per_epoch=len(pool))
     seconds, played = [], []
     for _ in range(2):
         played.append([(batch.key, float(batch.labels()[0].sum())) for batch in loader])

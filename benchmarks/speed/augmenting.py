@@ -27,8 +27,7 @@ from benchmarks.common.harness import Timing, interleaved, parsed, write_json
 from benchmarks.common.photos import add_images_option, photo_folder
 from lpld_labels import Augmentation, ViewBatch
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.image_folder import scan_image_folder
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.images import FolderImages, scan_image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZES = (224, 64)

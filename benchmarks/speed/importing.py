@@ -38,7 +38,7 @@ from lpld_labels.exec.local import LocalEngine
 from lpld_labels.interop.importers import import_labels
 from lpld_labels.interop.importers.batch_list import read_batch_list
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 
 ROWS = 128
 CLASSES = 1000

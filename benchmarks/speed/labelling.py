@@ -38,8 +38,7 @@ from lpld_core.train.presets import preset_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.image_folder import scan_image_folder
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.images import FolderImages, scan_image_folder
 
 MEMORY_TEACHER = "small-resnet10:width=8,stem_stride=2"
 

@@ -40,7 +40,7 @@ from lpld_labels import Augmentation, LabelBatch, PoolHeader, PoolReader, PoolWr
 from lpld_labels.codecs import codec_named
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.render import batches_per_epoch, draw_views
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FORMS = ("f16", "f16:plain", "int8")
@@ -158,7 +158,7 @@ def end_to_end(source: Source, folder: Path, scale: Scale, workers: tuple[int, .
         length = PASSES * batches_per_epoch(len(pool.images), scale.batch)
         keys = [pool.keys[number % len(pool)] for number in range(length)]
         for count in workers:
-            ours = pool_loader(pool, images, policy="stored", batches_per_epoch=length, num_workers=count)
+            ours = pool_loader(pool, images, sampling="stored", batches_per_epoch=length, num_workers=count)
             start = time.perf_counter()
             first = sum(len(batch.images) for batch in ours)
             first_epoch = time.perf_counter() - start

@@ -27,8 +27,8 @@ from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import in_use
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
-from lpld_labels.render.decoding import decode_image
-from lpld_labels.render.image_folder import read_file
+from lpld_labels.render.decode import decode_image
+from lpld_labels.render.images import read_file
 
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"

@@ -21,7 +21,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.render.resize import resize_torch
+from lpld_labels.render.apply import resize_torch
 
 
 def stitch_class(

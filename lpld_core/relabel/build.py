@@ -33,8 +33,7 @@ from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staged_writer import StagedWriter
 from lpld_labels.render import batches_per_epoch, draw_views
-from lpld_labels.render.image_folder import class_names, scan_image_folder
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.images import FolderImages, class_names, scan_image_folder
 from lpld_labels.transforms.outputs import require_apart
 from lpld_labels.transforms.selection import kept_count
 

@@ -34,7 +34,7 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelBatch
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render import ImageStore
-from lpld_labels.render.image_source import check_images, find_images
+from lpld_labels.render.images import check_images, find_images
 
 FloatArray = npt.NDArray[np.float32]
 

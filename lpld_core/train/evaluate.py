@@ -17,8 +17,8 @@ from lpld_core.train.ranks import ALONE, Ranks
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.render import normalise
-from lpld_labels.render.decoding import decode_image
-from lpld_labels.render.image_folder import class_names, list_images, read_file
+from lpld_labels.render.decode import decode_image
+from lpld_labels.render.images import class_names, list_images, read_file
 
 BATCH = 128
 _SHOWN_NAMES = 12

@@ -25,7 +25,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.image_source import check_images, find_images
+from lpld_labels.render.images import check_images, find_images
 
 Watch = Callable[["RunFacts"], None]
 
@@ -88,14 +88,13 @@ def train_student(
     loader = pool_loader(
         pool,
         images_dir,
-        batch_size=settings.batch_size,
-        policy=settings.policy,
+        batch_size=_rows_per_process(settings, pool, ranks.world),
+        sampling=settings.policy,
         seed=settings.seed,
         batches_per_epoch=epoch_steps(settings, pool),
-        global_batch=True,
         rank=ranks.rank,
         world_size=ranks.world,
-        normalised=False,
+        normalise=False,
         num_workers=settings.workers,
         cache_directory=settings.image_cache,
     )
@@ -193,10 +192,8 @@ class _Training:
         begin, self._begin = self._begin, None
         self._loader.set_epoch(epoch)
         steps = len(self._loader)
-        rows = self._loader.rows_of_steps()
         if begin is not None:
             self._loader.skip_to(epoch, begin.steps)
-            rows = rows[begin.steps :]
 
         def after_step(so_far: EpochSoFar, rate: float) -> None:
             # Never after the last step: what it leaves for the calibration is not in a checkpoint.
@@ -208,12 +205,12 @@ class _Training:
             if self._progress is not None:
                 self._progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
 
-        batches = self._batches(rows)
-        return self.trainer.run_epoch(epoch, batches, steps=steps, begin=begin, after_step=after_step)
+        return self.trainer.run_epoch(epoch, self._batches(), steps=steps, begin=begin, after_step=after_step)
 
-    def _batches(self, rows_of_steps: list[int]) -> Iterator[TrainingBatch]:
+    def _batches(self) -> Iterator[TrainingBatch]:
         device = self.trainer.device
-        for batch, rows in zip(self._loader, rows_of_steps, strict=True):
+        for batch in self._loader:
+            rows = len(batch.keys) * self.trainer.ranks.world
             truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
             # The loss remembers the last step, but not one of a single row, which is passed over.
             loss_of = self._loss.of(batch.labels.to(device), truth.to(device)) if rows > 1 else _no_loss
@@ -239,6 +236,18 @@ def epoch_steps(settings: TrainSettings, pool: PoolReader) -> int:
     if settings.epoch_steps == "stored" and complete:
         return max(1, images // rows)
     return -(-images // rows)
+
+
+def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> int | None:
+    """Return the rows that each process takes of a step; None for whole label batches of one process."""
+    if world == 1:
+        return settings.batch_size
+    rows = settings.batch_size or pool.header.batch_size
+    if rows % world:
+        raise InvalidArgumentError(
+            "the batch size cannot be shared equally", expected=f"a multiple of {world} processes", got=rows
+        )
+    return rows // world
 
 
 def image_class_names(images: ImageTable, classes: int) -> list[str] | None:

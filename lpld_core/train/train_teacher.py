@@ -29,8 +29,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.render import ImageStore, batches_per_epoch, draw_views
-from lpld_labels.render.image_folder import class_names, scan_image_folder
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.images import FolderImages, class_names, scan_image_folder
 
 SMALL_TEACHER = "small-resnet10:width=32,stem_stride=2"
 """1.2 million parameters: trains in minutes on a laptop at 64 px."""

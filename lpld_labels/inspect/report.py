@@ -23,7 +23,7 @@ from lpld_labels.inspect.view_cards import ShownView, shown_views, view_card
 from lpld_labels.inspect.warnings import pool_warnings
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 
 _FILES_SHOWN = 40
 _BINS = 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from lpld_labels.inspect.page import jpeg_uri
 from lpld_labels.inspect.sample import PoolFacts, Sample
 from lpld_labels.inspect.text import shortened
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.image_source import ImageSource
-from lpld_labels.render.picture import view_picture
+from lpld_labels.render.images import ImageSource
 from lpld_labels.render.store import ImageStore
 
 VIEWS = 96
@@ -51,8 +51,11 @@ class ShownView:
 def shown_views(pool: PoolReader, sample: Sample, images: ImageSource | None) -> list[ShownView]:
     """Return the views to show with their pictures, as many as fit the page."""
     augmentation = pool.header.augmentation
-    # Sources are seldom seen twice; most are decoded once and dropped.
-    store = None if images is None else ImageStore(images, memory_bytes=64 * 1024 * 1024)
+    store = None
+    # Without torch there are no pixels, and views are drawn as boxes.
+    if images is not None and find_spec("torch") is not None:
+        # Sources are seldom seen twice; most are decoded once and dropped.
+        store = ImageStore(images, memory_bytes=64 * 1024 * 1024)
     shown: list[ShownView] = []
     left = PICTURE_BYTES
     for row in _most_important_first(sample, _choose_rows(sample)):
@@ -115,6 +118,8 @@ def _most_important_first(sample: Sample, rows: Sequence[int]) -> list[int]:
 
 
 def _with_pictures(shown: ShownView, store: ImageStore, augmentation: Augmentation) -> ShownView:
+    from lpld_labels.render.apply import apply_views, take_views
+
     views, slot = shown.views, shown.slot
 
     def small(index: int) -> str:
@@ -122,7 +127,8 @@ def _with_pictures(shown: ShownView, store: ImageStore, augmentation: Augmentati
         picture.thumbnail((SOURCE_SIDE, SOURCE_SIDE))
         return jpeg_uri(picture, SOURCE_QUALITY)
 
-    seen = view_picture(views, slot, store, augmentation)
+    pixels = apply_views(take_views(views, np.array([slot])), store, augmentation)[0]
+    seen = pixels.round().byte().permute(1, 2, 0).numpy()
     return ShownView(
         row=shown.row,
         views=views,

@@ -1,104 +1,476 @@
-"""`pool_loader`: a DataLoader of training batches, images and labels as the teacher saw and gave them."""
+"""`pool_loader` and `label_loader`: pools as `torch.utils.data.DataLoader`s that any trainer takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 
-from lpld_labels.loader.assembly import Assembler
-from lpld_labels.loader.batch import PoolBatch
-from lpld_labels.loader.dataset import LabelBatches, Prepared
-from lpld_labels.loader.decoders import decoder_for
-from lpld_labels.loader.opening import (
-    Location,
-    find_normalisation,
-    make_schedule,
-    open_reader,
-    open_renderer,
+from lpld_labels.codecs import Codec
+from lpld_labels.codecs.label_semantics import check_temperature, find_normalisation
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.io.addresses import is_address
+from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
+from lpld_labels.loader.batches import (
+    BatchMaker,
+    BufferPool,
+    Finishing,
+    PoolBatch,
+    Temperature,
+    UndecodedBatch,
 )
-from lpld_labels.loader.settings import BatchFormat, PoolSettings, takes_options
-from lpld_labels.loader.share import Step
-from lpld_labels.loader.steps import TrainingSteps
-from lpld_labels.loader.streaming import LabelStream
-from lpld_labels.loader.streaming_loader import StreamingLoader
+from lpld_labels.loader.schedule import (
+    STATE_VERSION,
+    Position,
+    Processes,
+    Schedule,
+    Step,
+    current_processes,
+    parse_state,
+)
+from lpld_labels.loader.workers import LabelBatches, LabelStream, Prepared, as_it_is
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.image_source import check_images, find_images
+from lpld_labels.render.images import find_images
+from lpld_labels.render.store import ImageStore
+
+Location = str | os.PathLike[str]
+Maker = Callable[[Step], Any]
+"""Makes the batch of each step, one step after the other."""
+FETCHED = "fetched"
+"""Folder of the cache directory for what comes from addresses."""
 
 
-class PoolLoader(StreamingLoader):
-    """Yields `PoolBatch`es, or what `batch_format` says. Made by `pool_loader`."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PoolCutter:
-    """Cuts training batches. whole_batches: each is one label batch. device: None where it was not given."""
-
-    assembler: Assembler
-    whole_batches: bool
-    batch_format: BatchFormat
-    device: torch.device | None
-
-    def __call__(self, prepared: Iterator[Prepared], device: torch.device | None) -> Callable[[Step], Any]:
-        chosen = self.device or device or torch.device("cpu")
-        assembler = replace(self.assembler, device=chosen)
-        pieces = assembler.pieces(prepared)
-
-        def make(step: Step) -> Any:
-            rows = None if self.whole_batches else step.units
-            return _formatted(assembler.assemble(pieces, rows, step.epoch), self.batch_format)
-
-        return make
-
-
-def _formatted(batch: PoolBatch, batch_format: BatchFormat) -> Any:
-    if batch_format == "dict":
-        return batch._asdict()
-    return (batch.images, batch.labels) if batch_format == "tuple" else batch
-
-
-@takes_options(PoolSettings)
 def pool_loader(
-    settings: PoolSettings, pool: PoolReader | Location, images_dir: Location | None = None
+    pool: PoolReader | Location,
+    images_dir: Location | None = None,
+    *,
+    batch_size: int | None = None,
+    drop_last: bool = False,
+    equal_epochs: bool = False,
+    sampling: str = "shuffled",
+    seed: int = 0,
+    batches_per_epoch: int | None = None,
+    temperature: Temperature | None = None,
+    normalise: bool | tuple[Sequence[float], Sequence[float]] = True,
+    transform: Callable[[PoolBatch], Any] | None = None,
+    device: torch.device | str | None = None,
+    pin_memory: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+    num_workers: int = 0,
+    prefetch_factor: int = 2,
+    multiprocessing_context: Any = None,
+    cache_directory: Location | None = None,
 ) -> PoolLoader:
     """Open a pool and its images for training; returns a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
-    images_dir: the labelled image folder; a pool that carries its images needs none.
-    Keywords: see `PoolSettings`, `ImageSettings` and `LabelSettings` in `lpld_labels.loader.settings`.
+    Each iteration plays one epoch, the next one every time. `state_dict` and `load_state_dict` resume at the
+    exact next batch. Batches do not depend on the number of workers.
+
+    pool: the pool's path or address, or a `PoolReader`.
+    images_dir: the labelled image folder; None for a pool that carries its images.
+    batch_size: rows per batch and process, any number. Views are mixed within their label batch and cut
+        into batches afterwards, so pixels and labels do not depend on it. None: whole label batches.
+    drop_last: leave out a last batch of fewer rows than `batch_size`.
+    equal_epochs: leave out label batches that lack rows, so that all epochs have the same length; for
+        trainers that ask for the length once (Lightning, Hugging Face's Trainer).
+    sampling: which label batches an epoch uses. "shuffled": each once before any comes again. "batches":
+        drawn with replacement, as the paper does. "epochs": a stored epoch, drawn with replacement.
+        "epoch-by-epoch": stored epochs in order. "stored": batches in stored order.
+    seed: of the sampling. The order follows from seed and epoch alone.
+    batches_per_epoch: label batches of an epoch; one pass over the images by default.
+    temperature: yield probabilities softmax(z / temperature) instead of the stored labels. A function of
+        the epoch if it changes from one to the next.
+    normalise: True: with the mean and std of the pool's teachers; (mean, std): with these, for pixels
+        scaled to 0..1; False: pixels 0..255, as uint8 or, where MixUp made fractions of them, float32.
+    transform: called with each PoolBatch; the loader yields what it returns. `PoolBatch._asdict` gives
+        the dictionaries that Hugging Face's Trainer takes.
+    device: where to normalise and decode labels, and where the tensors are. By default the CPU, or
+        Accelerate's device once `accelerator.prepare` has seen the loader.
+    pin_memory: yield images in pinned memory (without `device`).
+    rank, world_size: which process of how many this is; by default torch.distributed says so when an
+        iteration starts. Step s of all ranks together is step s of one process with batches of
+        `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows at an epoch's
+        end are left out. Ranks that need the same rows (tensor parallel) get the same rank.
+    num_workers, prefetch_factor, multiprocessing_context: as for DataLoader. Workers stay alive.
+    cache_directory: keep decoded images there, in a file that later runs and other processes share, and
+        what is fetched of a pool at an address. By default workers share decoded images in memory (up to
+        4 GiB), and what is fetched is kept in $LPLD_LABELS_CACHE or ~/.cache.
     """
-    reader = open_reader(pool, settings.cache_directory, settings.cache_bytes)
-    normalisation = find_normalisation(reader, settings.mean, settings.std) if settings.normalised else None
-    schedule = make_schedule(
+    if batch_size is not None and batch_size < 1:
+        raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
+    if temperature is not None and not callable(temperature):
+        check_temperature(temperature)
+    reader = _opened(pool, cache_directory)
+    normalisation = None
+    if normalise is not False:
+        mean, std = (None, None) if normalise is True else normalise
+        normalisation = find_normalisation(reader.header, mean, std, where=reader.location)
+    schedule = Schedule.of(
         reader,
-        settings,
-        batch_size=settings.batch_size,
-        drop_last=settings.drop_last,
-        global_batch=settings.global_batch,
+        sampling=sampling,
+        seed=seed,
+        batches_per_epoch=batches_per_epoch,
+        equal_epochs=equal_epochs,
+        batch=batch_size,
+        drop_last=drop_last,
     )
+    _check_workers(num_workers, prefetch_factor)
     images = find_images(reader, images_dir)
-    renderer = open_renderer(reader, images, settings)
-    if settings.verify_images:
-        check_images(images)
-    decoder = decoder_for(reader.codec, reader.classes)
-    assembler = Assembler(
-        renderer=renderer,
-        decoder=decoder,
+    batches = LabelBatches(
+        reader,
+        ImageStore(images, cache_directory=cache_directory, workers=num_workers),
+        buffers=num_workers * prefetch_factor + 1,
+        shared=num_workers > 0,
+    )
+    finishing = Finishing(
+        batches=batches,
         classes=reader.images.classes.astype(np.int64),
-        columns=reader.classes,
         normalisation=normalisation,
-        label_kind=reader.header.label_kind,
-        temperature=settings.temperature,
-        device=torch.device("cpu"),
-        pin_memory=settings.pin_memory,
+        temperature=temperature,
+        pin_memory=pin_memory,
     )
-    cutter = PoolCutter(
-        assembler=assembler,
-        whole_batches=schedule.whole_batches,
-        batch_format=settings.batch_format,
-        device=None if settings.device is None else torch.device(settings.device),
+    make = partial(
+        _training_batches,
+        how=finishing,
+        memory=BufferPool(),
+        device=None if device is None else torch.device(device),
+        transform=transform,
     )
-    stream = LabelStream(LabelBatches(reader, decoder, renderer), schedule, settings)
-    return PoolLoader(TrainingSteps(stream, schedule, cutter, settings), pool=reader)
+    stream = LabelStream(
+        batches,
+        schedule,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        multiprocessing_context=multiprocessing_context,
+    )
+    return PoolLoader(TrainingSteps(stream, schedule, make, _processes(rank, world_size)), pool=reader)
+
+
+def label_loader(
+    pool: PoolReader | Location,
+    *,
+    equal_epochs: bool = False,
+    sampling: str = "shuffled",
+    seed: int = 0,
+    batches_per_epoch: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    num_workers: int = 0,
+    prefetch_factor: int = 2,
+    multiprocessing_context: Any = None,
+    cache_directory: Location | None = None,
+) -> PoolLoader:
+    """Open a pool without its images; returns a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
+
+    For trainers with an image pipeline of their own. One item is one label batch, since its views were mixed
+    with each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are left
+    out. Parameters are those of `pool_loader`.
+    """
+    reader = _opened(pool, cache_directory)
+    schedule = Schedule.of(
+        reader, sampling=sampling, seed=seed, batches_per_epoch=batches_per_epoch, equal_epochs=equal_epochs
+    )
+    _check_workers(num_workers, prefetch_factor)
+    stream = LabelStream(
+        LabelBatches(reader),
+        schedule,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        multiprocessing_context=multiprocessing_context,
+    )
+    make = partial(_label_batches, codec=reader.codec, classes=reader.images.classes.astype(np.int64))
+    return PoolLoader(TrainingSteps(stream, schedule, make, _processes(rank, world_size)), pool=reader)
+
+
+def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
+    """Return the pool; what is fetched from an address is kept on disk."""
+    if isinstance(pool, PoolReader):
+        return pool
+    if not is_address(pool):
+        return PoolReader(pool)
+    folder = cache_folder() if cache_directory is None else Path(cache_directory)
+    return PoolReader(pool, cache=DiskCache(folder / FETCHED, CACHE_BYTES))
+
+
+def _check_workers(num_workers: int, prefetch_factor: int) -> None:
+    if num_workers < 0 or prefetch_factor < 1:
+        raise InvalidArgumentError(
+            "number of workers or prefetch factor is out of range",
+            expected="num_workers >= 0 and prefetch_factor >= 1",
+            got=f"{num_workers} and {prefetch_factor}",
+        )
+
+
+def _processes(rank: int | None, world_size: int | None) -> Callable[[], Processes]:
+    """Return what tells which process of how many this is, at the time of the call."""
+    if (rank is None) != (world_size is None):
+        raise InvalidArgumentError("give rank and world_size together", got=f"{rank} and {world_size}")
+    if rank is not None and world_size is not None and not 0 <= rank < world_size:
+        raise InvalidArgumentError("rank is out of range", expected=f"0 to {world_size - 1}", got=rank)
+    return partial(current_processes, rank, world_size)
+
+
+def _training_batches(
+    prepared: Iterator[Prepared],
+    prepared_for: torch.device | None,
+    schedule: Schedule,
+    *,
+    how: Finishing,
+    memory: BufferPool,
+    device: torch.device | None,
+    transform: Callable[[PoolBatch], Any] | None,
+) -> Maker:
+    """Return what cuts training batches. device: as given by the user; else `prepared_for`, else the CPU."""
+    maker = BatchMaker(prepared, how, memory, device or prepared_for or torch.device("cpu"))
+
+    def make(step: Step) -> Any:
+        batch = maker.make(None if schedule.batch is None else step.units, step.before.epoch)
+        return batch if transform is None else transform(batch)
+
+    return make
+
+
+def _label_batches(
+    prepared: Iterator[Prepared],
+    prepared_for: torch.device | None,
+    schedule: Schedule,
+    *,
+    codec: Codec,
+    classes: np.ndarray[Any, np.dtype[np.int64]],
+) -> Maker:
+    """Return what hands over label batches."""
+    del prepared_for, schedule
+
+    def make(step: Step) -> UndecodedBatch:
+        del step
+        item = next(prepared)
+        targets = classes[item.views.images]
+        return UndecodedBatch(views=item.views, targets=targets, parts=item.parts, codec=codec)
+
+    return make
+
+
+class TrainingSteps(Dataset[Any]):
+    """The batches of this process by step, in any order; fast in the order of the steps.
+
+    Accelerate and Hugging Face's Trainer put a stock DataLoader around a loader's `dataset` and `sampler` to
+    skip batches. They get the same batches from any step on, for workers are behind this dataset.
+
+    An iteration begins at `position`. If the one before was left in the middle, it begins with the next
+    epoch.
+    """
+
+    def __init__(
+        self,
+        stream: LabelStream,
+        schedule: Schedule,
+        make: Callable[[Iterator[Prepared], torch.device | None, Schedule], Maker],
+        processes: Callable[[], Processes],
+    ) -> None:
+        self.schedule = schedule
+        self.position = Position(0)
+        self.processes = processes
+        self.device: torch.device | None = None
+        self._stream = stream
+        self._make_batches = make
+        self._make: Maker | None = None
+        self._stands: tuple[Position, Processes, torch.device | None] | None = None
+        self._waiting = True
+
+    def __len__(self) -> int:
+        """Number of rows in the current epoch, of all processes together."""
+        return self.schedule.rows_of(self.position.epoch)
+
+    def __getitem__(self, step: Step) -> Any:
+        """Return the batch of a step, and count it as delivered."""
+        make = self._make
+        if make is None or self._stands != (step.before, step.processes, self.device):
+            prepared = self._stream.start(step.before, step.processes)
+            make = self._make_batches(prepared, self.device, self.schedule)
+        # If this fails, the stream is at no position one could go on from.
+        self._make = None
+        batch = make(step)
+        self._make = make
+        self._stands = (step.after, step.processes, self.device)
+        if not self._waiting:  # else somebody has placed it elsewhere meanwhile
+            self.position = step.after
+            self._waiting = step.is_last
+        return batch
+
+    __getitems__ = __getitem__
+    """What DataLoader calls for the items of a batch sampler; a step is its own batch."""
+
+    def begin(self) -> Position:
+        """Start an iteration and return its position."""
+        if not self._waiting:
+            self.position = Position(self.position.epoch + 1)
+        self._waiting = False
+        return self.position
+
+    def place(self, position: Position) -> None:
+        """Let the next iteration begin at a position."""
+        self.position = position
+        self._waiting = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration play an epoch; from the middle of it if that is where we wait."""
+        if not (self._waiting and self.position.epoch == epoch):
+            self.place(Position(epoch))
+
+
+class StepSampler(BatchSampler, DistributedSampler[Any]):
+    """The steps of the current epoch, from its start.
+
+    A batch sampler, for a step is a batch. A distributed one, for it names only this process's steps:
+    Lightning leaves such samplers alone.
+    """
+
+    def __init__(self, steps: TrainingSteps) -> None:
+        # Neither base's constructor has anything for us: no sampler inside, no process group needed yet.
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[Step]:  # type: ignore[override]  # not lists of numbers
+        position = Position(self._steps.begin().epoch)
+        return self._steps.schedule.steps(position, self._steps.processes())
+
+    def __len__(self) -> int:
+        """Number of steps of the current epoch."""
+        return self._steps.schedule.count(Position(self._steps.position.epoch), self._steps.processes())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; trainers look for this method on samplers."""
+        self._steps.set_epoch(epoch)
+
+
+class PoolLoader(DataLoader[Any]):
+    """Made by `pool_loader` and `label_loader`, which say what it yields.
+
+    One iteration at a time: starting another ends the one before. Workers are behind `dataset`;
+    `num_workers`, which counts those in front of it, is 0. It keeps its place as torchdata's
+    StatefulDataLoader does (`state_dict`, `load_state_dict`), which Lightning and Accelerate put into their
+    checkpoints.
+    """
+
+    dataset: TrainingSteps
+
+    # What Accelerate looks for. It would take the loader apart to share out its batches, which are
+    # shared out already, so we say that this has been done; and that we keep our place ourselves.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+    end_of_dataloader = False
+    remainder = 0
+
+    def __init__(self, dataset: TrainingSteps, *, pool: PoolReader) -> None:
+        self.classes = pool.classes
+        """Number of label columns C."""
+        self._content_digest = pool.manifest.content_digest
+        self._turn = 0
+        super().__init__(
+            dataset,
+            batch_size=None,
+            sampler=StepSampler(dataset),
+            collate_fn=as_it_is,
+            generator=torch.Generator(),
+        )
+
+    def __len__(self) -> int:
+        """Number of batches this process yields in the current epoch.
+
+        In one resumed with another number of processes, at least those before and those still to come:
+        trainers that go on counting from a checkpoint stop at this number.
+        """
+        at, schedule = self.dataset.position, self.dataset.schedule
+        processes = self.dataset.processes()
+        whole = schedule.count(Position(at.epoch), processes)
+        return max(whole, at.steps + schedule.count(at, processes)) if at.done else whole
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator does for an iterator
+        self._turn += 1
+        return self._play(self._turn)
+
+    def _play(self, turn: int) -> Iterator[Any]:
+        steps = self.dataset
+        processes = steps.processes()
+        position = steps.begin()
+        if position.done and not steps.schedule.count(position, processes):
+            # Saved by fewer processes than share the few rows that are left.
+            position = steps.begin()
+        steps.device = _accelerator_device(self)
+        with _announced_to_accelerate(self):
+            for step in steps.schedule.steps(position, processes):
+                batch = steps[step]
+                self.end_of_dataloader = step.is_last
+                yield batch
+                if turn != self._turn:
+                    raise InvalidArgumentError(
+                        "another iteration of this loader has begun, which ends this one"
+                    )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plays."""
+        self.dataset.set_epoch(epoch)
+
+    def skip_to(self, epoch: int, steps: int) -> None:
+        """Let the next iteration begin in an epoch after some of its steps, which are not played."""
+        self.dataset.place(self.dataset.schedule.position(epoch, steps, self.dataset.processes()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is: the batch after the last one it yielded. Plain JSON values."""
+        return {**self._identity(), **self.dataset.position._asdict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin at the batch that was next when the state was saved.
+
+        The number of workers, the batch size (but for a change to or from whole label batches) and the
+        number of processes may differ, the pool, sampling and seed may not. All processes have the same
+        state: one serves all.
+        """
+        self.dataset.place(parse_state(state, self._identity()))
+
+    def _identity(self) -> dict[str, Any]:
+        identity = self.dataset.schedule.identity()
+        return {"version": STATE_VERSION, "pool": self._content_digest, **identity}
+
+
+# Accelerate expects of a loader that went through `accelerator.prepare`: batches on its device, and to be
+# told which loader is in use and when its last batch is out (so that gradient accumulation ends with an
+# epoch).
+
+
+def _prepared(loader: Any) -> bool:
+    # Accelerate marks each object it has prepared; the class's own mark says something else.
+    return "_is_accelerate_prepared" in vars(loader)
+
+
+def _accelerator_device(loader: Any) -> torch.device | None:
+    """Return the device of the accelerator that has prepared the loader, or None."""
+    if not _prepared(loader):
+        return None
+    from accelerate.state import PartialState
+
+    return torch.device(PartialState().device)
+
+
+@contextmanager
+def _announced_to_accelerate(loader: Any) -> Iterator[None]:
+    """Let Accelerate know that the loader is in use, if it has prepared it."""
+    if not _prepared(loader):
+        yield
+        return
+    from accelerate.state import GradientState
+
+    loader.end_of_dataloader = False
+    state = GradientState()
+    state._add_dataloader(loader)  # noqa: SLF001  # what its own loaders call; there is no public name
+    try:
+        yield
+    finally:
+        state._remove_dataloader(loader)  # noqa: SLF001

@@ -1,33 +1,26 @@
 """From (seed, epoch, batch) to pixels: one path for labelling and for replay.
 
-`draw_views` decides what a batch shows, `apply_views` makes the pixels, `ImageStore` holds the
-decoded images, `normalise` prepares pixels for a model. Drawing needs no torch; it is imported when
-pixels are first asked for.
+`draw_views` decides what a batch shows, `apply_views` makes the pixels, `ImageStore` holds the decoded
+images, `normalise` prepares pixels for a model. Drawing needs no torch; it is imported when pixels are first
+asked for.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lpld_labels.format.drawing import batches_per_epoch, draw_views
 from lpld_labels.render.store import ImageStore
 
 if TYPE_CHECKING:
-    from lpld_labels.render.apply import apply_views
-    from lpld_labels.render.normalisation import normalise
-    from lpld_labels.render.resize import RESIZERS
+    from lpld_labels.render.apply import RESIZERS, apply_views, normalise
 
 __all__ = ["RESIZERS", "ImageStore", "apply_views", "batches_per_epoch", "draw_views", "normalise"]
 
-_NEEDS_TORCH = {
-    "RESIZERS": "lpld_labels.render.resize",
-    "apply_views": "lpld_labels.render.apply",
-    "normalise": "lpld_labels.render.normalisation",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _NEEDS_TORCH:
-        return getattr(import_module(_NEEDS_TORCH[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lpld_labels.render import apply
+
+    return getattr(apply, name)

@@ -1,25 +1,33 @@
-"""Applying views: from decoded images to the pixels the teacher saw.
+"""From decoded images to the pixels the teacher saw, and to what a model expects.
 
-A view's pixels are whole numbers until views are mixed, so the work is done in uint8 and only the
-last step makes floats. Every step handles one image at a time, or rounds each value on its own
-(never a fused multiply-add, which rounds otherwise at the ends of a thread's share), so a batch
-comes out bit-identical whatever the number of threads.
+A view's pixels are whole numbers until views are mixed, so the work is done in uint8 and only the last step
+makes floats. Every step handles one image at a time, or rounds each value on its own (never a fused
+multiply-add, which rounds otherwise at the ends of a thread's share), so a batch comes out bit-identical
+whatever the number of threads.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from PIL import Image
 
+from lpld_labels.codecs.base import row_pieces
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.bounds import check_bounds
-from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.manifest import Augmentation, require_normalisation
 from lpld_labels.format.records import Box, CutOut, Mix, ViewBatch
-from lpld_labels.render.patches import shuffle_patches
-from lpld_labels.render.resize import find_resizer
 from lpld_labels.render.store import ImageStore
+
+Pixels = npt.NDArray[np.uint8]
+Resizer = Callable[[Pixels, int, int], torch.Tensor]
+"""(crop uint8 [h, w, 3], output height, output width) -> uint8 [height, width, 3]."""
 
 _scratch = threading.local()
 
@@ -135,3 +143,127 @@ def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) ->
             expected=f"{dtype} {list(shape)} on the CPU, channels-last",
             got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
         )
+
+
+def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
+    """Return some views of a label batch, followed by the partners they are mixed with.
+
+    slots: int64 [n], all different. The first n views look the same as in the whole batch; those behind
+    them are mixed with themselves.
+    """
+    order, mix = slots, views.mix
+    if mix is not None:
+        partners = mix.partner[slots]
+        order = np.concatenate([slots, np.setdiff1d(partners, slots)])
+        moved = np.empty(views.rows, np.int32)
+        moved[order] = np.arange(len(order))
+        own = np.arange(len(slots), len(order), dtype=np.int32)
+        mix = replace(mix, partner=np.concatenate([moved[partners], own]))
+    cutout = views.cutout
+    return ViewBatch(
+        key=views.key,
+        images=views.images[order],
+        crops=views.crops[order],
+        flips=views.flips[order],
+        mix=mix,
+        cutout=None if cutout is None else CutOut(boxes=cutout.boxes[order], fill=cutout.fill[order]),
+        patch_order=None if views.patch_order is None else views.patch_order[order],
+    )
+
+
+def normalise(
+    pixels: torch.Tensor, mean: Sequence[float], std: Sequence[float], *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return (pixels / 255 - mean) / std per channel: float32 [B, 3, H, W], channels-last.
+
+    pixels: uint8 or float32 [B, 3, H, W] on any device, fastest when channels-last.
+    out: tensor to write into; may be `pixels` itself when that is float32.
+
+    Every value is rounded on its own, so rows taken from several batches come out as they would in
+    their own. For pixels that need no gradient.
+    """
+    require_normalisation(mean, std)
+    if pixels.ndim != 4 or pixels.shape[1] != 3:
+        raise InvalidArgumentError("pixels have the wrong shape", expected="[B, 3, H, W]", got=pixels.shape)
+    if out is None:
+        out = torch.empty(
+            pixels.shape, dtype=torch.float32, device=pixels.device, memory_format=torch.channels_last
+        )
+    fits = out.shape == pixels.shape and out.dtype == torch.float32 and out.device == pixels.device
+    if not fits or not out.is_contiguous(memory_format=torch.channels_last):
+        raise InvalidArgumentError(
+            "out does not fit the pixels",
+            expected=f"float32 {list(pixels.shape)} on {pixels.device}, channels-last",
+            got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
+        )
+    batch, _, height, width = out.shape
+    scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
+    shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
+    # One factor per value of an image row, not one per channel: a long inner loop, not one of three.
+    targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
+    sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
+    for target, source in row_pieces(targets, sources):
+        if out is not pixels:
+            target.copy_(source)
+        target.mul_(scale).sub_(shift)
+    return out
+
+
+def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
+    """Return uint8 [H, W, 3] whose tile t (row by row) is tile order[t] of the image.
+
+    Tiles are floor(H / n) by floor(W / n); rows and columns left over stay where they are.
+    """
+    grid = math.isqrt(len(order))
+    height, width = image.shape[0] // grid, image.shape[1] // grid
+    shuffled: Pixels = image.copy()
+    for target, source in enumerate(order.tolist()):
+        top, left = (target // grid) * height, (target % grid) * width
+        from_top, from_left = (source // grid) * height, (source % grid) * width
+        tile = image[from_top : from_top + height, from_left : from_left + width]
+        shuffled[top : top + height, left : left + width] = tile
+    return shuffled
+
+
+# Resize backends, by the names that manifests record (`Augmentation.resize`): teachers see the difference.
+
+
+def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bilinear with antialias by PyTorch's uint8 channels-last kernel; one thread per image."""
+    # The batch dimension comes from torch, not NumPy: it needs the largest stride to be channels-last,
+    # and without that the kernel is three times slower.
+    source = torch.from_numpy(crop)[None].permute(0, 3, 1, 2)
+    resized = torch.nn.functional.interpolate(source, size=(height, width), mode="bilinear", antialias=True)
+    return resized[0].permute(1, 2, 0)
+
+
+def resize_pil(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bilinear by Pillow, on the crop alone, as torchvision does with PIL images."""
+    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(resized))
+
+
+def resize_pil_bicubic(crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Bicubic by Pillow: what FKD's labelling program uses."""
+    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(resized))
+
+
+# By the names of `RESIZE_CODES`.
+RESIZERS: dict[str, Resizer] = {
+    "pil": resize_pil,
+    "pil_bicubic": resize_pil_bicubic,
+    "torch": resize_torch,
+}
+
+
+def find_resizer(name: str) -> Resizer:
+    """Return a backend by the name that manifests record."""
+    if name not in RESIZERS:
+        raise InvalidArgumentError(
+            "unknown resize backend",
+            expected=f"one of {', '.join(RESIZERS)}",
+            got=name,
+            hint="upgrade lpld-labels if a newer version wrote this pool",
+        )
+    return RESIZERS[name]

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
-from collections.abc import Sequence
+import shutil
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import PIL
+from isal import isal_zlib
 
-from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolWriteError
 from lpld_labels.exec.job import Progress
-from lpld_labels.render.decoding import decode_image
-from lpld_labels.render.image_folder import map_in_threads
-from lpld_labels.render.image_source import ImageSource
-from lpld_labels.render.pixel_file import PixelFile
+from lpld_labels.format.images import ImageTable
+from lpld_labels.io.storage import write_errors
+from lpld_labels.render.decode import decode_image
+from lpld_labels.render.images import ImageSource, map_in_threads
 
 Pixels = npt.NDArray[np.uint8]
+
 MEMORY_BYTES = 4 * 1024**3
+FORMAT = "lpld-labels pixels 3"
+_FILLED = 1 << 32
 
 
 class ImageStore:
     """The images of a table as uint8 [H, W, 3], decoded when first asked for.
 
-    source: where image files come from; every one that is read is known to be the labelled one.
-    memory_bytes: how much to keep decoded in this process; the rest is decoded every time.
-    cache_directory: keep all decoded images in a memory-mapped file there instead, filled once and
-        shared by every process that gives the same directory (see pixel_file).
+    source: where image files come from; it proves that each is the labelled one.
+    memory_bytes: how much to keep decoded in memory; the rest is decoded every time.
+    cache_directory: keep all decoded images in a file there instead, filled once and shared by every process
+        that gives the same directory.
+    workers: how many worker processes will read the store. They share the memory where the system can (Linux)
+        and has room for all images; else each keeps its part of `memory_bytes`.
 
-    Stores can be pickled (settings only; what is in memory stays behind) and survive fork. Threads
-    may share one. The arrays are shared, so callers must not write into them.
+    Stores can be pickled (what is in memory of this process alone stays behind) and survive fork. Threads may
+    share one. The arrays are shared, so callers must not write into them.
     """
 
     def __init__(
@@ -39,17 +51,27 @@ class ImageStore:
         *,
         memory_bytes: int = MEMORY_BYTES,
         cache_directory: str | os.PathLike[str] | None = None,
+        workers: int = 0,
     ) -> None:
         if memory_bytes < 0:
             raise InvalidArgumentError("memory_bytes is negative", expected="0 or more", got=memory_bytes)
         self.source = source
         self.table = table = source.table
-        self._settings: dict[str, Any] = {"memory_bytes": memory_bytes, "cache_directory": cache_directory}
-        self._file = None if cache_directory is None else PixelFile(Path(cache_directory), source)
+        file = None if cache_directory is None else cache_file(Path(cache_directory), source)
+        self._memory: SharedMemory | None = None
+        needed = int(_ends(table)[-1])
+        if file is None and workers and needed <= min(memory_bytes, _available_memory() // 2):
+            self._memory = SharedMemory(needed)
+        self._settings: dict[str, Any] = {"memory_bytes": memory_bytes // max(workers, 1), "file": file}
+        self._open()
+
+    def _open(self) -> None:
+        path = self._memory.path if self._memory is not None else self._settings["file"]
+        self._file = None if path is None else PixelFile(path, self.table)
         # Views take images evenly, so it does not matter which ones are kept; deciding it in advance
         # needs neither bookkeeping nor locks.
-        ends = np.cumsum(table.heights.astype(np.int64) * table.widths * 3)
-        self._keep: list[bool] = (ends <= memory_bytes).tolist()
+        ends = _ends(self.table)
+        self._keep: list[bool] = (ends[1:] - ends[0] <= self._settings["memory_bytes"]).tolist()
         self._held: dict[int, Pixels] = {}
 
     def __len__(self) -> int:
@@ -92,7 +114,153 @@ class ImageStore:
         return image
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, **self._settings}
+        return {"source": self.source, "settings": self._settings, "memory": self._memory}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # one way to build a store, also after pickling
+        self.source, self.table = state["source"], state["source"].table
+        self._settings, self._memory = state["settings"], state["memory"]
+        if self._memory is not None and not self._memory.is_there():
+            self._memory = None
+        self._open()
+
+
+class SharedMemory:
+    """A file in memory without a name: it goes with the last process that has it open, however that ends."""
+
+    def __init__(self, size: int) -> None:
+        self._name = f"lpld-images-{uuid.uuid4().hex}"
+        handle = os.memfd_create(self._name)
+        weakref.finalize(self, os.close, handle).atexit = False
+        os.ftruncate(handle, size)
+        self.path = Path(f"/proc/{os.getpid()}/fd/{handle}")
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this memory; its process may have ended since it was pickled."""
+        try:
+            return self._name in str(self.path.readlink())
+        except OSError:
+            return False
+
+
+class PixelFile:
+    """Decoded images in one file that all processes of a machine share, mapped into memory.
+
+    Layout, little endian: one uint64 seal per image, then the images' pixels back to back in table order. A
+    seal of 0 means not there yet; otherwise its low 32 bits are the CRC-32 of the pixels, which each process
+    checks once. So any number of processes may fill the file at the same time without locks: they write the
+    same bytes, and a torn write is noticed and the image decoded again.
+
+    Processes that may not write the file use what it holds and decode the rest.
+    """
+
+    def __init__(self, path: Path, table: ImageTable) -> None:
+        self._path = path
+        self._shapes = np.stack([table.heights, table.widths], axis=1).tolist()
+        self._starts = _ends(table).tolist()
+        self._checked = bytearray(len(table))
+        with write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writable = os.access(path if path.exists() else path.parent, os.W_OK)
+            if self._writable:
+                _make_room(path, self._starts[-1])
+            self._handle = os.open(path, os.O_RDWR if self._writable else os.O_RDONLY)
+            weakref.finalize(self, os.close, self._handle).atexit = False
+            if path.stat().st_size < self._starts[-1]:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            # Writable only because torch insists; nothing writes to the map.
+            mode: Literal["r+", "c"] = "r+" if self._writable else "c"
+            mapped = np.memmap(path, np.uint8, mode=mode, shape=(self._starts[-1],))
+        self._bytes = np.asarray(mapped)
+        self._seals = self._bytes[: 8 * len(table)].view("<u8")
+
+    def get(self, index: int, decode: Callable[[int], Pixels]) -> Pixels:
+        """Return image `index` as uint8 [H, W, 3], decoding and keeping it if it is not there."""
+        pixels: Pixels = self._bytes[self._starts[index] : self._starts[index + 1]]
+        if not self._checked[index]:
+            seal = int(self._seals[index])
+            # Pixels that are not there yet are not read: reading takes memory for them.
+            if not seal or seal != _FILLED | isal_zlib.crc32(pixels.data):
+                image = decode(index)
+                if self._writable:
+                    self._write(index, image)
+                return image
+            self._checked[index] = 1
+        height, width = self._shapes[index]
+        return pixels.reshape(height, width, 3)
+
+    def _write(self, index: int, image: Pixels) -> None:
+        """Write the pixels, then their seal: whoever sees the seal checks it against the pixels.
+
+        Written through the file and not the map: a full disk is then an error, not a signal that
+        ends the process.
+        """
+        seal = _FILLED | isal_zlib.crc32(image.data)
+        with write_errors(self._path):
+            for data, position in (
+                (image.reshape(-1).data, self._starts[index]),
+                (memoryview(seal.to_bytes(8, "little")), 8 * index),
+            ):
+                written = 0
+                while written < len(data):
+                    written += os.pwrite(self._handle, data[written:], position + written)
+
+
+def cache_file(directory: Path, images: ImageSource) -> Path:
+    """Return the file for these images. Its name covers everything that decides the decoded pixels.
+
+    Images whose contents the table does not know count by path, size and time of change.
+    """
+    table = images.table
+    # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
+    state = hashlib.sha256(f"{FORMAT}\npillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
+    state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
+    for row, digest in enumerate(table.digests):
+        if digest is None and (stamp := images.stamp(row)):
+            state.update(f"{stamp}\n".encode())
+    return directory / f"images-{state.hexdigest()[:32]}.pixels"
+
+
+def _ends(table: ImageTable) -> npt.NDArray[np.int64]:
+    """Return where the seals and each image end in a pixel file: int64 [1 + N]."""
+    sizes = table.heights.astype(np.int64) * table.widths * 3
+    return np.cumsum(np.concatenate([[8 * len(table)], sizes]))
+
+
+def _make_room(path: Path, total: int) -> None:
+    """Make the file and reserve its space; a file that is there, or is made meanwhile, keeps its contents."""
+    missing = total - (path.stat().st_size if path.exists() else 0)
+    if missing <= 0:
+        return
+    free = shutil.disk_usage(path.parent).free
+    if free < missing:
+        raise PoolWriteError(
+            "not enough space for the decoded images",
+            where=path.parent,
+            expected=f"{missing} bytes",
+            got=f"{free} free",
+            hint="choose another directory or keep decoded images in memory",
+        )
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _reserve(handle, total)
+    finally:
+        os.close(handle)
+
+
+def _reserve(handle: int, total: int) -> None:
+    """Take the space at once: where others take it meanwhile, a page of the map would end the process."""
+    try:
+        os.posix_fallocate(handle, 0, total)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        if os.fstat(handle).st_size < total:
+            os.ftruncate(handle, total)
+
+
+def _available_memory() -> int:
+    """Return the bytes of memory that programs could still take; 0 where memory cannot be shared this way."""
+    if not hasattr(os, "memfd_create"):
+        return 0
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)

@@ -20,7 +20,7 @@ from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.render.image_source import FolderImages, ImageSource, check_images
+from lpld_labels.render.images import FolderImages, ImageSource, check_images
 from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.engine import published, require_free, same_lineage
 from lpld_labels.transforms.outputs import require_apart, sole_writer

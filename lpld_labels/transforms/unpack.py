@@ -21,7 +21,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
 from lpld_labels.pool.packed_images import PackedImages
-from lpld_labels.render.image_folder import map_in_threads
+from lpld_labels.render.images import map_in_threads
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, sole_writer
 
 RECORD_FILE = "unpack.json"

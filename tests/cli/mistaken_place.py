@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lpld_labels import LineageStep, PoolWriter, Teacher
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import write_images

@@ -14,7 +14,7 @@ from lpld_core.settings import TeacherChoice
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import pool_loader
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.cli.build_runs import TEACHER, one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images

@@ -17,7 +17,7 @@ from click.testing import Result
 from lpld_labels import LineageStep, PoolReader, PoolWriter, Teacher
 from lpld_labels.inspect.card import card_text, size_category
 from lpld_labels.pool.card_file import is_untouched
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, make_header, make_images

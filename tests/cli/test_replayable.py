@@ -15,7 +15,7 @@ from lpld_labels import PoolReader
 from lpld_labels.interop.programs import TINY
 from lpld_labels.interop.sampler import SampledOrders, epoch_orders
 from lpld_labels.render import ImageStore, apply_views
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.images import FolderImages
 from tests.lpld_labels.interop.importers.label_folders import IMAGES, write_images
 from tests.lpld_labels.interop.restated import image_files, mixed, replayed
 

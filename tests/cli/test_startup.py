@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.loader.loader_pools import build, write_images

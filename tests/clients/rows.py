@@ -18,7 +18,7 @@ def open_loader(pool: str | Path, images: str | Path, **options: Any) -> PoolLoa
     return pool_loader(
         pool,
         images,
-        **{"batch_size": PER_RANK, "policy": "shuffled", "batches_per_epoch": 6, **options},
+        **{"batch_size": PER_RANK, "sampling": "shuffled", "batches_per_epoch": 6, **options},
         equal_epochs=True,
     )
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lpld_labels.loader import PoolBatch
 from tests.clients.rows import open_loader
 
 pytest.importorskip("timm")
@@ -44,9 +45,13 @@ def train_one_epoch(epoch: int, loader: Any, accumulate: int) -> tuple[list[torc
     return shapes, updates
 
 
+def pair(batch: PoolBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    return batch.images, batch.labels
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_pairs_as_its_loop_takes_them(client_pool: Path, client_images: Path, accumulate: int) -> None:
-    loader = open_loader(client_pool, client_images, batch_size=10, batch_format="tuple", num_workers=1)
+    loader = open_loader(client_pool, client_images, batch_size=10, transform=pair, num_workers=1)
     whole = open_loader(client_pool, client_images, batch_size=10)
     for epoch in range(2):
         shapes, updates = train_one_epoch(epoch, loader, accumulate)
@@ -69,7 +74,7 @@ def test_the_examples_loop_updates_as_often_as_timms(client_pool: Path, client_i
     torch.manual_seed(0)
     model = Student()
     start = model.layer.weight.detach().clone()
-    loader = open_loader(client_pool, client_images, batch_size=10, temperature=4.0, batch_format="tuple")
+    loader = open_loader(client_pool, client_images, batch_size=10, temperature=4.0, transform=pair)
     updates: list[Any] = []
     counting = register_optimizer_step_post_hook(lambda *facts: updates.append(facts))
     average, means = train(loader, model, epochs=3, temperature=4.0, accumulate=3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from lpld_labels.loader import PoolBatch
 from tests.clients.rows import epoch_alone, open_loader
 
 pytest.importorskip("transformers")
@@ -49,7 +50,7 @@ def fit(pool: Path, images: Path, out: Path, resume: Path | None, accumulate: in
         use_cpu=True,
         gradient_accumulation_steps=accumulate,
     )
-    loader = open_loader(pool, images, batch_size=10, temperature=4.0, batch_format="dict")
+    loader = open_loader(pool, images, batch_size=10, temperature=4.0, transform=PoolBatch._asdict)
     student = Student()
     trainer = Recorder(student, arguments, loader=loader, temperature=4.0)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))

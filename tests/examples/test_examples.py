@@ -125,28 +125,3 @@ def test_trainer_trains_and_resumes_within_an_epoch(
     shutil.rmtree(tmp_path / "checkpoint-6")
     run(monkeypatch, "huggingface_trainer.py", *options, "--epochs", 3, "--resume")
     assert re.search(r"loss [\d.]+ after 9 steps", capsys.readouterr().out)
-
-
-SCRIPTS = {
-    "sre2l_script.py": ("--batch-size", 12, "--mix-type", "cutmix", "--gradient-accumulation-steps", 2),
-    "lpld_script.py": ("--batch_size", 12, "--mix_type", "cutmix", "--granularity", "batch_to_epoch"),
-    "lpqld_script.py": ("--batch_size", 12, "--mix_type", "cutmix", "--label_quantization", "MR-3"),
-    "gvbsm_script.py": ("--batch-size", 12, "--mix-type", "cutmix", "--loss-type", "mse_gt"),
-}
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_authors_scripts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pool: Path, images: Path, script: str
-) -> None:
-    run(monkeypatch, script, pool, images, "--workers", 1, "--epochs", 2, *SCRIPTS[script])
-    assert re.search(r"4 steps, loss [\d.]+ -> [\d.]+", capsys.readouterr().out)
-
-
-def test_fkd_script(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], images: Path, tmp_path: Path
-) -> None:
-    build(tmp_path / "pool", images, "none", epochs=3, batch_size=12, size=32)
-    options = ("--batch-size", 24, "--num_crops", 2, "--epochs", 4, "--soft_label_type", "ori")
-    run(monkeypatch, "fkd_script.py", tmp_path / "pool", images, "--workers", 0, *options)
-    assert re.search(r"4 steps, loss [\d.]+ -> [\d.]+", capsys.readouterr().out)

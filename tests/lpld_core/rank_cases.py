@@ -11,7 +11,7 @@ from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import TrainResult, train_student
-from lpld_labels.loader.steps import TrainingSteps
+from lpld_labels.loader.pool_loader import TrainingSteps
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import SIDE
 

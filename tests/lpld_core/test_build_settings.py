@@ -21,7 +21,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 

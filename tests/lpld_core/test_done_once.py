@@ -120,6 +120,6 @@ def test_views_proven_elsewhere_are_checked(pool: Path, tmp_path: Path, counts: 
 
 
 def test_training(pool: Path, images: Path, counts: Counter[str]) -> None:
-    loader = pool_loader(pool, images, policy="stored")
+    loader = pool_loader(pool, images, sampling="stored")
     assert sum(len(list(loader)) for _ in range(2)) == BATCHES
     assert counts == {"digests": BATCHES, "groups": 1}

@@ -16,7 +16,7 @@ from lpld_labels.exec.job import carry_out
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.render.resize import resize_torch
+from lpld_labels.render.apply import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 SIDE, TILES, IPC, CROPS = 16, 2, 2, 3

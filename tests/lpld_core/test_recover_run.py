@@ -21,7 +21,7 @@ from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import Teacher
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")

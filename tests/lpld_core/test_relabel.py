@@ -29,7 +29,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes, write_images
 
@@ -104,7 +104,7 @@ def test_images_of_different_sizes_are_labelled(full: Path, table: ImageTable) -
 
 def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ensemble: Ensemble) -> None:
     from lpld_labels.render import ImageStore, apply_views
-    from lpld_labels.render.image_source import FolderImages
+    from lpld_labels.render.images import FolderImages
 
     with PoolReader(full) as pool:
         batch = pool.read((3, 2))

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,8 +22,8 @@ from lpld_core.train.presets import EXPERIMENT_PRESETS, preset_named
 from lpld_core.train.settings import SamplingPolicy, Schedule, TrainSettings, rate_factor, temperature_in
 from lpld_core.train.trainer import WeightAverage, parameter_groups
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.loader.sampling import POLICIES
-from lpld_labels.loader.settings import LabelSettings
+from lpld_labels.loader import pool_loader
+from lpld_labels.loader.schedule import SAMPLINGS
 from lpld_labels.settings import setting_fields
 
 
@@ -101,7 +102,7 @@ def test_the_policy_that_holds_by_default_is_no_worse_than_the_papers(project: P
     results = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
     verdicts = [c["verdict"] for c in results["claims"] if "shuffled is no worse than batches" in c["claim"]]
     assert verdicts == ["holds"] * 4
-    assert TrainSettings().policy == LabelSettings().policy == "shuffled"
+    assert TrainSettings().policy == signature(pool_loader).parameters["sampling"].default == "shuffled"
 
 
 def test_presets_become_augmentations() -> None:
@@ -181,4 +182,4 @@ def test_every_setting_is_checked_and_every_policy_is_known() -> None:
     assert list(known) == [field.name for field in fields(TrainSettings)]
     options = {parameter.name for parameter in command.params}
     assert {name for name, entry in known.items() if entry.setting.option} <= options
-    assert set(get_args(SamplingPolicy)) <= set(POLICIES)
+    assert set(get_args(SamplingPolicy)) <= set(SAMPLINGS)

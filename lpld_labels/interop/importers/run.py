@@ -19,7 +19,7 @@ from lpld_labels.interop.importers.work import Job
 from lpld_labels.interop.label_folder import LabelFolder, list_label_folder
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.staged_writer import StagedWriter
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.engine import Draft, published, require_free, stage
 from lpld_labels.transforms.outputs import delete_pool, require_apart, sole_writer

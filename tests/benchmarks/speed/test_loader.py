@@ -28,7 +28,7 @@ def test_a_tiny_run_measures_everything() -> None:
 def test_loaders_that_disagree_are_noticed(tmp_path: Path) -> None:
     images = photo_folder(tmp_path / "images", side=64, count=16)
     pool = build_pool(Source(), tmp_path / "pool", images, 64, replace(QUICK, images=16))
-    loader = pool_loader(pool, images, policy="stored")
+    loader = pool_loader(pool, images, sampling="stored")
     batches = [(batch.images.contiguous(), batch.labels) for batch in loader]
     loader.set_epoch(0)
     assert same_batches(loader, iter(batches))["mean_grey_levels"] == 0

@@ -256,7 +256,5 @@ def test_streams_do_not_run_together() -> None:
 
 
 def test_drawing_starts_without_torch() -> None:
-    program = (
-        "import sys, lpld_labels.render, lpld_labels.render.image_folder; sys.exit('torch' in sys.modules)"
-    )
+    program = "import sys, lpld_labels.render, lpld_labels.render.images; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -15,7 +15,7 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format import limits, schema
 from lpld_labels.format.files import FILE_ROLES, Counts, Coverage, FileEntry
 from lpld_labels.format.manifest import Augmentation, Manifest, PoolHeader, Teacher
-from lpld_labels.render.resize import RESIZERS
+from lpld_labels.render.apply import RESIZERS
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 SPEC = (Path(schema.__file__).parents[1] / "SPEC.md").read_text()

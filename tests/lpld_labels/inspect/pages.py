@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from lpld_labels import ImageTable
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 VOID = {"meta", "link", "img", "input", "br"}

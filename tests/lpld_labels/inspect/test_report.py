@@ -71,18 +71,17 @@ def test_only_a_sample_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.timing
 def test_a_large_pool_takes_little_memory(tmp_path: Path) -> None:
-    """The peak of a whole report, pictures included, is that of its sample: not torch's, not the pool's."""
+    """The peak of a report is that of its sample, not the pool's. Pictures of views add torch."""
     table = picture_folder(tmp_path / "images", ["a", "b"], size=64)
     batches = [make_batch(0, n, rows=1024, classes=1000, images=table) for n in range(24)]
     header = make_header(1000, 1024)
     write_pool(tmp_path / "pool", batches, codec="f16:plain", header=header, images=table).close()
     code = f"""
 import sys
-from pathlib import Path
 from lpld_labels import PoolReader
 from lpld_labels.inspect.report import make_report, report_page
 with PoolReader({str(tmp_path / "pool")!r}) as pool:
-    report = make_report(pool, images=Path({str(tmp_path / "images")!r}))
+    report = make_report(pool)
 report_page(report)
 assert "torch" not in sys.modules
 # Not getrusage, which also counts what the process was before it became this program.

@@ -169,7 +169,7 @@ def test_bars_are_the_readers_numbers(opened: Browser, case: Case) -> None:
 def test_views_are_the_loaders_pixels(opened: Browser, case: Case) -> None:
     """Every shown picture, decoded by the browser, is what the loader trains on but for JPEG's rounding."""
     expected = {}
-    loader = pool_loader(case.pool, case.images, policy="stored", normalised=False)
+    loader = pool_loader(case.pool, case.images, sampling="stored", normalise=False)
     for epoch in range(EPOCHS):
         loader.set_epoch(epoch)
         for batch in loader:

@@ -107,7 +107,7 @@ def pictured(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mix", ["none", "cutmix", "mixup"])
 def test_views_of_every_kind_are_drawn(tmp_path: Path, pictured: Path, mix: str) -> None:
-    from lpld_labels.render.image_folder import scan_image_folder
+    from lpld_labels.render.images import scan_image_folder
 
     shape = Shape(mix=mix, cutout=True, patches=2, images=6)
     table = scan_image_folder(pictured)

@@ -9,7 +9,7 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.io import cached_ranges
-from lpld_labels.loader import LabelLoader, label_loader
+from lpld_labels.loader import PoolLoader, label_loader
 from lpld_labels.pool.sizes import pool_bytes
 from tests.lpld_labels.io.pools import put_pool, small_pool
 from tests.servers.idle import fetching, wait_until_idle
@@ -31,7 +31,7 @@ def address(pool: Path, bucket: str, s3: S3Server, s3_proxy: Proxy) -> str:
     return put_pool(s3, bucket, pool)
 
 
-def epoch(loader: LabelLoader) -> list[torch.Tensor]:
+def epoch(loader: PoolLoader) -> list[torch.Tensor]:
     return [batch.labels() for batch in loader]
 
 

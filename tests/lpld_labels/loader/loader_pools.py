@@ -11,7 +11,7 @@ from PIL import Image
 from lpld_labels import Augmentation, LabelBatch, PoolHeader, PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
 from lpld_labels.render import batches_per_epoch, draw_views
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 
 MEAN, STD = (0.48, 0.45, 0.4), (0.22, 0.23, 0.24)
 CLASSES = 6

@@ -10,7 +10,7 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.loader import PoolBatch, pool_loader
-from lpld_labels.loader.sampling import POLICIES
+from lpld_labels.loader.schedule import SAMPLINGS
 from lpld_labels.transforms.change_views import change_views
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
@@ -40,12 +40,12 @@ def test_batches_are_the_same(tmp_path: Path, kind: str) -> None:
     _same(_epoch(stored, images, num_workers=0), _epoch(drawn, images, num_workers=0))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_plays_the_same_order(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_sampling_plays_the_same_order(tmp_path: Path, sampling: str) -> None:
     stored, drawn, images = _twins(tmp_path)
     _same(
-        _epoch(stored, images, num_workers=0, policy=policy),
-        _epoch(drawn, images, num_workers=0, policy=policy),
+        _epoch(stored, images, num_workers=0, sampling=sampling),
+        _epoch(drawn, images, num_workers=0, sampling=sampling),
     )
 
 

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
-from lpld_labels.loader.sampling import POLICIES, Sampling
-from lpld_labels.loader.steps import StepSampler
+from lpld_labels.loader.pool_loader import StepSampler
+from lpld_labels.loader.schedule import SAMPLINGS, Schedule
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.images import FolderImages
 from tests.lpld_labels.loader.loader_pools import KINDS, MEAN, STD, build, write_images
 
 IMAGES, BATCH, PER_EPOCH = 80, 32, 8
@@ -59,11 +59,13 @@ def row_keys(batches: Sequence[PoolBatch]) -> list[tuple[int, ...]]:
     return [tuple(row) for batch in batches for row in batch.keys.tolist()]
 
 
-def scheduled(pool: PoolReader, epoch: int, policy: str = "shuffled", seed: int = 0) -> list[tuple[int, ...]]:
-    """The rows of an epoch as the sampling policy says."""
-    sampling = Sampling.of(pool, policy, seed=seed, batches_per_epoch=PER_EPOCH)
+def scheduled(
+    pool: PoolReader, epoch: int, sampling: str = "shuffled", seed: int = 0
+) -> list[tuple[int, ...]]:
+    """The rows of an epoch as its sampling says."""
+    schedule = Schedule.of(pool, sampling=sampling, seed=seed, batches_per_epoch=PER_EPOCH)
     rows: list[tuple[int, ...]] = []
-    for place in sampling.places(epoch).tolist():
+    for place in schedule.places(epoch).tolist():
         rows += [(*pool.index.key(place), slot) for slot in range(int(pool.index.rows[place]))]
     return rows
 
@@ -123,15 +125,15 @@ def test_epochs_follow_each_other_and_break_ends_one(
     assert row_keys(list(loader)) == scheduled(pool, 7)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_plays_its_schedule(pools: dict[str, PoolReader], folder: Path, policy: str) -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_sampling_plays_its_schedule(pools: dict[str, PoolReader], folder: Path, sampling: str) -> None:
     pool = pools["none"]
-    loader = open_loader(pool, folder, policy=policy, seed=3)
+    loader = open_loader(pool, folder, sampling=sampling, seed=3)
     for epoch in range(3):
         length = len(loader)
         batches = list(loader)
         assert len(batches) == length
-        assert row_keys(batches) == scheduled(pool, epoch, policy, 3)
+        assert row_keys(batches) == scheduled(pool, epoch, sampling, 3)
 
 
 def test_drop_last_leaves_out_a_short_batch_and_stays_in_step(
@@ -246,8 +248,8 @@ def test_batches_come_in_the_form_a_trainer_wants(
     pools: dict[str, PoolReader], folder: Path, batch_size: int | None
 ) -> None:
     loaders = [
-        open_loader(pools["cutmix"], folder, batch_size=batch_size, batch_format=form)
-        for form in ("batch", "dict", "tuple")
+        open_loader(pools["cutmix"], folder, batch_size=batch_size, transform=form)
+        for form in (None, PoolBatch._asdict, lambda batch: (batch.images, batch.labels))
     ]
     for batch, named, pair in zip(*loaders, strict=True):
         assert isinstance(batch, PoolBatch)
@@ -269,7 +271,7 @@ def test_normalisation_can_be_given_and_must_be_known(folder: Path, tmp_path: Pa
     pool = build(tmp_path / "pool", folder, "none", teachers=())
     with pytest.raises(InvalidArgumentError, match=r"normalisation is not known.*give both mean and std"):
         pool_loader(pool, folder)
-    batch = next(iter(pool_loader(pool, folder, mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))))
+    batch = next(iter(pool_loader(pool, folder, normalise=((0, 0, 0), (1 / 255, 1 / 255, 1 / 255)))))
     assert 200 < float(batch.images.max()) <= 255.01
 
 
@@ -279,7 +281,7 @@ def test_whole_label_batches_with_pixels_as_they_are(
     pools: dict[str, PoolReader], folder: Path, kind: str, num_workers: int
 ) -> None:
     pool = pools[kind]
-    loader = open_loader(pool, folder, normalised=False, policy="stored", num_workers=num_workers)
+    loader = open_loader(pool, folder, normalise=False, sampling="stored", num_workers=num_workers)
     store = ImageStore(FolderImages(folder, pool.images))
     assert len(loader) == PER_EPOCH
     for key, batch in zip(pool.keys, loader, strict=False):
@@ -288,7 +290,7 @@ def test_whole_label_batches_with_pixels_as_they_are(
         expected = apply_views(pool.read_views(key), store, pool.header.augmentation)
         assert torch.equal(batch.images.float(), expected)
         np.testing.assert_array_equal(batch.labels.numpy(), pool.read_labels(key, dtype=np.float32))
-    by_row = open_loader(pool, folder, batch_size=5, policy="stored")
+    by_row = open_loader(pool, folder, batch_size=5, sampling="stored")
     with pytest.raises(InvalidArgumentError, match="field 'unit' differs"):
         by_row.load_state_dict(loader.state_dict())
 
@@ -328,7 +330,7 @@ def test_states_of_other_runs_are_refused(pools: dict[str, PoolReader], folder: 
     state = open_loader(pools["none"], folder).state_dict()
     for options, field in (
         ({"seed": 1}, "seed"),
-        ({"policy": "stored"}, "policy"),
+        ({"sampling": "stored"}, "sampling"),
         ({"batches_per_epoch": 2}, "batches_per_epoch"),
     ):
         with pytest.raises(InvalidArgumentError, match=f"another run: field '{field}' differs"):

@@ -1,4 +1,4 @@
-"""The order of label batches is a promise: (policy, seed, epoch) -> keys, kept as a table.
+"""The order of label batches is a promise: (sampling, seed, epoch) -> keys, kept as a table.
 
 A run that was saved by one version goes on with another, so the table must not change.
 """
@@ -13,7 +13,7 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import label_loader
-from lpld_labels.loader.sampling import POLICIES, WHOLE_EPOCHS
+from lpld_labels.loader.schedule import SAMPLINGS, WHOLE_EPOCHS
 from tests.factories import make_batch, write_pool
 
 TABLE = json.loads(Path(__file__).with_name("golden_order.json").read_text())
@@ -27,11 +27,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> PoolReader:
     return write_pool(tmp_path_factory.mktemp("pools") / "pool", batches)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_keeps_its_order(pool: PoolReader, policy: str) -> None:
-    assert set(TABLE) == set(POLICIES)
-    for seed, epochs in TABLE[policy].items():
-        loader = label_loader(pool, policy=policy, seed=int(seed), batches_per_epoch=5)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_sampling_keeps_its_order(pool: PoolReader, sampling: str) -> None:
+    assert set(TABLE) == set(SAMPLINGS)
+    for seed, epochs in TABLE[sampling].items():
+        loader = label_loader(pool, sampling=sampling, seed=int(seed), batches_per_epoch=5)
         for expected in epochs:
             assert [list(batch.key) for batch in loader] == expected
 
@@ -41,15 +41,15 @@ def test_equal_epochs_leave_out_batches_that_lack_rows(tmp_path: Path) -> None:
         make_batch(epoch, batch, rows=8 if batch < 2 else 5) for epoch in range(3) for batch in range(3)
     ]
     pool = write_pool(tmp_path / "pool", batches)
-    for policy in POLICIES:
-        loader = label_loader(pool, policy=policy, batches_per_epoch=4, equal_epochs=True)
-        length = 2 if policy in WHOLE_EPOCHS else 4
+    for sampling in SAMPLINGS:
+        loader = label_loader(pool, sampling=sampling, batches_per_epoch=4, equal_epochs=True)
+        length = 2 if sampling in WHOLE_EPOCHS else 4
         for _ in range(4):
             assert [batch.views.rows for batch in loader] == [8] * length
         with pytest.raises(InvalidArgumentError, match="field 'equal_epochs' differs"):
-            label_loader(pool, policy=policy, batches_per_epoch=4).load_state_dict(loader.state_dict())
+            label_loader(pool, sampling=sampling, batches_per_epoch=4).load_state_dict(loader.state_dict())
 
 
 def test_uneven_epochs_cannot_be_made_equal(pool: PoolReader) -> None:
     with pytest.raises(InvalidArgumentError, match=r"different numbers of batches.*got 1 to 5 batches"):
-        label_loader(pool, policy="epochs", equal_epochs=True)
+        label_loader(pool, sampling="epochs", equal_epochs=True)

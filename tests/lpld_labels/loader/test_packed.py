@@ -14,8 +14,7 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.loader import pool_loader
-from lpld_labels.loader.authors import sre2l_loader
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import check_images, find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
@@ -61,7 +60,7 @@ def test_batches_are_those_from_the_folder(kind: str, packed: dict[str, Path], f
 
 
 def test_workers_read_the_same(packed: dict[str, Path], folder: Path) -> None:
-    ours = batches(packed["cutmix"], None, num_workers=2, memory_bytes=0)
+    ours = batches(packed["cutmix"], None, num_workers=2)
     assert_same(ours, batches(packed["cutmix"], folder))
 
 
@@ -82,15 +81,6 @@ def test_the_memory_of_decoded_images_is_the_same_file(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_scripts_of_the_authors_need_no_folder_either(packed: dict[str, Path], folder: Path) -> None:
-    first, second = (
-        sre2l_loader(packed["cutmix"], images, batch_size=8, mix_type="cutmix") for images in (None, folder)
-    )
-    for ours, theirs in zip(first, second, strict=True):
-        assert torch.equal(ours[0][0], theirs[0][0])
-        assert torch.equal(ours[4], theirs[4])
-
-
 def test_a_pool_without_images_asks_for_the_folder(folder: Path, tmp_path: Path) -> None:
     with build(tmp_path / "plain", folder) as pool, pytest.raises(InvalidArgumentError, match="--images"):
         pool_loader(pool)
@@ -105,5 +95,5 @@ def test_damaged_images_are_refused(packed: dict[str, Path], tmp_path: Path) -> 
     path.write_bytes(data)
     with pytest.raises(PoolCorruptError, match="packed/"):
         list(batches(pool, None))
-    with pytest.raises(PoolCorruptError, match="packed/"):
-        pool_loader(pool, verify_images=True)
+    with PoolReader(pool) as reader, pytest.raises(PoolCorruptError, match="packed/"):
+        check_images(find_images(reader))

@@ -19,7 +19,6 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import WorkerDiedError
 from lpld_labels.loader import pool_loader
-from lpld_labels.loader.image_cache import sweep
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 
@@ -46,7 +45,7 @@ DISTRIBUTED = """
 
     pool, images, rank, meeting = sys.argv[1:]
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
-    loader = pool_loader(pool, images, batch_size=9, num_workers=1, policy="shuffled", batches_per_epoch=4)
+    loader = pool_loader(pool, images, batch_size=9, num_workers=1, sampling="shuffled", batches_per_epoch=4)
     epochs = [[batch.keys.tolist() for batch in loader] for _ in range(2)]
     counts = [None, None]
     dist.all_gather_object(counts, [len(epoch) for epoch in epochs])
@@ -62,7 +61,7 @@ def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Pa
     ranks = [run_python(DISTRIBUTED, pool.location, folder, rank, tmp_path / "meeting") for rank in (0, 1)]
     outputs = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    alone = pool_loader(pool, folder, batch_size=18, policy="shuffled", batches_per_epoch=4)
+    alone = pool_loader(pool, folder, batch_size=18, sampling="shuffled", batches_per_epoch=4)
     for epoch in range(2):
         steps = zip(outputs[0][epoch], outputs[1][epoch], strict=True)
         assert [first + second for first, second in steps] == [batch.keys.tolist() for batch in alone]
@@ -70,11 +69,9 @@ def test_two_distributed_processes_share_each_epoch(pool: PoolReader, folder: Pa
 
 KILLED = """
     import json, os, signal, sys
-    from pathlib import Path
-    from lpld_labels.loader import image_cache, pool_loader
+    from lpld_labels.loader import pool_loader
 
-    pool, images, saved, memory = sys.argv[1:]
-    image_cache.SHARED_MEMORY = Path(memory)
+    pool, images, saved = sys.argv[1:]
     loader = pool_loader(pool, images, batch_size=7, num_workers=2)
     for epoch in range(2):
         for number, batch in enumerate(loader):
@@ -86,34 +83,28 @@ KILLED = """
 """
 
 
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A place of its own for what loaders put into shared memory."""
-    place = tmp_path / "memory"
-    place.mkdir()
-    monkeypatch.setattr("lpld_labels.loader.image_cache.SHARED_MEMORY", place)
-    return place
+def shared_images() -> set[tuple[int, str]]:
+    """Memory of decoded images that this process and its workers have open."""
+    found = set()
+    for process in (psutil.Process(), *psutil.Process().children()):
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if "lpld-images" in (name := str(link.readlink())):
+                        found.add((process.pid, name))
+    return found
 
 
-def test_a_killed_run_goes_on_with_the_same_sequence(
-    pool: PoolReader, folder: Path, tmp_path: Path, memory: Path
-) -> None:
-    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json", memory)
+def test_a_killed_run_goes_on_with_the_same_sequence(pool: PoolReader, folder: Path, tmp_path: Path) -> None:
+    killed = run_python(KILLED, pool.location, folder, tmp_path / "state.json")
     lines = killed.communicate(timeout=120)[0].splitlines()
     assert killed.returncode == -signal.SIGKILL
-    assert list(memory.glob("*/*.pixels"))
     resumed = pool_loader(pool, folder, batch_size=7)
     resumed.load_state_dict(json.loads((tmp_path / "state.json").read_text()))
     rest = [batch.keys.tolist() for _ in range(2) for batch in resumed]
     uninterrupted = pool_loader(pool, folder, batch_size=7)
     whole = [batch.keys.tolist() for _ in range(3) for batch in uninterrupted]
     assert [json.loads(line) for line in lines] + rest == whole
-    # Its workers hold the decoded images until they notice that they are alone; then the memory is free.
-    deadline = time.monotonic() + 60
-    while list(memory.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-        sweep()
-    assert list(memory.iterdir()) == []
 
 
 def children() -> list[psutil.Process]:
@@ -140,18 +131,19 @@ def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path
     assert len(next(iter(loader)).images) == 4
 
 
-def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: Path, memory: Path) -> None:
+def test_workers_and_their_memory_go_with_the_loader(pool: PoolReader, folder: Path) -> None:
+    images = shared_images()
     before = {child.pid for child in children()}
     loader = pool_loader(pool, folder, num_workers=2)
     next(iter(loader))
     assert len({child.pid for child in children()} - before) == 2
-    assert len(list(memory.glob("*/*.pixels"))) == 1
-    sweep()
-    assert len(list(memory.glob("*/*.pixels"))) == 1
+    # Three processes share one memory.
+    assert len(shared_images() - images) == 3
+    assert len({name for _, name in shared_images() - images}) == 1
     del loader
     gc.collect()
     assert {child.pid for child in children()} - before == set()
-    assert list(memory.iterdir()) == []
+    assert shared_images() - images == set()
 
 
 @pytest.mark.timing

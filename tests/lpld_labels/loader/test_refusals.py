@@ -9,6 +9,7 @@ import pytest
 
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError
 from lpld_labels.loader import pool_loader
+from lpld_labels.render.images import check_images, find_images
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 
@@ -23,7 +24,7 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
     with pytest.raises(ImageMismatchError, match=f"{victim.name}.*expected digest {digest.hex()}"):
         list(pool_loader(pool, folder, num_workers=num_workers))
     with pytest.raises(ImageMismatchError, match="has changed"):
-        pool_loader(pool, folder, verify_images=True)
+        check_images(find_images(pool, folder))
     victim.unlink()
     with pytest.raises(ImageMismatchError, match="missing"):
         list(pool_loader(pool, folder, num_workers=num_workers))
@@ -37,8 +38,7 @@ def test_other_images_than_the_labelled_are_named(tmp_path: Path, num_workers: i
         ({"batch_size": 0}, "batch size is out of range"),
         ({"temperature": 0.0}, "temperature is out of range"),
         ({"num_workers": -1}, "number of workers"),
-        ({"batch_format": "list"}, "unknown batch format"),
-        ({"policy": "luck"}, "unknown sampling policy"),
+        ({"sampling": "luck"}, "unknown sampling"),
         ({"rank": 0}, "give rank and world_size together"),
         ({"rank": 2, "world_size": 2}, "rank is out of range"),
         ({"world_size": 10_000, "rank": 0}, "too few rows for so many processes"),

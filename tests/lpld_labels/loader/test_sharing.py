@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from hypothesis import strategies as st
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import PoolBatch, PoolLoader, pool_loader
-from lpld_labels.loader.dataset import take_views
-from lpld_labels.loader.processes import Processes, current_processes
-from lpld_labels.loader.share import EpochUnits, EqualCut, GlobalCut, Position
+from lpld_labels.loader.schedule import Position, Processes, Schedule, current_processes
 from lpld_labels.render import ImageStore, apply_views
-from lpld_labels.render.image_source import FolderImages
+from lpld_labels.render.apply import take_views
+from lpld_labels.render.images import FolderImages
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 PER_EPOCH = 6
@@ -36,7 +36,7 @@ def pools(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 
 def opened(pool: PoolReader, folder: Path, **options: Any) -> PoolLoader:
-    return pool_loader(pool, folder, **{"batches_per_epoch": PER_EPOCH, "policy": "shuffled", **options})
+    return pool_loader(pool, folder, **{"batches_per_epoch": PER_EPOCH, "sampling": "shuffled", **options})
 
 
 def shared(
@@ -52,6 +52,16 @@ def joined(batches: tuple[PoolBatch, ...]) -> PoolBatch:
     return PoolBatch(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fixed(Schedule):
+    """A schedule whose epochs are all the same label batches."""
+
+    order: list[int]
+
+    def places(self, epoch: int) -> Any:
+        return np.array(self.order)
+
+
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     world=st.integers(1, 5),
@@ -62,22 +72,30 @@ def joined(batches: tuple[PoolBatch, ...]) -> PoolBatch:
 def test_processes_together_are_one_process_with_the_global_batch(
     sizes: list[int], world: int, batch: int, drop_last: bool, data: st.DataObject
 ) -> None:
-    ends = np.cumsum(sizes)
-    total = int(ends[-1])
     # The same label batch may come twice in a row.
-    places = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(sizes), max_size=len(sizes))))
-    epoch = EpochUnits(epoch=4, places=places, ends=ends)
-    rows = [(place, row) for place, size in zip(places.tolist(), sizes, strict=True) for row in range(size)]
+    places = data.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=12))
+    rows = [(place, row) for place in places for row in range(sizes[place])]
+    epoch = Fixed(
+        sampling="stored",
+        seed=0,
+        epochs=np.zeros(len(sizes), np.int32),
+        rows=np.array(sizes),
+        batches_per_epoch=1,
+        batch=batch,
+        drop_last=drop_last,
+        order=places,
+    )
+    total = len(rows)
     done = data.draw(st.integers(0, total))
-    position, cut = Position(4, done, 3), EqualCut(batch=batch, drop_last=drop_last)
+    position = Position(4, done, 3)
     if total < world:
         with pytest.raises(InvalidArgumentError, match="too few rows"):
-            list(epoch.steps(position, cut, Processes(0, world)))
+            list(epoch.steps(position, Processes(0, world)))
         return
     played = []
     for rank in range(world):
-        steps = list(epoch.steps(position, cut, Processes(rank, world)))
-        runs = list(epoch.runs(position, cut, Processes(rank, world)))
+        steps = list(epoch.steps(position, Processes(rank, world)))
+        runs = list(epoch.runs(position, Processes(rank, world)))
         own = [(place, row) for place, parts in runs for start, stop in parts for row in range(start, stop)]
         assert len(own) == sum(step.units for step in steps)
         ends_of = np.cumsum([step.units for step in steps]).tolist()
@@ -93,66 +111,6 @@ def test_processes_together_are_one_process_with_the_global_batch(
     for last in alone[len(full) :]:
         left = last[: len(last) // world * world]
         assert together[len(full) :] == ([left] if left and not drop_last else [])
-
-
-@given(
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
-    world=st.integers(1, 5),
-    batch=st.none() | st.integers(1, 12),
-    drop_last=st.booleans(),
-    data=st.data(),
-)
-def test_global_steps_do_not_depend_on_the_number_of_processes(
-    sizes: list[int], world: int, batch: int | None, drop_last: bool, data: st.DataObject
-) -> None:
-    ends = np.cumsum(sizes)
-    total = int(ends[-1])
-    epoch = EpochUnits(epoch=4, places=np.arange(len(sizes)), ends=ends)
-    rows = [(place, row) for place, size in enumerate(sizes) for row in range(size)]
-    done = data.draw(st.integers(0, total))
-    position, cut = Position(4, done, 3), GlobalCut(batch=batch, drop_last=drop_last)
-    played = []
-    for rank in range(world):
-        steps = list(epoch.steps(position, cut, Processes(rank, world)))
-        runs = list(epoch.runs(position, cut, Processes(rank, world)))
-        own = [(place, row) for place, parts in runs for start, stop in parts for row in range(start, stop)]
-        ends_of = np.cumsum([step.units for step in steps]).tolist()
-        played.append([own[end - step.units : end] for step, end in zip(steps, ends_of, strict=True)])
-        assert sum(map(len, played[-1])) == len(own)
-        assert [step.before.steps for step in steps] == list(range(3, 3 + len(steps)))
-        assert all(step.is_last == (step is steps[-1]) for step in steps)
-    together = [[row for part in step for row in part] for step in zip(*played, strict=True)]
-    if batch is None:
-        alone = [
-            rows[max(done, end - size) : end] for size, end in zip(sizes, ends, strict=True) if end > done
-        ]
-    else:
-        alone = [rows[first : first + batch] for first in range(done, total, batch)]
-        if drop_last:
-            alone = [step for step in alone if len(step) == batch]
-    assert together == alone
-    for step in zip(*played, strict=True):
-        shares = [len(part) for part in step]
-        assert max(shares) - min(shares) <= 1
-        assert shares[0] > 0
-
-
-@pytest.mark.parametrize("batch_size", [None, 5, 33])
-def test_global_batches_are_bit_for_bit_those_of_one_process(
-    pools: dict[str, PoolReader], folder: Path, batch_size: int | None
-) -> None:
-    """Also where a share is empty: label batches of 32 and a last one of 16 rows go to 18 processes."""
-    kind = "cutmix"
-    alone = list(opened(pools[kind], folder, batch_size=batch_size))
-    for world in (2, 3, 18):
-        ranks = shared(pools[kind], folder, world, batch_size, global_batch=True, num_workers=0)
-        for expected, *parts in zip(alone, *ranks, strict=True):
-            found = joined(tuple(parts))
-            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    later = opened(pools[kind], folder, batch_size=batch_size, global_batch=True)
-    later.skip_to(0, 3)
-    for expected, found in zip(alone[3:], later, strict=True):
-        assert torch.equal(found.keys, expected.keys)
 
 
 @pytest.mark.parametrize(("world", "batch_size"), [(2, 5), (2, 100), (3, 32), (7, 5)])
@@ -203,7 +161,7 @@ def test_a_process_renders_its_rows_and_their_partners_only(
     counts = {}
     for kind in ("none", "cutmix"):
         rendered.clear()
-        (loader, _) = shared(pools[kind], folder, 2, 8, policy="stored", batches_per_epoch=1)
+        (loader, _) = shared(pools[kind], folder, 2, 8, sampling="stored", batches_per_epoch=1)
         taken = sum(len(batch.keys) for batch in loader)
         # The stream is endless: the next label batch is prepared before the epoch is over at most.
         assert taken == 16
@@ -262,13 +220,13 @@ def test_rows_of_an_epoch_are_disjoint_unless_drawn_with_replacement(
 ) -> None:
     """What README says: a row is taken once each time the epoch has it, by one process."""
     repeats = {}
-    for policy in ("batches", "shuffled"):
-        ranks = shared(pools["none"], folder, 2, 16, policy=policy, batches_per_epoch=9)
+    for sampling in ("batches", "shuffled"):
+        ranks = shared(pools["none"], folder, 2, 16, sampling=sampling, batches_per_epoch=9)
         rows = [tuple(row) for loader in ranks for batch in loader for row in batch.keys.tolist()]
-        alone = opened(pools["none"], folder, policy=policy, batches_per_epoch=9)
+        alone = opened(pools["none"], folder, sampling=sampling, batches_per_epoch=9)
         once = sorted(tuple(row) for batch in alone for row in batch.keys.tolist())
         assert sorted(rows) == once
-        repeats[policy] = len(rows) - len(set(rows))
+        repeats[sampling] = len(rows) - len(set(rows))
     assert repeats["batches"] > 0
     assert repeats["shuffled"] == 0
 

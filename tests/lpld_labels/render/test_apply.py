@@ -13,9 +13,8 @@ from benchmarks.common.photos import photo_folder
 from lpld_labels import Augmentation, Box, Mix, ViewBatch
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError
 from lpld_labels.render import RESIZERS, ImageStore, apply_views, draw_views, normalise
-from lpld_labels.render.image_folder import scan_image_folder
-from lpld_labels.render.image_source import FolderImages
-from lpld_labels.render.patches import shuffle_patches
+from lpld_labels.render.apply import shuffle_patches
+from lpld_labels.render.images import FolderImages, scan_image_folder
 from tests.lpld_labels.render.pictures import FEATURES, augmentation, make_folder
 from tests.lpld_labels.render.slow_apply import slow_apply
 

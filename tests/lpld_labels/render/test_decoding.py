@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lpld_labels.errors import ImageReadError
-from lpld_labels.render.decoding import decode_image, image_size
+from lpld_labels.render.decode import decode_image, image_size
 
 HERE = Path("image")
 WIDE = np.random.default_rng(0).integers(0, 65536, (6, 9, 4))

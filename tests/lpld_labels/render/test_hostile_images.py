@@ -17,11 +17,9 @@ import pytest
 from PIL import Image
 
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError
-from lpld_labels.render import decoding
-from lpld_labels.render.decoding import decode_image, image_size
-from lpld_labels.render.image_folder import list_images, scan_image_folder
-from lpld_labels.render.image_limits import MAX_SCANS, VARIABLE, room_for
-from lpld_labels.render.image_source import FolderImages, check_images
+from lpld_labels.render import decode as decoding
+from lpld_labels.render.decode import MAX_SCANS, VARIABLE, decode_image, image_size, room_for
+from lpld_labels.render.images import FolderImages, check_images, list_images, scan_image_folder
 from tests.lpld_labels.render.pictures import make_folder
 
 HERE = Path("image")
@@ -159,7 +157,7 @@ def test_threads_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
 LARGE = """
 import resource, sys
 from pathlib import Path
-from lpld_labels.render import image_folder
+from lpld_labels.render import images as image_folder
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 image_folder._THREADS = 8

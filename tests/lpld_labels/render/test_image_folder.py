@@ -12,15 +12,16 @@ from torchvision.datasets.folder import default_loader
 
 from benchmarks.common.photos import photo_folder
 from lpld_labels.errors import ImageMismatchError, ImageReadError
-from lpld_labels.render.decoding import decode_image
-from lpld_labels.render.image_folder import (
+from lpld_labels.render.decode import decode_image
+from lpld_labels.render.images import (
+    FolderImages,
+    check_images,
     class_names,
     list_images,
     passed_over,
     read_file,
     scan_image_folder,
 )
-from lpld_labels.render.image_source import FolderImages, check_images
 from tests.lpld_labels.render.pictures import make_folder
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -18,9 +19,7 @@ from PIL import Image
 from lpld_labels import ImageTable
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError, PoolWriteError
 from lpld_labels.render import ImageStore
-from lpld_labels.render.image_folder import scan_image_folder
-from lpld_labels.render.image_source import FolderImages
-from lpld_labels.render.pixel_file import PixelFile
+from lpld_labels.render.images import FolderImages, scan_image_folder
 from tests.lpld_labels.render.pictures import make_folder
 
 OpenStore = Callable[..., ImageStore]
@@ -224,12 +223,10 @@ def test_damaged_entry_is_decoded_again(root: Path, table: ImageTable, tmp_path:
     ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
     path = pixel_file(tmp_path)
     data = bytearray(path.read_bytes())
-    seals = data.index(b"\n") + 1 + 64
-    seals = -(-seals // 8) * 8
     if damage == "pixels":
         data[-100] ^= 1
     else:
-        data[seals + 8 * 11 : seals + 8 * 12] = (0 if damage == "no seal" else 1 << 32).to_bytes(8, "little")
+        data[8 * 11 : 8 * 12] = (0 if damage == "no seal" else 1 << 32).to_bytes(8, "little")
     path.write_bytes(bytes(data))
     store = ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
     assert_right(store)
@@ -277,29 +274,34 @@ def test_cache_directory_that_is_a_file(root: Path, table: ImageTable, tmp_path:
         ImageStore(FolderImages(root, table), cache_directory=tmp_path / "file")
 
 
-def test_a_file_that_another_process_has_made_meanwhile_stays(
+def test_a_file_that_another_process_makes_meanwhile_keeps_its_images(
     root: Path, table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = FolderImages(root, table)
-    first = PixelFile(tmp_path / "cache", images)
-    before = first.path.stat().st_ino
-    looks = iter([False])
-    whole = PixelFile._is_whole
+    first = ImageStore(images, cache_directory=tmp_path / "cache")
+    assert_right(first)
     # As seen by a process that looked before the first one was done.
-    monkeypatch.setattr(PixelFile, "_is_whole", lambda self: next(looks, None) is not False and whole(self))
-    second = PixelFile(tmp_path / "cache", images)
-    assert second.path.stat().st_ino == before
-    decoded: list[int] = []
+    looks = iter([False])
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: next(looks, None) is not False and exists(path))
+    second = ImageStore(images, cache_directory=tmp_path / "cache")
+    monkeypatch.undo()
+    remove_images(root)
+    assert all(np.array_equal(second[index], first[index]) for index in range(12))
 
-    def decode(index: int) -> np.ndarray:
-        decoded.append(index)
-        return np.asarray(Image.open(images.place(index)))
 
-    for file in (second, first, second):
-        assert np.array_equal(file.get(0, decode), picture_of(ImageStore(images), 0))
-    assert decoded == [0]
+def test_pickled_memory_of_a_process_that_has_ended_is_not_used(root: Path, table: ImageTable) -> None:
+    store = ImageStore(FolderImages(root, table), workers=2)
+    assert_right(store)
+    data = pickle.dumps(store)
+    assert pickle.loads(data)._file is not None
+    del store
+    gc.collect()
+    assert pickle.loads(data)._file is None
+    assert_right(pickle.loads(data))
 
 
 def test_room_for_decoded_images_is_taken_at_once(root: Path, table: ImageTable, tmp_path: Path) -> None:
-    file = PixelFile(tmp_path / "cache", FolderImages(root, table)).path.stat()
+    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache")
+    file = pixel_file(tmp_path).stat()
     assert file.st_blocks * 512 >= file.st_size

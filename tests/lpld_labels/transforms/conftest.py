@@ -9,7 +9,7 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.pool import packing
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.lpld_labels.loader.loader_pools import build, write_images
 

@@ -27,7 +27,7 @@ from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
-from lpld_labels.render.image_source import FolderImages, check_images, find_images
+from lpld_labels.render.images import FolderImages, check_images, find_images
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.merge import merge_pools
 from lpld_labels.transforms.pack import pack_pool

@@ -12,7 +12,7 @@ from lpld_labels.errors import (
     PoolConflictError,
 )
 from lpld_labels.pool.packed_images import packed_images
-from lpld_labels.render.image_source import find_images
+from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from lpld_labels.transforms.unpack import LIST_FILE, unpack_images
 from tests.lpld_labels.loader.loader_pools import build, write_images

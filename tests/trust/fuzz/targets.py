@@ -22,7 +22,7 @@ from lpld_labels.codecs.base import Codec, Payload
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.interop.importers.batch_list import read_batch_list
 from lpld_labels.interop.importers.torch_zip import read_torch_zip
-from lpld_labels.render.decoding import decode_image, image_size
+from lpld_labels.render.decode import decode_image, image_size
 from tests.trust.hostile.images import seeds as image_seeds
 from tests.trust.signing import sign
 

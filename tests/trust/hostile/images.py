@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, features
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.render.decoding import decode_image, image_size
+from lpld_labels.render.decode import decode_image, image_size
 
 WHERE = Path("image")
 

@@ -16,7 +16,7 @@ from lpld_labels import ImageTable, PoolReader, ViewBatch
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.exec.local import LocalEngine
 from lpld_labels.interop.importers import import_labels
-from lpld_labels.render.image_folder import scan_image_folder
+from lpld_labels.render.images import scan_image_folder
 from tests.lpld_labels.interop.conftest import REFERENCES, Imported, Reference
 
 

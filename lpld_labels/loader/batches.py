@@ -1,0 +1,236 @@
+"""What loaders yield, and how label batches become training batches: cut rows, normalise, finish labels."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lpld_labels.codecs import Codec
+from lpld_labels.codecs.base import Parts
+from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.errors import InvalidBatchError
+from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.loader.workers import LabelBatches, Prepared
+from lpld_labels.render.apply import normalise
+
+Temperature = float | Callable[[int], float]
+"""A number, or a function of the training epoch."""
+
+
+class PoolBatch(NamedTuple):
+    """A batch to train on. Its B rows may come from several label batches.
+
+    images: float32 [B, 3, H, W], channels-last; mixed and normalised as the teacher saw them (or pixels
+        0..255, see `pool_loader`).
+    labels: float32 [B, C]; logits, or probabilities if the pool holds them or a temperature was given.
+    targets: int64 [B]; class of each view's own image.
+    partner_targets: int64 [B]; class of the image it was mixed with, its own where it was not.
+    mix_strength: float32 [B]; weight of the view itself as it was drawn, 1 where it was not mixed.
+    keys: int64 [B, 3]; epoch, batch and slot of each row in the pool.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    targets: torch.Tensor
+    partner_targets: torch.Tensor
+    mix_strength: torch.Tensor
+    keys: torch.Tensor
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PoolBatch:
+        """Return the batch with every tensor on a device."""
+        return PoolBatch(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UndecodedBatch:
+    """One label batch for trainers with an image pipeline of their own.
+
+    views: which images, crops, flips and mix (NumPy). targets: int64 [B], classes of the images.
+    parts: the labels as the codec stores them, taken apart but not expanded; first dimension B.
+    """
+
+    views: ViewBatch
+    targets: npt.NDArray[np.int64]
+    parts: Parts
+    codec: Codec
+
+    @property
+    def key(self) -> BatchKey:
+        return self.views.key
+
+    def labels(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Decode to float32 [B, C] on a device."""
+        return self.codec.join(tuple(_tensor(part).to(device) for part in self.parts))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Finishing:
+    """How label batches become training batches.
+
+    normalisation: (mean, std), or None to leave pixels as they are. temperature: softens the labels; None
+    leaves them as they are. memory: for batches on the CPU that are not pinned.
+    """
+
+    batches: LabelBatches
+    classes: npt.NDArray[np.int64]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
+    temperature: Temperature | None
+    pin_memory: bool
+
+
+class Rows(NamedTuple):
+    """A label batch whose rows are being used up: pixels and label parts on the training device."""
+
+    pixels: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+    targets: torch.Tensor
+    partner_targets: torch.Tensor
+    keys: torch.Tensor
+    strength: float
+
+
+class BatchMaker:
+    """Cuts a stream of label batches into training batches on a device."""
+
+    def __init__(
+        self, prepared: Iterator[Prepared], how: Finishing, memory: BufferPool, device: torch.device
+    ) -> None:
+        self._how, self._memory, self._device = how, memory, device
+        self._source = map(self._rows, prepared)
+        self._current: Rows | None = None
+        self._start = 0
+
+    def make(self, rows: int | None, epoch: int) -> PoolBatch:
+        """Return the next batch of `rows` rows, or of the next label batch as it is."""
+        if rows is None:
+            rows = len(self._left().keys) - self._start
+        images = self._empty_images(rows)
+        labels, targets, partner_targets, strengths, keys = [], [], [], [], []
+        filled = 0
+        while filled < rows:
+            # Fetched only when the one before is used up, for then its buffer may be written again.
+            source = self._left()
+            part = slice(self._start, min(self._start + rows - filled, len(source.keys)))
+            taken = part.stop - part.start
+            self._finish(source.pixels[part], images[filled : filled + taken])
+            labels.append(self._how.batches.pool.codec.join(tuple(array[part] for array in source.parts)))
+            targets.append(source.targets[part])
+            partner_targets.append(source.partner_targets[part])
+            strengths.append(torch.full((taken,), source.strength))
+            keys.append(source.keys[part])
+            filled += taken
+            self._start = part.stop
+        return PoolBatch(
+            images=images,
+            labels=self._softened(_joined(labels), epoch),
+            targets=_joined(targets).to(self._device),
+            partner_targets=_joined(partner_targets).to(self._device),
+            mix_strength=_joined(strengths).to(self._device),
+            keys=_joined(keys).to(self._device),
+        )
+
+    def _left(self) -> Rows:
+        """Return the label batch of which rows are left."""
+        if self._current is None or self._start == len(self._current.keys):
+            self._current, self._start = next(self._source), 0
+        return self._current
+
+    def _rows(self, item: Prepared) -> Rows:
+        views, rows = item.views, len(item.slots)
+        pixels = item.pixels if item.pixels is not None else self._how.batches.pixels(item.buffer, rows)
+        targets = self._how.classes[views.images]
+        partners = targets if views.mix is None else targets[views.mix.partner]
+        keys = np.empty((rows, 3), np.int64)
+        keys[:, 0], keys[:, 1] = views.key
+        keys[:, 2] = item.slots
+        return Rows(
+            pixels=self._moved(pixels[:rows]),
+            parts=tuple(self._moved(_tensor(part)) for part in item.parts),
+            targets=torch.from_numpy(targets[:rows]),
+            partner_targets=torch.from_numpy(partners[:rows]),
+            keys=torch.from_numpy(keys),
+            strength=1.0 if views.mix is None else views.mix.strength,
+        )
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor on the training device; the caller may reuse its memory at once."""
+        if self._device.type == "cpu":
+            return tensor
+        if self._device.type == "cuda":
+            return tensor.pin_memory().to(self._device, non_blocking=True)
+        return tensor.to(self._device)
+
+    def _empty_images(self, rows: int) -> torch.Tensor:
+        buffers = self._how.batches.buffers
+        height, width = buffers.shape[2:4]
+        dtype = buffers.dtype if self._how.normalisation is None else torch.float32
+        on_cpu = self._device.type == "cpu"
+        if on_cpu and not self._how.pin_memory:
+            return self._memory.images(rows, height, width, dtype)
+        flat = torch.empty((rows, height, width, 3), dtype=dtype, device=self._device, pin_memory=on_cpu)
+        return flat.permute(0, 3, 1, 2)
+
+    def _finish(self, pixels: torch.Tensor, images: torch.Tensor) -> None:
+        """Write pixels into the rows of a batch, normalised if asked for."""
+        if self._how.normalisation is not None:
+            normalise(pixels, *self._how.normalisation, out=images)
+        elif pixels.dtype == images.dtype:
+            images.copy_(pixels)
+        else:
+            raise InvalidBatchError(
+                "MixUp's pixels are not whole numbers, and the pool does not say that it has any",
+                expected=images.dtype,
+                got=pixels.dtype,
+                hint="ask for normalised images",
+            )
+
+    def _softened(self, labels: torch.Tensor, epoch: int) -> torch.Tensor:
+        temperature = self._how.temperature
+        if temperature is None:
+            return labels
+        value = temperature(epoch) if callable(temperature) else temperature
+        return softened(labels, self._how.batches.pool.header.label_kind, value)
+
+
+class BufferPool:
+    """Memory for images that is used again once nobody holds the batch. Keeps at most `keep` free blocks.
+
+    Fresh memory is handed out by the kernel page by page at first touch, which for a batch of images costs
+    more than filling it.
+    """
+
+    def __init__(self, *, keep: int = 2) -> None:
+        self._keep = keep
+        self._free: list[npt.NDArray[np.uint8]] = []
+
+    def images(self, rows: int, height: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return an uninitialised [rows, 3, height, width] tensor in channels-last layout."""
+        needed = rows * height * width * 3 * dtype.itemsize
+        # NumPy asks the kernel for huge pages for large arrays, torch does not.
+        block = self._free.pop() if self._free else np.empty(needed, np.uint8)
+        if block.nbytes < needed:
+            block = np.empty(needed, np.uint8)
+        lent = block[:needed]
+        # The tensor's storage holds `lent` and lets go of it with its last view, which ends the loan.
+        weakref.finalize(lent, self._give_back, block).atexit = False
+        pixels = torch.from_numpy(lent).view(dtype)
+        return pixels.view(rows, height, width, 3).permute(0, 3, 1, 2)
+
+    def _give_back(self, block: npt.NDArray[np.uint8]) -> None:
+        if len(self._free) < self._keep:
+            self._free.append(block)
+
+
+def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+    """Return a tensor over the array's memory, or over a copy where that must not be written to."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,313 @@
+"""Which rows each process trains on, step by step: pure functions of (seed, epoch, process).
+
+First: which label batches an epoch uses, in which order. The paper names two random processes: which labels
+stay (pruning) and how those that stayed are used again (here). "We randomly sample the labels for model
+training in order to ensure diversity"; its improved label pool (ILP) does so "by allowing batches in
+different epochs to form a new epoch", which "breaks the fixed batch orders and the fixed combination of
+augmentations within an epoch".
+
+| sampling       | a training epoch is                                              | in the paper           |
+|----------------|------------------------------------------------------------------|------------------------|
+| batches        | L batches drawn from all of the pool, with replacement           | ILP: its main results  |
+| epochs         | one stored epoch drawn with replacement, in stored order         | without ILP            |
+| epoch-by-epoch | stored epoch number (epoch mod E) of the E that survive          | no pruning: 1x         |
+| shuffled       | the next L batches of endless shuffles of the pool: the default  | not used               |
+| stored         | the next L batches of the pool in key order, round and round     | not used               |
+
+L is the number of batches that labelled one pass over the images, ceil(images / batch size), unless given. A
+pool of fewer than L batches works with every sampling: with "batches", "shuffled" and "stored" batches repeat
+within an epoch, with the other two an epoch is as long as what is left of it.
+
+Second: steps and shares. An epoch is its label batches' rows laid end to end. With W processes and b rows
+per batch, step s of all processes together is rows [s * b * W, (s + 1) * b * W), of which process r takes
+the r-th
+b rows: what one process with batches of b * W rows takes in that step, in the same order. A last step of
+fewer rows is shared evenly too (unless drop_last leaves it out), so all processes make the same number of
+steps; at most W - 1 rows at an epoch's end are left out. Where batches are whole label batches, units below
+are label
+batches and b is 1: step s of process r is label batch s * W + r.
+
+Views are mixed with partners of their own label batch. A process that takes part of a label batch renders the
+rows it takes and their partners: up to twice its rows, none extra where b is a multiple of the label batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch.distributed
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.pool.reader import PoolReader
+
+SAMPLINGS = ("batches", "epochs", "epoch-by-epoch", "shuffled", "stored")
+WHOLE_EPOCHS = ("epochs", "epoch-by-epoch")
+STATE_VERSION = 3
+
+Integers = npt.NDArray[np.int64]
+Runs = tuple[tuple[int, int], ...]
+"""Units [start, stop) of one label batch, in order."""
+
+
+class Processes(NamedTuple):
+    """Number `rank` of `world` processes that share each epoch."""
+
+    rank: int
+    world: int
+
+
+class Position(NamedTuple):
+    """What is next: all processes together have delivered `done` units of `epoch`, in `steps` steps."""
+
+    epoch: int
+    done: int = 0
+    steps: int = 0
+
+
+class Step(NamedTuple):
+    """One batch of one of the processes: `units` of its units, between two positions of all of them."""
+
+    before: Position
+    units: int
+    after: Position
+    processes: Processes
+
+    @property
+    def is_last(self) -> bool:
+        return self.after.epoch != self.before.epoch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """What is played in every epoch, by each of the processes that share it.
+
+    epochs, rows: [N], stored epoch and rows of each of the pool's label batches, in key order.
+    batches_per_epoch: L of the table above. equal_epochs: leave out label batches that lack rows.
+    batch: rows per process and step; None for whole label batches.
+    """
+
+    sampling: str
+    seed: int
+    epochs: npt.NDArray[np.integer]
+    rows: npt.NDArray[np.integer]
+    batches_per_epoch: int
+    equal_epochs: bool = False
+    batch: int | None = None
+    drop_last: bool = False
+    _units: dict[int, tuple[Integers, Integers]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.sampling not in SAMPLINGS:
+            raise InvalidArgumentError(
+                "unknown sampling", expected=f"one of {', '.join(SAMPLINGS)}", got=self.sampling
+            )
+        if self.batches_per_epoch < 1:
+            raise InvalidArgumentError(
+                "an epoch needs a batch", expected="batches_per_epoch >= 1", got=self.batches_per_epoch
+            )
+        if len(self.epochs) == 0:
+            raise InvalidArgumentError("the pool holds no batches to sample from")
+        lengths = np.unique(np.unique(self.epochs[self._usable], return_counts=True)[1])
+        if self.equal_epochs and self.sampling in WHOLE_EPOCHS and len(lengths) > 1:
+            raise InvalidArgumentError(
+                "the pool's epochs have different numbers of batches",
+                expected=f"equal epochs for sampling {self.sampling}",
+                got=f"{lengths[0]} to {lengths[-1]} batches",
+                hint="choose another sampling, or go without equal_epochs",
+            )
+
+    @staticmethod
+    def of(pool: PoolReader, *, batches_per_epoch: int | None = None, **settings: Any) -> Schedule:
+        """Return the schedule of a pool; L follows from its images and batch size unless given."""
+        if batches_per_epoch is None:
+            batches_per_epoch = max(1, -(-len(pool.images) // pool.header.batch_size))
+        return Schedule(
+            epochs=pool.index.epochs,
+            rows=pool.index.rows,
+            batches_per_epoch=batches_per_epoch,
+            **settings,
+        )
+
+    # Which label batches
+
+    @property
+    def _usable(self) -> Integers:
+        """Places of the label batches that epochs are made of."""
+        if not self.equal_epochs:
+            return np.arange(len(self.epochs))
+        return np.flatnonzero(self.rows == self.rows.max())
+
+    def places(self, epoch: int) -> Integers:
+        """Return the label batches of a training epoch in order, as places in the pool's index: int64 [n]."""
+        if epoch < 0:
+            raise InvalidArgumentError("epochs count from 0", expected=">= 0", got=epoch)
+        usable = self._usable
+        count, length = len(usable), self.batches_per_epoch
+        if self.sampling == "batches":
+            return usable[_below(count, self._draws(epoch, length))]
+        if self.sampling == "stored":
+            return usable[np.arange(epoch * length, (epoch + 1) * length) % count]
+        if self.sampling == "shuffled":
+            return usable[self._shuffled(epoch, count)]
+        stored = self.epochs[usable]
+        survivors = np.unique(stored)
+        chosen = epoch % len(survivors)
+        if self.sampling == "epochs":
+            chosen = int(_below(len(survivors), self._draws(epoch, 1))[0])
+        return usable[np.flatnonzero(stored == survivors[chosen])]
+
+    def _shuffled(self, epoch: int, count: int) -> Integers:
+        """Take L numbers from shuffles laid end to end; shuffle k is keyed by (seed, k)."""
+        start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
+        first, last = start // count, (stop - 1) // count
+        shuffles = [
+            np.argsort(self._draws(shuffle, count), kind="stable") for shuffle in range(first, last + 1)
+        ]
+        return np.concatenate(shuffles)[start - first * count : stop - first * count]
+
+    def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
+        """Return uniform draws, the one stream of NumPy's that stays the same between its releases."""
+        return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
+
+    def units(self, epoch: int) -> tuple[Integers, Integers]:
+        """Return an epoch's places, and how many units there are up to and including each: int64 [n] each."""
+        if epoch not in self._units:
+            places = self.places(epoch)
+            sizes = np.ones(len(places), np.int64) if self.batch is None else self.rows[places]
+            # The last few are kept: many ask, and workers are ahead.
+            for old in list(self._units)[:-2]:
+                del self._units[old]
+            self._units[epoch] = (places, np.cumsum(sizes, dtype=np.int64))
+        return self._units[epoch]
+
+    def rows_of(self, epoch: int) -> int:
+        """Return how many rows an epoch has for all processes together."""
+        return int(self.rows[self.units(epoch)[0]].sum())
+
+    # Steps and shares
+
+    def _sizes(self, position: Position, world: int) -> Integers:
+        """Return the units per process of each step that is left of an epoch."""
+        total, batch = int(self.units(position.epoch)[1][-1]), self.batch or 1
+        if total < world:
+            raise InvalidArgumentError(
+                "an epoch has too few rows for so many processes",
+                expected=f"at least {world}",
+                got=total,
+                hint="raise batches_per_epoch",
+            )
+        full, rest = divmod(max(0, total - position.done), batch * world)
+        last = 0 if self.drop_last else rest // world
+        return np.array([batch] * full + [last] * (last > 0), np.int64)
+
+    def count(self, position: Position, processes: Processes) -> int:
+        """Return how many steps are left of an epoch at a position."""
+        return len(self._sizes(position, processes.world))
+
+    def steps(self, position: Position, processes: Processes) -> Iterator[Step]:
+        """Yield the steps that are left of an epoch at a position; all processes have the same number."""
+        sizes = self._sizes(position, processes.world).tolist()
+        for left, units in zip(range(len(sizes), 0, -1), sizes, strict=True):
+            done = position.done + units * processes.world
+            after = Position(position.epoch, done, position.steps + 1)
+            if left == 1:
+                after = Position(position.epoch + 1)
+            yield Step(position, units, after, processes)
+            position = after
+
+    def position(self, epoch: int, steps: int, processes: Processes) -> Position:
+        """Return where an epoch is after some of its steps."""
+        before = Position(epoch)
+        done = islice(self.steps(before, processes), steps)
+        return max((step.after for step in done), default=before)
+
+    def runs(self, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
+        """Yield (place, units taken) of this process's label batches in what is left of an epoch."""
+        rank, world = processes
+        sizes = self._sizes(position, world)
+        if not len(sizes):
+            return
+        after = position.done + np.cumsum(sizes * world)
+        starts = after - sizes * (world - rank)
+        stops = starts + sizes
+        if world == 1:
+            starts, stops = starts[:1], stops[-1:]
+        places, ends = self.units(position.epoch)
+        begins = np.concatenate([[0], ends[:-1]])
+        first = np.searchsorted(ends, starts, side="right")
+        touched = np.searchsorted(ends, stops - 1, side="right") - first + 1
+        # One entry per range and label batch it touches.
+        within = np.arange(touched.sum()) - np.repeat(np.cumsum(touched) - touched, touched)
+        batch = np.repeat(first, touched) + within
+        run_starts = np.maximum(np.repeat(starts, touched), begins[batch]) - begins[batch]
+        run_stops = np.minimum(np.repeat(stops, touched), ends[batch]) - begins[batch]
+        runs = list(zip(run_starts.tolist(), run_stops.tolist(), strict=True))
+        groups = np.flatnonzero(np.diff(batch, prepend=-1)).tolist()
+        for begin, end in zip(groups, [*groups[1:], len(runs)], strict=True):
+            yield int(places[batch[begin]]), tuple(runs[begin:end])
+
+    # Saved positions
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a saved position depends on, as JSON values."""
+        return {
+            "sampling": self.sampling,
+            "seed": self.seed,
+            "batches_per_epoch": self.batches_per_epoch,
+            "equal_epochs": self.equal_epochs,
+            "unit": "label batches" if self.batch is None else "rows",
+        }
+
+
+def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
+    """Return the position a state names; refuse states of another pool, sampling or seed."""
+    for name, value in expected.items():
+        if state.get(name) != value:
+            raise InvalidArgumentError(
+                f"this state belongs to another run: field '{name}' differs",
+                expected=value,
+                got=state.get(name),
+                hint="open the loader with the settings it was saved with",
+            )
+    return Position(*(int(state[name]) for name in Position._fields))
+
+
+def current_processes(rank: int | None = None, world_size: int | None = None) -> Processes:
+    """Return which process of how many this is: as given, else torch.distributed's, else one of one.
+
+    Asked for when an iteration starts, because launchers such as Lightning's set up torch.distributed after
+    the loader is made. A launcher's environment that says otherwise is refused: every process would train on
+    the same rows.
+    """
+    if rank is not None and world_size is not None:
+        return Processes(rank, world_size)
+    found = Processes(0, 1)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        found = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    said = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    numbers = {name: int(text) for name, text in said.items() if text.isascii() and text.isdecimal()}
+    # Lightning's launcher sets no RANK; a process that is not the first on its machine is not alone.
+    not_alone = found.world == 1 and numbers.get("LOCAL_RANK", 0) > 0
+    agreed = numbers.get("WORLD_SIZE", found.world) == found.world
+    if agreed and numbers.get("RANK", found.rank) == found.rank and not not_alone:
+        return found
+    raise InvalidArgumentError(
+        "the launcher's environment and torch.distributed disagree about the number of processes",
+        expected=f"rank {found.rank} of {found.world}, as torch.distributed says"
+        if found.world > 1
+        else "a run of one process, since torch.distributed is not initialised",
+        got=", ".join(f"{name}={value}" for name, value in said.items() if value),
+        hint="call torch.distributed.init_process_group before the first batch, or give rank and world_size",
+    )
+
+
+def _below(count: int, draws: npt.NDArray[np.float64]) -> Integers:
+    """Turn uniform draws into whole numbers below `count`."""
+    return np.minimum((draws * count).astype(np.int64), count - 1)

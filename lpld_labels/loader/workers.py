@@ -1,0 +1,232 @@
+"""Label batches prepared by worker processes: read, taken apart, rendered into shared memory.
+
+A stock `torch.utils.data.DataLoader` runs the workers. Its items are label batches (the rows of them that
+this process takes) in the order of the schedule, so the order does not depend on the number of workers. The
+training process cuts them into batches (batches.py).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from multiprocessing import connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from lpld_labels.codecs.base import Parts
+from lpld_labels.errors import LabelPoolError, PoolCorruptError, WorkerDiedError
+from lpld_labels.format.records import ViewBatch
+from lpld_labels.loader.schedule import Position, Processes, Runs, Schedule
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.render.apply import apply_views, take_views
+from lpld_labels.render.store import ImageStore
+
+CHECK_SECONDS = 1.0
+
+
+class Task(NamedTuple):
+    """One label batch to prepare.
+
+    place: where it is in the pool's index. buffer: number of the one for its pixels. runs: the rows to
+    prepare, or None for all of them.
+    """
+
+    place: int
+    buffer: int
+    runs: Runs | None
+
+
+class Prepared(NamedTuple):
+    """n rows of a label batch on their way to the training process.
+
+    slots: int64 [n], which rows. views: these rows first, then partners they are mixed with where not all
+    rows were asked for. parts: see `Codec.split`, of the n rows. pixels: None where they lie in
+    buffer number `buffer`, or where the loader has no images.
+    """
+
+    slots: npt.NDArray[np.int64]
+    views: ViewBatch
+    parts: Parts
+    buffer: int
+    pixels: torch.Tensor | None
+
+
+class LabelBatches(Dataset[Prepared | LabelPoolError]):
+    """The label batches of a pool, by task. Errors are returned, so that they arrive as they were raised.
+
+    store: the images; None prepares labels only.
+    buffers: how many label batches exist at once. Their pixels are written into memory that the workers share
+        with the training process, which costs no copy: uint8, or float32 where MixUp makes fractions.
+    """
+
+    def __init__(
+        self,
+        pool: PoolReader,
+        store: ImageStore | None = None,
+        *,
+        buffers: int = 1,
+        shared: bool = False,
+    ) -> None:
+        self.pool = pool
+        self._store = store
+        how = pool.header.augmentation
+        shape = (buffers, pool.header.batch_size, how.output_height, how.output_width, 3)
+        dtype = torch.float32 if how.mix == "mixup" else torch.uint8
+        self.buffers = torch.empty(shape if store is not None else 0, dtype=dtype)
+        if shared and store is not None:
+            self.buffers.share_memory_()  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+    def __len__(self) -> int:
+        """Number of label batches in the pool."""
+        return len(self.pool)
+
+    def __getitem__(self, task: Task) -> Prepared | LabelPoolError:
+        """Read, take apart and render one label batch."""
+        try:
+            return self._prepare(task)
+        except LabelPoolError as error:
+            return error
+
+    def _prepare(self, task: Task) -> Prepared:
+        encoded = self.pool.encoded_at(task.place)
+        views = encoded.views
+        try:
+            parts = self.pool.codec.split(encoded.payload, rows=views.rows, classes=self.pool.classes)
+        except PoolCorruptError as error:
+            where = f"{self.pool.location}, {views.key}"
+            raise PoolCorruptError(
+                error.problem, where=where, expected=error.expected, got=error.got, hint=error.hint
+            ) from None
+        slots = np.arange(views.rows)
+        if task.runs not in (None, ((0, views.rows),)):
+            slots = np.concatenate([slots[start:stop] for start, stop in task.runs or ()])
+            views = take_views(views, slots)
+            parts = tuple(part[slots] for part in parts)
+        pixels = None if self._store is None else self._render(self._store, views, task.buffer)
+        return Prepared(slots=slots, views=views, parts=parts, buffer=task.buffer, pixels=pixels)
+
+    def _render(self, store: ImageStore, views: ViewBatch, buffer: int) -> torch.Tensor | None:
+        """Write the pixels into a buffer, or return them where they do not fit its dtype."""
+        how = self.pool.header.augmentation
+        fractions = views.mix is not None and views.mix.box is None
+        if fractions and self.buffers.dtype == torch.uint8:
+            return apply_views(views, store, how, inside=True)
+        out = self.pixels(buffer, views.rows)
+        apply_views(views, store, how, dtype=out.dtype, out=out, inside=True)
+        return None
+
+    def pixels(self, buffer: int, rows: int) -> torch.Tensor:
+        """Return the pixels in a buffer: [rows, 3, H, W], channels-last."""
+        return self.buffers[buffer, :rows].permute(0, 3, 1, 2)
+
+
+class TaskSampler(Sampler[Task]):
+    """Tasks for the workers from `start` on, epoch after epoch without end.
+
+    Without end, because workers prepare the next epoch while this one is used up.
+    """
+
+    def __init__(self, batches: LabelBatches, schedule: Schedule, buffers: int) -> None:
+        self.start = Position(0)
+        self.processes = Processes(0, 1)
+        self._pool = batches.pool
+        self._schedule = schedule
+        self._buffers = buffers
+
+    def __iter__(self) -> Iterator[Task]:
+        # The reader fetches ahead of this order. The generator must not hold this loader's pool, so that
+        # fetching stops when the loader is garbage-collected.
+        self._pool.expect(place for place, _ in _endless(self._schedule, self.start, self.processes))
+        for made, (place, runs) in enumerate(_endless(self._schedule, self.start, self.processes)):
+            self._pool.reached()
+            yield Task(place, made % self._buffers, None if self._schedule.batch is None else runs)
+
+
+def _endless(schedule: Schedule, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
+    """Yield label batches and the rows to take of each, epoch after epoch."""
+    while True:
+        yield from schedule.runs(position, processes)
+        position = Position(position.epoch + 1)
+
+
+class LabelStream:
+    """Starts workers when first asked and keeps them; one stream of label batches at a time."""
+
+    def __init__(
+        self,
+        batches: LabelBatches,
+        schedule: Schedule,
+        *,
+        num_workers: int,
+        prefetch_factor: int,
+        multiprocessing_context: Any,
+    ) -> None:
+        self._tasks = TaskSampler(batches, schedule, num_workers * prefetch_factor + 1)
+        self._loader: DataLoader[Prepared | LabelPoolError] = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=self._tasks,
+            collate_fn=as_it_is,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            persistent_workers=num_workers > 0,
+            worker_init_fn=watch_parent,
+            multiprocessing_context=multiprocessing_context,
+            # DataLoader draws a seed for its workers; a generator of our own leaves the global one alone.
+            generator=torch.Generator(),
+        )
+
+    def start(self, position: Position, processes: Processes) -> Iterator[Prepared]:
+        """Return this process's label batches from a position on, without end."""
+        self._tasks.start, self._tasks.processes = position, processes
+        return self._checked(iter(self._loader))
+
+    def _checked(self, items: Iterator[Prepared | LabelPoolError]) -> Iterator[Prepared]:
+        while True:
+            try:
+                item = next(items)
+            except RuntimeError as error:
+                # Torch has no error class of its own for dead workers.
+                if not str(error).startswith("DataLoader"):
+                    raise
+                self._loader._iterator = None  # noqa: SLF001  # lets DataLoader start new workers
+                raise WorkerDiedError(
+                    f"a loading process is gone: {str(error).strip()}",
+                    hint="it may have run out of memory; try fewer workers, or num_workers=0",
+                ) from error
+            if isinstance(item, LabelPoolError):
+                raise item
+            yield item
+
+
+def as_it_is(item: Any) -> Any:
+    """Keep DataLoader from turning arrays inside an item into tensors."""
+    return item
+
+
+def watch_parent(worker: int) -> None:
+    """End this process as soon as its parent is gone; given to DataLoader as worker_init_fn.
+
+    A DataLoader's worker notices by itself that its parent is gone, but before it exits it waits until its
+    results are written to their pipe. Nobody reads that pipe any more, and it never breaks, because every
+    worker holds its reading end: results of more than 64 KiB keep the worker alive for ever.
+    """
+    del worker
+    threading.Thread(target=_exit_after, args=(os.getppid(),), name="parent watch", daemon=True).start()
+
+
+def _exit_after(parent: int) -> None:
+    process = multiprocessing.parent_process()
+    sentinels = [process.sentinel] if process is not None else []
+    # The sentinel also knows of a parent that was gone before this thread began, and of one behind a
+    # fork server; the number also of one whose end of the sentinel another process has inherited.
+    while os.getppid() == parent and not connection.wait(sentinels, CHECK_SECONDS):
+        pass
+    # No clean-up: it is the clean-up that hangs. The memory goes with the process.
+    os._exit(1)
