@@ -22,21 +22,21 @@ _EPOCHS = {"epochs": 3, "learning_rate": 0.01, "evaluate_every": 1}
 _PLAIN = "tests.lpld_core.networks:double_net"
 _BATCHNORM = "tests.lpld_core.networks:double_batchnorm_net"
 CASES = {
-    # Steps are label batches, of 5 rows or of 2: three processes share those of 2 as 1, 1 and none.
+    # Steps are label batches.
     "label batches": TrainSettings(student=_PLAIN, **_EPOCHS),  # type: ignore[arg-type]
     "cut": TrainSettings(
         student=_PLAIN,
-        batch_size=8,
+        batch_size=24,
         accumulate=3,
         optimizer="sgd",
         ema=0.9,
         student_temperature="calibrated",
         **_EPOCHS,  # type: ignore[arg-type]
     ),
-    "true classes": TrainSettings(student=_PLAIN, batch_size=7, loss="mse+gt", **_EPOCHS),  # type: ignore[arg-type]
+    "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),  # type: ignore[arg-type]
     # It has parameters that are not used, too.
     "synced": TrainSettings(student=_BATCHNORM, sync_batchnorm=True, **_EPOCHS),  # type: ignore[arg-type]
-    "not synced": TrainSettings(student=_BATCHNORM, batch_size=7, **_EPOCHS),  # type: ignore[arg-type]
+    "not synced": TrainSettings(student=_BATCHNORM, batch_size=12, **_EPOCHS),  # type: ignore[arg-type]
 }
 
 

@@ -33,17 +33,18 @@ MOMENTS = [(0, 1), (1, 4), (0, 7), (1, 12), (0, 18)]
 MISTAKES = [
     (["--no-such-option"], "No such option", 2),
     (["--out", "images/run"], "the output is inside an input", 1),
+    (["--batch-size", "7"], "the batch size cannot be shared equally", 1),
 ]
 TRAINING = ("--student", "tests.lpld_core.networks:double_net", "--epochs", "3", "--evaluate-every", "1")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with `images` and `pool`: six label batches an epoch, the last of 2 rows."""
+    """A directory with `images` and `pool`: six label batches of 6 rows an epoch."""
     root = tmp_path_factory.mktemp("ranks")
-    images = write_images(root / "images")
+    images = write_images(root / "images", per_class=12)
     teacher = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))
-    build_pool(images, root / "pool", replace(SMALL_BUILD, epochs=3, teachers=(teacher,)))
+    build_pool(images, root / "pool", replace(SMALL_BUILD, epochs=3, batch_size=6, teachers=(teacher,)))
     return root
 
 

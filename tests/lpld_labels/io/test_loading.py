@@ -9,6 +9,7 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.io import cached_ranges
+from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache
 from lpld_labels.loader import PoolLoader, label_loader
 from lpld_labels.pool.sizes import pool_bytes
 from tests.lpld_labels.io.pools import put_pool, small_pool
@@ -53,11 +54,11 @@ def test_batches_are_those_of_the_local_pool(
     assert s3_proxy.traffic().requests == 0
 
 
-def test_a_reader_that_was_opened_before_gets_the_cache_too(
+def test_a_reader_that_was_opened_before_keeps_its_cache(
     address: str, s3_proxy: Proxy, tmp_path: Path
 ) -> None:
-    with PoolReader(address) as reader:
-        loader = label_loader(reader, cache_directory=tmp_path / "cache")
+    with PoolReader(address, cache=DiskCache(tmp_path / "cache", CACHE_BYTES)) as reader:
+        loader = label_loader(reader)
         epoch(loader)
         s3_proxy.behave()
         epoch(loader)
