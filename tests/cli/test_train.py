@@ -84,7 +84,7 @@ def test_a_batch_size_of_ones_own_goes_on_at_the_right_row(
     assert cli("train", pool, *options, "--out", tmp_path / "whole").exit_code == 0
     log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
     assert [(line["steps"], line["images"]) for line in log] == [(7, 27), (7, 27)]
-    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("lpld_core.unfinished.SAVE_SECONDS", 0.0)
     step = Trainer._step
     taken: list[int] = []
 
