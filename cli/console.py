@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,12 +53,6 @@ def _public(value: Any) -> Any:
 def print_line(text: str, *, err: bool = False) -> None:
     """Print a line of data (or, with err, of anything else) without passwords and queries of addresses."""
     click.echo(without_secrets(text), err=err)
-
-
-def command_line(name: str) -> str:
-    """Return the command line that is being run, as it may be shown."""
-    words = click.get_current_context().obj["words"]
-    return shlex.join(["lpld-labels", name, *map(without_secrets, words)])
 
 
 def save_html(path: Path, data: bytes) -> None:

@@ -11,7 +11,7 @@ import click
 from lpld_labels.inspect.text import human_bytes
 
 from .common_options import FILE, FOLDER, json_option, quiet
-from .console import command_line, print_json, stdout_console
+from .console import print_json, stdout_console
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -20,31 +20,8 @@ if TYPE_CHECKING:
     from lpld_labels.inspect.compare import ComparedPool, Comparison
     from lpld_labels.inspect.runs import Run
 
-_GREEDY = "--runs"
 
-
-class GreedyCommand(click.Command):
-    """A command whose ``--runs A B C`` takes all words up to the next option, as ``runs/*`` gives."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write ``--runs`` before each of its words; keep the words as given, to be shown."""
-        ctx.obj = {"words": list(args)}
-        spread: list[str] = []
-        greedy = given = False
-        for word in args:
-            if word == _GREEDY:
-                greedy, given = True, False
-                continue
-            if word.startswith("-"):
-                spread += [_GREEDY] if greedy and not given else []
-                greedy = False
-            spread += [_GREEDY, word] if greedy else [word]
-            given = greedy
-        spread += [_GREEDY] if greedy and not given else []
-        return super().parse_args(ctx, spread)
-
-
-@click.command("report", cls=GreedyCommand)
+@click.command("report")
 @click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL...")
 @click.option(
     "--out",
@@ -67,8 +44,8 @@ class GreedyCommand(click.Command):
     "--runs",
     type=click.Path(path_type=Path),
     multiple=True,
-    metavar="DIR...",
-    help="Run directories of train: loss, learning rate, accuracy. Give it last.",
+    metavar="DIR",
+    help="A run directory of train, or a directory of them: loss, learning rate, accuracy.",
 )
 @json_option("text")
 def command(
@@ -95,8 +72,8 @@ def command(
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
       lpld-labels report pools/klt --against pools/f16 --images syn --out klt.html
-      lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 runs/seed1
-      lpld-labels report pools/* --out pools.html --runs runs/*
+      lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 --runs runs/seed1
+      lpld-labels report pools/* --out pools.html --runs runs
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
     from lpld_labels.inspect.page import require_page_place
@@ -141,7 +118,6 @@ def _report(
             against=other,
             runs=runs,
             names=None if class_names is None else _class_names(class_names),
-            command=command_line("report"),
             progress=progress,
         )
     data = report_page(report)
@@ -168,7 +144,7 @@ def _compare(pools: tuple[str, ...], out: Path | None, runs: list[Run], as_json:
         progress = stack.enter_context(progress_bar("comparing pools"))
         comparison = compare_pools(readers, runs=runs, progress=progress)
     if out is not None:
-        save_html(out, comparison_page(comparison, command_line("report")))
+        save_html(out, comparison_page(comparison))
     if as_json:
         print_json(comparison.as_json())
         return

@@ -16,7 +16,7 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
 from lpld_labels.inspect.charts import Bar, Chart, bars
 from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.runs import DATASETS, Run, accuracy_chart, run_charts
+from lpld_labels.inspect.runs import Run, accuracy_chart, published, run_charts
 from lpld_labels.inspect.sample import choose_batches, matching_labels, same_views
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words, summary_of
 from lpld_labels.inspect.text import human_bytes, percent, shortened
@@ -285,8 +285,8 @@ def _fidelity(
 # The page
 
 
-def comparison_page(comparison: Comparison, command: str = "") -> bytes:
-    """Return the comparison as an HTML file. command: how it was asked for."""
+def comparison_page(comparison: Comparison) -> bytes:
+    """Return the comparison as an HTML file."""
     pools = comparison.pools
     names = [shortened(pool.name) for pool in pools]
     pairs = {(r.first, r.second): r for r in comparison.relations}
@@ -304,14 +304,14 @@ def comparison_page(comparison: Comparison, command: str = "") -> bytes:
         name: [name, *(shortened(pool.settings[name], 200) for pool in pools)] for name in pools[0].settings
     }
     classes = {pool.summary.manifest.header.classes for pool in pools}
-    published = max(classes) if len(classes) == 1 and classes <= DATASETS.keys() else None
-    says = f"Top-1 of students over the bytes of their pools{', beside published ones' if published else ''}."
+    dataset, others = published(max(classes)) if len(classes) == 1 else ("", [])
+    says = "Top-1 of students over the bytes of their pools"
+    says += f", beside published ones of ResNet-18 on {dataset}." if others else "."
     students = [(pool.name, pool.summary.total_bytes, pool.runs) for pool in pools]
-    accuracy = accuracy_chart("Accuracy against bytes", says, students, classes=published)
+    accuracy = accuracy_chart("Accuracy against bytes", says, students, others=others)
     return render_page(
         "comparison.html",
         comparison=comparison,
-        command=command,
         headers=["", *names],
         family=family([pool.name for pool in pools], comparison.relations),
         common=common,

@@ -15,7 +15,7 @@ from lpld_labels.format.schema import COMPONENTS
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page
 from lpld_labels.inspect.recipe import recipe
-from lpld_labels.inspect.runs import DATASETS, Run, accuracy_chart, run_charts, run_warnings
+from lpld_labels.inspect.runs import Run, accuracy_chart, published, run_charts, run_warnings
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
 from lpld_labels.inspect.text import human_bytes, percent, shortened
@@ -33,8 +33,7 @@ _BINS = 20
 class Report:
     """Everything the page shows.
 
-    against: the pool whose labels this one's were measured by. command: that asked for the page, or empty.
-    recipe: the commands that make the pool again.
+    against: the pool whose labels this one's were measured by. recipe: the commands that make the pool again.
     """
 
     facts: PoolFacts
@@ -44,7 +43,6 @@ class Report:
     runs: Sequence[Run]
     warnings: Sequence[str]
     recipe: Sequence[str]
-    command: str
 
 
 def make_report(
@@ -54,7 +52,6 @@ def make_report(
     against: PoolReader | None = None,
     runs: Sequence[Run] = (),
     names: Sequence[str] | None = None,
-    command: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Look at a pool: its manifest, its index and a sample of label batches. names: of the classes.
@@ -73,7 +70,6 @@ def make_report(
         runs=runs,
         warnings=[*pool_warnings(facts, sample), *run_warnings(runs, pool.manifest.content_digest)],
         recipe=recipe(pool.manifest),
-        command=command,
     )
 
 
@@ -170,14 +166,16 @@ def _weight_charts(summary: PoolSummary) -> list[Chart]:
 def _among_published(summary: PoolSummary, runs: Sequence[Run]) -> Chart:
     manifest, total = summary.manifest, summary.total_bytes
     own = [run for run in runs if run.pool in (None, manifest.content_digest)]
-    dataset = DATASETS.get(manifest.header.classes, DATASETS[1000])
+    dataset, others = published(manifest.header.classes)
+    if not others:
+        dataset, others = published(1000)
     classes, each = manifest.header.classes, human_bytes(summary.bytes_per_image)
     return accuracy_chart(
         "Among published pools",
         f"Label bytes and top-1 of ResNet-18 on {dataset} as published; the line is this pool, "
         f"{manifest.counts.images:,} images of {classes:,} classes, {each} per image.",
         [("students of this pool", total, own)],
-        classes=classes,
+        others=others,
         line=(float(total), "this pool"),
     )
 

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +19,6 @@ LOG_FILE = "log.jsonl"
 WEIGHT_FILES = ("student.safetensors", "checkpoint.safetensors")
 ABOUT_KEY = "lpld-labels"
 _LARGEST_HEADER = 50_000_000
-_GIB, _GB = 2.0**30, 1e9
-DATASETS = {1000: "ImageNet-1K", 10450: "ImageNet-21K-P"}
-"""Number of classes -> the data set whose pools the papers publish."""
-# System, classes, unit of the label bytes, {images per class: (label bytes, top-1 of a ResNet-18 in %)}.
-# The papers write GB for GiB of ImageNet-1K: their figures come out of the layout in GiB only.
-_PUBLISHED: tuple[tuple[str, int, float, dict[int, tuple[float, float]]], ...] = (
-    (
-        "SRe2L 1x",
-        1000,
-        _GIB,
-        {10: (5.67, 20.1), 20: (11.33, 33.6), 50: (28.33, 46.8), 100: (56.66, 52.8), 200: (113.33, 57.0)},
-    ),
-    (
-        "LPLD 1x",
-        1000,
-        _GIB,
-        {10: (5.67, 34.6), 20: (11.33, 47.2), 50: (28.33, 55.4), 100: (56.66, 59.4), 200: (113.33, 62.6)},
-    ),
-    (
-        "LPLD 40x",
-        1000,
-        _GIB,
-        {10: (0.14, 20.2), 20: (0.29, 33.0), 50: (0.71, 46.7), 100: (1.43, 54.0), 200: (2.85, 59.6)},
-    ),
-    (
-        "LPQLD 40x",
-        1000,
-        _GIB,
-        {10: (0.13, 29.6), 20: (0.25, 41.2), 50: (0.63, 51.3), 100: (1.27, 56.2), 200: (2.54, 59.9)},
-    ),
-    (
-        "LPQLD 80x",
-        1000,
-        _GIB,
-        {10: (0.07, 27.3), 20: (0.15, 38.6), 50: (0.37, 49.6), 100: (0.73, 54.9), 200: (1.47, 58.8)},
-    ),
-    ("LPLD 1x", 10450, _GB, {10: (643, 25.4), 20: (1285, 30.3)}),
-    ("LPLD 10x", 10450, _GB, {10: (65, 24.1), 20: (129, 31.3)}),
-    ("LPLD 40x", 10450, _GB, {10: (16, 21.3), 20: (32, 29.4)}),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +36,10 @@ class Run:
 
 
 def read_runs(directories: Sequence[Path]) -> list[Run]:
-    """Read run directories as `lpld-labels train` writes them; equal names get numbers."""
-    runs = [_read_run(directory) for directory in directories]
+    """Read run directories of `lpld-labels train`, or directories of them; equal names get numbers."""
+    inside = [sorted(log.parent for log in directory.glob(f"*/{LOG_FILE}")) for directory in directories]
+    found = [run for given, runs in zip(directories, inside, strict=True) for run in runs or [given]]
+    runs = [_read_run(directory) for directory in found]
     names = [run.name for run in runs]
     return [
         run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({number})")
@@ -116,12 +79,12 @@ def accuracy_chart(
     says: str,
     students: Sequence[tuple[str, float, Sequence[Run]]],
     *,
-    classes: int | None,
+    others: Sequence[Series] = (),
     line: tuple[float, str] | None = None,
 ) -> Chart:
     """Return accuracy over label bytes. students: (name, bytes of the pool, runs that learned from it).
 
-    classes: show the published pools of the data set with so many classes, else of ImageNet-1K; None: none.
+    others: published results.
     """
     series = []
     for name, size, runs in students:
@@ -130,26 +93,32 @@ def accuracy_chart(
             points = [(float(size), 100 * (run.top1 or 0)) for run in reached]
             labels = [f"{name}, {run.name}" for run in reached]
             series.append(Series(name=name, points=points, labels=labels, joined=False))
-    if classes is not None:
-        series += published_series(classes)
     return plot(
-        title, says, series, x="label bytes", y="top-1, %", logarithmic_x=True, x_form=human_bytes, line=line
+        title,
+        says,
+        [*series, *others],
+        x="label bytes",
+        y="top-1, %",
+        logarithmic_x=True,
+        x_form=human_bytes,
+        line=line,
     )
 
 
-def published_series(classes: int) -> list[Series]:
-    """Return label bytes and accuracy of published pools, by system."""
+def published(classes: int) -> tuple[str, list[Series]]:
+    """Return the data set of so many classes and what papers publish of it, by system; or "" and nothing."""
+    known = json.loads((files(__package__) / "published.json").read_bytes())
     found = []
-    for system, count, unit, rows in _PUBLISHED:
-        if count == (classes if classes in DATASETS else 1000):
-            points = [(size * unit, top1) for size, top1 in rows.values()]
-            sizes = [human_bytes(size * unit / (count * ipc)) for ipc, (size, _) in rows.items()]
-            labels = [
-                f"{system}, {ipc} images per class, {size} per image"
-                for ipc, size in zip(rows, sizes, strict=True)
-            ]
-            found.append(Series(name=f"{system} (published)", points=points, labels=labels))
-    return found
+    for system in known["systems"]:
+        if system["classes"] == classes:
+            sizes = [pool["size"] * known["unit_bytes"][str(classes)] for pool in system["pools"]]
+            points, labels = [], []
+            for pool, size in zip(system["pools"], sizes, strict=True):
+                each = human_bytes(size / (pool["ipc"] * classes))
+                labels.append(f"{system['name']}, {pool['ipc']} images per class, {each} per image")
+                points.append((size, pool["top1"]))
+            found.append(Series(name=f"{system['name']} (published)", points=points, labels=labels))
+    return known["datasets"].get(str(classes), ""), found
 
 
 def _curve(run: Run, field: str, unit: float) -> Series:

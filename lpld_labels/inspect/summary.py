@@ -90,27 +90,20 @@ class PoolSummary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
-        header, counts, coverage = self.manifest.header, self.manifest.counts, self.manifest.coverage
+        manifest = self.manifest
         return {
             "format_version": FORMAT_VERSION,
             "location": self.location,
-            "classes": header.classes,
-            "classes_covered": coverage.classes,
-            "images": counts.images,
-            "images_covered": coverage.images,
-            "epochs": counts.epochs,
-            "batches": counts.batches,
-            "incomplete_batches": counts.incomplete_batches,
-            "rows": counts.rows,
-            "batch_size": header.batch_size,
-            "codec": self.manifest.codec.name,
-            "codec_parameters": self.manifest.codec.parameters,
-            "label_kind": header.label_kind,
-            "seed": header.seed,
-            "teachers": [asdict(teacher) for teacher in header.teachers],
-            "ensemble": header.ensemble,
-            "augmentation": asdict(header.augmentation),
-            "views": self.manifest.views,
+            **asdict(manifest.header),
+            **asdict(manifest.counts),
+            "classes_covered": manifest.coverage.classes,
+            "images_covered": manifest.coverage.images,
+            "views_per_image": {
+                name: getattr(manifest.coverage, name) for name in ("minimum", "median", "maximum")
+            },
+            "codec": manifest.codec.name,
+            "codec_parameters": manifest.codec.parameters,
+            "views": manifest.views,
             "bytes": {
                 "total": self.total_bytes,
                 "logical_fp16": self.fp16_bytes,
@@ -120,13 +113,7 @@ class PoolSummary:
             "bytes_per_row": round(self.bytes_per_row, 2),
             "ratio": round(self.fp16_bytes / self.total_bytes, 3),
             "ratio_to_pickle_layout": round(self.pickle_bytes / self.total_bytes, 3),
-            "views_per_image": {
-                "minimum": coverage.minimum,
-                "median": coverage.median,
-                "maximum": coverage.maximum,
-            },
-            "content_digest": self.manifest.content_digest,
-            "lineage": [asdict(step) for step in header.lineage],
+            "content_digest": manifest.content_digest,
         }
 
 

@@ -122,7 +122,7 @@ def test_pages_hold_whatever_names_say(tmp_path: Path) -> None:
     folder.mkdir()
     pools = [write_pool(folder / "a", make_batches(1, 2), header=header), write_pool(tmp_path / "a", [])]
     comparison = compare_pools(pools)
-    page = read_page(comparison_page(comparison, command=HOSTILE))
+    page = read_page(comparison_page(comparison))
     assert 'it\'s "quoted" <i>/a' in page.text
     assert "<script>alert(1)</script>" in page.text
 

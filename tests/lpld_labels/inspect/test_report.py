@@ -15,7 +15,7 @@ from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspect.report import make_report, report_page
-from lpld_labels.inspect.runs import published_series
+from lpld_labels.inspect.runs import published
 from lpld_labels.inspect.sample import MOST_ROWS, entropy, gather_facts, probabilities, take_sample
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
@@ -230,18 +230,17 @@ def test_outside_text_everywhere_stays_text(tmp_path: Path) -> None:
         writer.extend(make_batches(1, 1, images=images))
         writer.commit(lineage=(step,))
     with PoolReader(tmp_path / "pool") as pool:
-        page = read_page(report_page(make_report(pool, names=[HOSTILE], command=HOSTILE)))
+        page = read_page(report_page(make_report(pool, names=[HOSTILE])))
     assert page.text.count("<script>alert(1)</script>") >= 6
 
 
 def test_published_pools_are_those_of_the_data_set() -> None:
-    thousand = {series.name: series for series in published_series(1000)}
-    assert {name: one.points for name, one in thousand.items()} == {
-        one.name: one.points for one in published_series(20)
-    }
-    assert [series.name for series in published_series(10450)] == [
-        f"LPLD {ratio}x (published)" for ratio in (1, 10, 40)
-    ]
-    lpld = thousand["LPLD 40x (published)"]
+    assert published(20) == ("", [])
+    name, systems = published(10450)
+    assert name == "ImageNet-21K-P"
+    assert [series.name for series in systems] == [f"LPLD {ratio}x (published)" for ratio in (1, 10, 40)]
+    name, systems = published(1000)
+    assert name == "ImageNet-1K"
+    lpld = next(series for series in systems if series.name == "LPLD 40x (published)")
     assert lpld.points[0] == (0.14 * 2**30, 20.2)
     assert lpld.labels[0] == "LPLD 40x, 10 images per class, 15.0 kB per image"

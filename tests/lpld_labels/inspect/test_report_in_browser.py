@@ -47,7 +47,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
         images=table,
     ).close()
     with PoolReader(root / "pool") as pool:
-        report = make_report(pool, images=images, names=[HOSTILE, "", "\u202ereversed"], command=HOSTILE)
+        report = make_report(pool, images=images, names=[HOSTILE, "", "\u202ereversed"])
     save_page(root / "report.html", report_page(report))
     return Case(pool=root / "pool", images=images, page=root / "report.html")
 
