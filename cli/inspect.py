@@ -83,7 +83,7 @@ def command(
         return
     summary = summarise(pool)
     if recipe:
-        from lpld_labels.inspect.recipe import recipe as recipe_of
+        from .recipe import recipe as recipe_of
 
         lines = recipe_of(summary.manifest)
         if as_json:
@@ -109,10 +109,14 @@ def _write_card(
     from lpld_labels.pool.card_file import send_card, signed, write_card
     from lpld_labels.pool.reader import PoolReader
 
+    from .recipe import recipe
+
     with PoolReader(pool) as reader:
         title = name or PurePath(shown(pool).partition("?")[0]).name or "pool"
         classes = class_folders(reader.images)
-        text = signed(card_text(reader.manifest, name=title, licence=licence, classes=classes))
+        lines = recipe(reader.manifest)
+        text = card_text(reader.manifest, name=title, licence=licence, classes=classes, recipe=lines)
+    text = signed(text)
     if card == "-":
         click.echo(text, nl=False)
         return

@@ -108,6 +108,8 @@ def _report(
     from lpld_labels.inspect.report import make_report, report_page
     from lpld_labels.pool.reader import PoolReader
 
+    from .recipe import recipe
+
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(PoolReader(pool))
         other = None if against is None else stack.enter_context(PoolReader(against))
@@ -118,6 +120,7 @@ def _report(
             against=other,
             runs=runs,
             names=None if class_names is None else _class_names(class_names),
+            recipe=recipe(reader.manifest),
             progress=progress,
         )
     data = report_page(report)

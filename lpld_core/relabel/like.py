@@ -14,13 +14,14 @@ from typing import Any
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
 from lpld_core.unfinished import unfinished_beside, workplace
+from lpld_labels.codecs import CODECS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
-from lpld_labels.inspect.recipe import built_codec, built_views, fewer_classes
+from lpld_labels.format.schema import Views
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.past import past_of, repeat, repeatable
+from lpld_labels.transforms.past import Past, past_of, repeat, repeatable
 
 
 def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
@@ -49,9 +50,9 @@ def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
         seed=header.seed or 0,
         replayable_by=known.get("replayable_by"),
         teachers=_teachers(manifest, known.get("weights")),
-        fewer_classes=fewer_classes(manifest, past),
-        codec=built_codec(manifest, past),
-        views=built_views(manifest, past),
+        fewer_classes=_fewer_classes(manifest, past),
+        codec=_built_codec(manifest, past),
+        views=_built_views(manifest, past),
         pack=bool(manifest.files_of("packed")),
         amp=bool(known.get("amp")),
         threads=known["threads"] if isinstance(known.get("threads"), int) else None,
@@ -135,3 +136,29 @@ def _whole(value: object, name: str, where: str) -> int:
             f"the pool's lineage does not say '{name}'", where=where, expected="a number >= 1", got=value
         )
     return value
+
+
+def _built_codec(manifest: Manifest, past: Past) -> str:
+    """Return the codec a pool was built with, as it is asked for."""
+    known = past.build or {}
+    if isinstance(known.get("codec"), str):
+        return str(known["codec"])
+    encodes = [step for step in past.later if "codec" in step.parameters]
+    if encodes:
+        return str(encodes[0].parameters.get("from", "f16"))
+    kind = CODECS.get(manifest.codec.name)
+    if kind is None or kind.fitted:
+        return manifest.codec.name
+    return kind.restore(manifest.codec.parameters, {}).spec
+
+
+def _built_views(manifest: Manifest, past: Past) -> Views:
+    """Return whether a pool was built with its views."""
+    stated = (past.build or {}).get("views", manifest.views)
+    return "drawn" if stated == "drawn" else "stored"
+
+
+def _fewer_classes(manifest: Manifest, past: Past) -> bool:
+    """Return whether a pool was built from a folder that may have fewer classes than its teacher."""
+    stated = (past.build or {}).get("fewer_classes")
+    return stated if isinstance(stated, bool) else manifest.coverage.classes < manifest.header.classes

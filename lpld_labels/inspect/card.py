@@ -18,7 +18,6 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE
 from lpld_labels.format.strict_json import is_text
-from lpld_labels.inspect.recipe import recipe
 from lpld_labels.inspect.summary import augmentation_words, component_sizes, summary_of
 from lpld_labels.inspect.text import human_bytes, printable
 
@@ -30,11 +29,17 @@ _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 def card_text(
-    manifest: Manifest, *, name: str, licence: str | None = None, classes: Sequence[str] | None = None
+    manifest: Manifest,
+    *,
+    name: str,
+    licence: str | None = None,
+    classes: Sequence[str] | None = None,
+    recipe: Sequence[str] = (),
 ) -> str:
     """Return the card of a pool.
 
     name: what to call the pool. licence: as Hugging Face spells it. classes: their names, if there are any.
+    recipe: commands that make the pool again.
     """
     if not is_text(name):
         raise InvalidArgumentError(
@@ -57,7 +62,7 @@ def card_text(
             configs=_configs(manifest),
             size=size_category(manifest.counts.rows),
             augmentation=augmentation_words(manifest.header.augmentation),
-            recipe="\n".join(recipe(manifest)),
+            recipe="\n".join(recipe),
             fidelities=_fidelities(manifest),
             sizes=[*component_sizes(summary), ("all", human_bytes(summary.total_bytes))],
             format_version=FORMAT_VERSION,

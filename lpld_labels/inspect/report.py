@@ -14,7 +14,6 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.schema import COMPONENTS
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.recipe import recipe
 from lpld_labels.inspect.runs import Run, accuracy_chart, published, run_charts, run_warnings
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
@@ -52,12 +51,13 @@ def make_report(
     against: PoolReader | None = None,
     runs: Sequence[Run] = (),
     names: Sequence[str] | None = None,
+    recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Look at a pool: its manifest, its index and a sample of label batches. names: of the classes.
 
     images: its image folder, for the pictures; a pool that carries its images needs none.
-    against: the pool whose labels this one's came from.
+    against: the pool whose labels this one's came from. recipe: commands to show that make the pool again.
     """
     facts = gather_facts(pool, names=names)
     source = packed_images(pool) if images is None else find_images(pool, images)
@@ -69,7 +69,7 @@ def make_report(
         against=None if against is None else str(against.location),
         runs=runs,
         warnings=[*pool_warnings(facts, sample), *run_warnings(runs, pool.manifest.content_digest)],
-        recipe=recipe(pool.manifest),
+        recipe=recipe,
     )
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from lpld_cli.recipe import recipe
 
 from lpld_labels import LineageStep, PoolReader, PoolWriter
-from lpld_labels.inspect.recipe import recipe
 from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.transforms.past import ratio_that_keeps
 from lpld_labels.transforms.selection import kept_count
@@ -47,7 +47,7 @@ PASTS: dict[str, tuple[str, ...]] = {
     "pruned to a budget": (f"build IMAGES POOL1 {SMALL}", "prune POOL1 POOL --budget 96%"),
     "pruned by a metric": (
         f"build IMAGES POOL1 {SMALL}",
-        "prune POOL1 POOL --ratio 2 --seed 9 --by confidence --prefer hard --drop-easy 10% --keep-partial",
+        "prune POOL1 POOL --ratio 2 --seed 9 --by confidence --prefer hard --keep-partial",
     ),
     "klt": (f"build IMAGES POOL1 {SMALL}", "encode POOL1 POOL --codec klt --fidelity 0.9"),
     "pruned, then klt, drawn": (
@@ -191,11 +191,10 @@ def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     with PoolWriter(tmp_path / "pool", header=make_header(), images=make_images()) as writer:
         writer.extend(make_batches(1, 1))
         writer.commit(lineage=steps)
-    imported, note, plan, unknown = recipe(manifest_of(tmp_path / "pool"))
+    imported, plan, unknown = recipe(manifest_of(tmp_path / "pool"))
     assert imported == "lpld-labels import 'a b' POOL1 --images IMAGES --format lpld"
-    assert note.startswith("# planned")
-    assert plan == "lpld-labels plan POOL1 --budget 3000 --codec klt --apply POOL2"
-    assert unknown == "# dreamt rm -rf ~: how to repeat this step is not known"
+    assert plan == "lpld-labels plan POOL1 --apply POOL2 --budget 3000 --codec klt"
+    assert unknown == "# dreamt rm -rf ~: how to repeat this step is not recorded"
     with write_pool(tmp_path / "bare", make_batches(1, 1)) as bare:
         assert recipe(bare.manifest) == ["# how this pool was made is not recorded"]
 
