@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.interop.settings import ExportOptions
 
 from .common_options import json_option, out_argument, overwrite_option, pool_argument, quiet
 from .console import print_json, stdout_console
+from .options import settings_options, take
 from .outputs import says_if_finished
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from lpld_labels.interop.exporters import ExportReport
+    from lpld_labels.interop.exporting import ExportReport
 
 FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 
@@ -26,20 +28,16 @@ FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 @click.option(
     "--format", "label_format", required=True, type=click.Choice(FORMATS), help="Who shall read the folder."
 )
-@click.option("--top-k", type=click.IntRange(1), help="LPQLD, FKD: keep only the K largest labels of a row.")
-@click.option(
-    "--drop-incomplete", is_flag=True, help="LPLD: leave out short batches of a pool that is not a whole run."
-)
+@settings_options(ExportOptions)
 @overwrite_option
 @json_option("text")
 def command(
     pool: str,
     out: str,
     label_format: str,
-    top_k: int | None,
-    drop_incomplete: bool,
     overwrite: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
@@ -58,15 +56,13 @@ def command(
       lpld-labels export pool_40x labels_40x --format lpld
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
-    if top_k is not None and label_format not in ("lpqld", "fkd"):
+    options = take(ExportOptions, given)
+    if options.top_k is not None and label_format not in ("lpqld", "fkd"):
         raise click.UsageError("--top-k goes with --format lpqld or fkd")
-    if drop_incomplete and label_format != "lpld":
-        raise click.UsageError("--drop-incomplete goes with --format lpld")
 
-    from lpld_labels.interop.exporters import ExportOptions, export_pool
+    from lpld_labels.interop.exporting import export_pool
     from lpld_labels.pool.reader import PoolReader
 
-    options = ExportOptions(top_k=top_k, drop_incomplete=drop_incomplete)
     with (
         PoolReader(pool) as reader,
         says_if_finished(Path(out)),

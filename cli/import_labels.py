@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.interop.settings import ImportOptions
 
 from .common_options import FOLDER, json_option, out_argument, overwrite_option
 from .console import print_json, stdout_console, times_smaller
 from .engine_options import EngineOptions, engine_options
+from .options import settings_options, take
 from .outputs import says_if_finished
-from .parameters import TEXT, NumberRange
 from .progress import progress_bar
 from .tables import facts_table
-from .teacher_options import normalisation_options
 
 if TYPE_CHECKING:
-    from lpld_labels.interop.importers import ImportReport
+    from lpld_labels.interop.importing import ImportReport
 
 FORMATS = ("auto", "sre2l", "lpld", "lpld21k", "lpqld", "gvbsm", "fkd")
 SHOWN_HOLES = 5
@@ -48,56 +48,7 @@ SHOWN_HOLES = 5
     is_flag=True,
     help="Go on without files that are damaged or missing; they are reported and recorded in the pool.",
 )
-@click.option(
-    "--torch-era",
-    type=click.Choice(["auto", "new", "old"]),
-    default="auto",
-    show_default=True,
-    help="SRe2L: image ids as PyTorch >= 1.11 (new) or older drew them; auto asks the labels.",
-)
-@click.option(
-    "--sampler-seed",
-    type=int,
-    default=42,
-    show_default=True,
-    help="SRe2L: seed the image ids were drawn with.",
-)
-@click.option("--classes", type=click.IntRange(2), help="Number of classes, which top-k labels do not say.")
-@click.option("--output-size", type=click.IntRange(1), help="Side of a view in pixels, which no format says.")
-@click.option(
-    "-b",
-    "--batch-size",
-    type=click.IntRange(1),
-    default=128,
-    show_default=True,
-    help="FKD: images in a batch.",
-)
-@click.option(
-    "--teacher",
-    "teachers",
-    type=TEXT,
-    multiple=True,
-    metavar="NAME",
-    help="Who labelled, for the pool's record; G-VBSM: give all of them, in order.",
-)
-@normalisation_options("if not the published program's")
-@click.option(
-    "--ensemble",
-    type=click.Choice(["average", "norm-scaled"]),
-    help="G-VBSM: how several teachers' logits became one [default: the published branch's, if known].",
-)
-@click.option(
-    "--temperature",
-    type=NumberRange(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="FKD: of the softmax that gave the stored probabilities (its --temp).",
-)
-@click.option(
-    "--allow-extra-images",
-    is_flag=True,
-    help="Accept an image folder with images the labels do not speak of.",
-)
+@settings_options(ImportOptions)
 @overwrite_option
 @json_option()
 def command(
@@ -108,7 +59,7 @@ def command(
     skip_bad: bool,
     overwrite: bool,
     as_json: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Turn the label folder SOURCE of another program into a pool OUT.
 
@@ -116,9 +67,8 @@ def command(
     needed. Labels arrive bit for bit; crops become the pixels the program used. The report says what
     was found, what had to be assumed, and what is odd; `verify --teacher` proves the assumptions.
 
-    Interrupted, or stopped by a damaged file that is whole again, the same command goes on where it
-    stopped. The files of what is done are read again and compared, so the folder may be moved or
-    copied meanwhile; where they hold other labels, nothing is mixed (--overwrite begins anew).
+    Interrupted, or stopped by a damaged file that is whole again, the same command resumes. Some files of
+    what is done are read again: where they hold other labels now, nothing is mixed (--overwrite begins anew).
 
     \b
     Formats:
@@ -137,19 +87,14 @@ def command(
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.interop.importers import (
-        ImportOptions,
-        detect_format,
-        import_labels,
-        require_importable,
-    )
+    from lpld_labels.interop.importing import detect_format, import_labels, require_importable
     from lpld_labels.render.images import scan_image_folder
 
-    workers = EngineOptions.taken_from(options)
-    workers.require_shared(out)
-    if (options["mean"] is None) != (options["std"] is None):
+    if (given["mean"] is None) != (given["std"] is None):
         raise click.UsageError("--mean and --std go together")
-    wishes = ImportOptions(**options)
+    options = take(ImportOptions, given)
+    workers = EngineOptions.taken_from(given)
+    workers.require_shared(out)
     require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)
     with workers.opened() as engine, says_if_finished(Path(out) / MANIFEST_FILE):
@@ -161,8 +106,8 @@ def command(
                 out,
                 images=table,
                 label_format=found,
-                options=wishes,
-                engine=engine,
+                options=options,
+                executor=engine,
                 skip_bad=skip_bad,
                 overwrite=overwrite,
                 progress=progress,
@@ -181,10 +126,8 @@ def _show(report: ImportReport, source: Path, out: str) -> None:
         ("labels", f"{report.classes} classes, codec {report.codec}, {report.images} images"),
         ("bytes", f"{size}, {times_smaller(report.source_bytes / report.pool_bytes)}"),
     ]
-    if report.resumed:
-        rows.append(("resumed", f"{report.resumed} batches were there from an earlier run"))
     rows += [(what, line) for what in ("found", "assumed", "odd") for line in getattr(report, what)]
-    rows += [("[red]left out[/]", f"{hole.file}: {hole.why}") for hole in report.holes[:SHOWN_HOLES]]
+    rows += [("[red]left out[/]", f"{hole['file']}: {hole['why']}") for hole in report.holes[:SHOWN_HOLES]]
     if len(report.holes) > SHOWN_HOLES:
         rows.append(("[red]left out[/]", f"and {len(report.holes) - SHOWN_HOLES} more (see --json)"))
     rows += [("written", out), ("content", report.content_digest)]

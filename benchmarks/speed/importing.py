@@ -35,8 +35,9 @@ from benchmarks.common.harness import parsed, peak_memory_mb, summarise, write_j
 from benchmarks.common.label_source import REAL_LABELS, repeated_batches
 from benchmarks.common.photos import add_images_option, photo_folder
 from lpld_labels.exec.local import LocalEngine
-from lpld_labels.interop.importers import import_labels
-from lpld_labels.interop.importers.batch_list import read_batch_list
+from lpld_labels.interop.batch_file import read_batch_file
+from lpld_labels.interop.importing import import_labels
+from lpld_labels.interop.layouts import SRE2L
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import scan_image_folder
 
@@ -83,7 +84,7 @@ def import_once(source: Path, pool: Path, images: Path, jobs: int) -> dict[str, 
     start, before = time.perf_counter(), _work()
     table = scan_image_folder(images, decode=False)
     scanned, middle = time.perf_counter(), _work()
-    report = import_labels(source, pool, images=table, engine=LocalEngine(jobs))
+    report = import_labels(source, pool, images=table, executor=LocalEngine(jobs))
     return {
         "batches": report.batches,
         "scan_s": scanned - start,
@@ -153,7 +154,7 @@ def check(source: Path, pool: Path, batches: int) -> None:
         if len(reader) != batches:
             raise RuntimeError(f"expected {batches} batches, the pool has {len(reader)}")
         for key in reader.keys[:: max(1, batches // 20)]:
-            stored = read_batch_list(source / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar")
+            stored = read_batch_file(source / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar", SRE2L.items)
             if reader.read(key).labels.tobytes() != stored.labels.tobytes():
                 raise RuntimeError(f"labels of {key} came back different")
 

@@ -28,7 +28,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.interop.sampler import SampledOrders
+from lpld_labels.interop.image_ids import SampledOrders
 from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.staged_writer import StagedWriter

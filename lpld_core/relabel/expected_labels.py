@@ -19,7 +19,7 @@ from lpld_labels.codecs.topk import KeptClasses, levels_of_missing
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import LabelArray
-from lpld_labels.interop.imported import import_parameters
+from lpld_labels.interop.settings import import_parameters
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -1,1 +1,1 @@
-"""Label folders of other programs: importers, exporters and what they share."""
+"""Label folders of other programs: imported as data, exported for their trainers. Needs no torch."""

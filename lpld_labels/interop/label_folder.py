@@ -1,4 +1,4 @@
-"""What lies in a label folder: listed by name, without opening anything.
+"""The files of a label folder, listed by name without opening anything.
 
 epoch_{e}/batch_{b}.tar     one file per batch, by epoch
 batch_{n}.tar               one file per batch, numbered through
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.records import BatchKey
+from lpld_labels.interop.layouts import Files
 
 EPOCH_IDS = "sampler_indices_epoch.json"
 BATCH_IDS = "sampler_indices_batch.json"
@@ -30,30 +31,31 @@ _FIRST_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFolder:
-    """A foreign label folder.
+    """A label folder of another program.
 
     by_epoch: batches below epoch folders. numbered: batches of a flat folder.
     by_image: (class folder, stem) -> file, only looked for where there are no batches.
-    strangers: names at the top or among the batches that belong to no known layout.
+    unknown: names at the top or among the batches that belong to no known layout.
     """
 
     root: Path
     by_epoch: dict[BatchKey, Path]
     numbered: dict[int, Path]
     by_image: dict[tuple[str, str], Path]
-    strangers: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    def files(self, kind: Files) -> list[Path]:
+        """Return the label files of a kind of layout; first batches first: those are complete if any is."""
+        if kind == "numbered":
+            return list(self.numbered.values())
+        if kind == "images":
+            return list(self.by_image.values())
+        return [self.by_epoch[key] for key in sorted(self.by_epoch, key=lambda key: (key.batch, key.epoch))]
 
     @property
-    def epoch_ids(self) -> Path | None:
-        """Return the file of image ids by epoch, if there is one."""
-        path = self.root / EPOCH_IDS
-        return path if path.is_file() else None
-
-    @property
-    def batch_ids(self) -> Path | None:
-        """Return the file of image ids by batch, if there is one."""
-        path = self.root / BATCH_IDS
-        return path if path.is_file() else None
+    def has_epoch_ids(self) -> bool:
+        """Whether there is a file of image ids by epoch."""
+        return (self.root / EPOCH_IDS).is_file()
 
 
 def is_label_file(path: Path) -> bool:
@@ -69,25 +71,25 @@ def list_label_folder(root: Path) -> LabelFolder:
     """List a folder, names sorted by their numbers."""
     by_epoch: dict[BatchKey, Path] = {}
     numbered: dict[int, Path] = {}
-    strangers = []
+    unknown = []
     for name in _names(root):
         path = root / name
         epoch, batch = _EPOCH.fullmatch(name), _BATCH.fullmatch(name)
         if epoch and path.is_dir():
             found, others = _batches(path)
             by_epoch |= {BatchKey(int(epoch[1]), number): file for number, file in found.items()}
-            strangers += [f"{name}/{other}" for other in others]
+            unknown += [f"{name}/{other}" for other in others]
         elif batch:
             numbered[int(batch[1])] = path
         elif name not in (EPOCH_IDS, BATCH_IDS):
-            strangers.append(name)
+            unknown.append(name)
     by_image = {} if by_epoch or numbered else _image_files(root)
     return LabelFolder(
         root=root,
         by_epoch=dict(sorted(by_epoch.items())),
         numbered=dict(sorted(numbered.items())),
         by_image=by_image,
-        strangers=() if by_image else tuple(strangers),
+        unknown=() if by_image else tuple(unknown),
     )
 
 

@@ -1,4 +1,4 @@
-"""From stored fractions back to the whole pixels the labelling program used.
+"""Between the fractions that label files store and the whole pixels that the labelling program used.
 
 The programs draw whole pixels, use them, and store them divided by the size of the image. So pixel =
 round(fraction * size) is exact as long as the fraction is precise enough to tell pixels apart (float16:
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.errors import ImageMismatchError, LabelFileError
-from lpld_labels.format.records import CutOut, IntArray
+from lpld_labels.errors import ImageMismatchError, LabelFileError, LabelSourceError
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation
+from lpld_labels.format.records import CutOut, IntArray, ViewBatch
 
 Fractions = npt.NDArray[np.floating[Any]]
 
@@ -110,3 +112,42 @@ def _whole_pixels(
     # Half a unit in the last place, and a little: half precision was rounded twice, by way of single.
     tolerance = sides * (float(np.finfo(fractions.dtype).eps) / 4 * 1.001) + 1e-9
     return pixels.astype(np.int64), np.abs(exact - pixels) > tolerance
+
+
+def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.float32]:
+    """Return crops as the programs store them: [B, 4] of the sides of the image."""
+    if views.patch_order is not None:
+        raise LabelSourceError(
+            "shuffled patches cannot be expressed in this format", where=views.key, hint="keep the pool"
+        )
+    sides = np.stack([images.heights[views.images], images.widths[views.images]] * 2, axis=1)
+    return (views.crops.astype(np.float64) / sides).astype(np.float32)
+
+
+def cutouts_in_fractions(
+    views: ViewBatch, cutout: CutOut, augmentation: Augmentation
+) -> npt.NDArray[np.float32]:
+    """Return [B, 7] rows whose painting gives exactly the cut-outs of these views.
+
+    The program stores the centre before clipping. A box of at most half the view is clipped on one
+    side at most, so the other side gives the centre back.
+    """
+    size = augmentation.output_height
+    side = int((augmentation.cutout_fraction or 0.0) * size + 0.5)
+    half = side // 2
+    first, last = cutout.boxes[:, :2], cutout.boxes[:, 2:] - 1
+    centre = np.where(first > 0, first + half, last - half)
+    rows = np.concatenate([centre, np.full_like(centre, side)], axis=1) / size
+    stored = np.concatenate([rows, cutout.fill], axis=1).astype(np.float32)
+    inside = ((stored[:, :4] >= 0) & (stored[:, :4] <= 1)).all()
+    if views.flips.any() or not inside or not _paints(stored, cutout, size):
+        raise LabelSourceError(
+            "these cut-outs cannot be expressed in this format",
+            where=views.key,
+            expected=f"boxes of {2 * half + 1} pixels, clipped to the view, and no flips",
+        )
+    return stored
+
+
+def _paints(stored: npt.NDArray[np.float32], cutout: CutOut, size: int) -> bool:
+    return bool((cutouts_in_pixels(stored, size, where="export").boxes == cutout.boxes).all())

@@ -10,8 +10,8 @@ from lpld_labels.render.images import find_images
 from lpld_labels.transforms.pack import pack_pool
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import write_images
-from tests.lpld_labels.interop.importers.label_folders import write_epochs
-from tests.lpld_labels.interop.importers.label_folders import write_images as write_labelled_images
+from tests.lpld_labels.interop.label_folders import write_epochs
+from tests.lpld_labels.interop.label_folders import write_images as write_labelled_images
 from tests.lpld_labels.loader.loader_pools import build
 from tests.lpld_labels.loader.loader_pools import write_images as write_pictures
 

@@ -12,7 +12,7 @@ import torch
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from tests.lpld_labels.interop.importers.label_folders import write_epochs, write_images
+from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 
 Cli = Callable[..., Result]
 

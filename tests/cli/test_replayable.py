@@ -12,11 +12,10 @@ from click.testing import Result
 from torch.utils.data import BatchSampler, RandomSampler
 
 from lpld_labels import PoolReader
-from lpld_labels.interop.programs import TINY
-from lpld_labels.interop.sampler import SampledOrders, epoch_orders
+from lpld_labels.interop.layouts import TINY
 from lpld_labels.render import ImageStore, apply_views
 from lpld_labels.render.images import FolderImages
-from tests.lpld_labels.interop.importers.label_folders import IMAGES, write_images
+from tests.lpld_labels.interop.label_folders import IMAGES, write_images
 from tests.lpld_labels.interop.restated import image_files, mixed, replayed
 
 Cli = Callable[..., Result]
@@ -145,11 +144,3 @@ def test_what_cannot_be_replayed_is_refused(
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.stderr
     assert message in done.stderr
     assert not (tmp_path / "pool").exists()
-
-
-def test_orders_of_any_epoch_in_any_turn() -> None:
-    orders = epoch_orders(IMAGES, era="new")
-    expected = [next(orders).tolist() for _ in range(5)]
-    found = SampledOrders(IMAGES)
-    for epoch in (0, 3, 3, 1, 4, 0):
-        assert found[epoch].tolist() == expected[epoch]

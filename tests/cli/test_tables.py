@@ -19,7 +19,7 @@ from lpld_cli.demo_report import ROWS, Line, show_table
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 from tests.lpld_core.image_folders import write_images as write_real_images
-from tests.lpld_labels.interop.importers.label_folders import write_epochs, write_images
+from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 
 Cli = Callable[..., Result]
 SNAPSHOTS = Path(__file__).parent / "snapshots"

@@ -13,8 +13,8 @@ from click.testing import Result
 
 from tests.docs.documents import NAMES, PROJECT, Block, blocks
 from tests.lpld_core.image_folders import write_images as write_photos
-from tests.lpld_labels.interop.importers.label_folders import write_epochs
-from tests.lpld_labels.interop.importers.label_folders import write_images as write_labelled
+from tests.lpld_labels.interop.label_folders import write_epochs
+from tests.lpld_labels.interop.label_folders import write_images as write_labelled
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 Cli = Callable[..., Result]

@@ -15,8 +15,8 @@ from lpld_core.networks.models import network_source
 from tests.docs.documents import NAMES, PROJECT, blocks, commands
 from tests.docs.test_tutorial import write_photos
 from tests.factories import make_batches, write_pool
-from tests.lpld_labels.interop.importers.label_folders import write_epochs
-from tests.lpld_labels.interop.importers.label_folders import write_images as write_labelled
+from tests.lpld_labels.interop.label_folders import write_epochs
+from tests.lpld_labels.interop.label_folders import write_images as write_labelled
 
 Cli = Callable[..., Result]
 NETWORK = "small-resnet10:width=8,stem_stride=2"

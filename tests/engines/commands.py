@@ -22,14 +22,14 @@ from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import Machine
 from lpld_labels.exec.job import Engine
 from lpld_labels.exec.local import ONE_PROCESS
-from lpld_labels.interop.importers import import_labels
+from lpld_labels.interop.importing import import_labels
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from tests.factories import make_batches, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
-from tests.lpld_labels.interop.importers import label_folders
+from tests.lpld_labels.interop import label_folders
 
 ONE_THREAD = Machine(threads=1)
 BUILD = BuildSettings(
@@ -76,7 +76,7 @@ def _make_labels(source: Path) -> None:
 
 
 def _import(source: Path, out: Path, engine: Engine) -> str:
-    return import_labels(source / "labels", out, images=source / "images", engine=engine).content_digest
+    return import_labels(source / "labels", out, images=source / "images", executor=engine).content_digest
 
 
 def _make_classes(source: Path) -> None:

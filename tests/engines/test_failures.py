@@ -33,7 +33,7 @@ from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.factories import make_batches, write_pool
 from tests.lpld_core.image_folders import NETWORK, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
-from tests.lpld_labels.interop.importers import label_folders
+from tests.lpld_labels.interop import label_folders
 
 Cli = Callable[..., Result]
 

@@ -16,11 +16,12 @@ from lpld_core.train.settings import TrainSettings
 from lpld_core.train.student import train_student
 from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.interop.importers import ImportOptions, import_labels
+from lpld_labels.interop.importing import import_labels
+from lpld_labels.interop.settings import ImportOptions
 from lpld_labels.loader import pool_loader
 from lpld_labels.pool.reader import PoolReader
 from tests.lpld_core.image_folders import NETWORK
-from tests.lpld_labels.interop.importers.label_folders import CLASSES, write_images
+from tests.lpld_labels.interop.label_folders import CLASSES, write_images
 
 GREY = (0.5, 0.5, 0.5)
 CROPS = 2

@@ -11,7 +11,7 @@ import pytest
 from lpld_core.recover.folder import RecoveredFolder
 from lpld_core.unfinished import SUFFIX, workplace
 from lpld_labels.errors import PoolConflictError, PoolWriteError
-from lpld_labels.interop.exporters.run import export_pool
+from lpld_labels.interop.exporting import export_pool
 from lpld_labels.io.storage import write_atomically
 from tests.factories import make_batches, write_pool
 

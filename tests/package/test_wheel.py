@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lpld_labels
-from tests.lpld_labels.interop.importers.label_folders import write_epochs, write_images
+from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 from tests.package.environments import Built, Installed, install
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lpld_labels.interop.importers import ImportReport, import_labels
+from lpld_labels.interop.importing import ImportReport, import_labels
 from tests.conftest import SHARED_DATA
-from tests.lpld_labels.interop.importers.written_references import WRITERS, write_reference_images
+from tests.lpld_labels.interop.written_references import WRITERS, write_reference_images
 
 REFERENCES = {
     "sre2l_mixup": ("in1k", "sre2l"),
@@ -29,6 +29,13 @@ class Reference:
 
     labels: Path
     images: Path
+
+
+@pytest.fixture
+def one_batch_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let imports cut their work into shards of one batch, or one group of images."""
+    for module in ("import_batches", "import_images"):
+        monkeypatch.setattr(f"lpld_labels.interop.{module}.raw_batches_per_shard", lambda header: 1)
 
 
 Imported = Callable[[str], tuple[Reference, Path, ImportReport]]

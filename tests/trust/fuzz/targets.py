@@ -20,8 +20,9 @@ import pyarrow as pa
 from lpld_labels import LabelPoolError, PoolReader
 from lpld_labels.codecs.base import Codec, Payload
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.interop.importers.batch_list import read_batch_list
-from lpld_labels.interop.importers.torch_zip import read_torch_zip
+from lpld_labels.interop.batch_file import read_batch_file
+from lpld_labels.interop.layouts import LPQLD
+from lpld_labels.interop.torch_file import read_torch_file
 from lpld_labels.render.decode import decode_image, image_size
 from tests.trust.hostile.images import seeds as image_seeds
 from tests.trust.signing import sign
@@ -173,8 +174,8 @@ def _saved_program() -> bytes:
 
 def _torch_zip(data: bytes) -> None:
     _file().write_bytes(data)
-    read_torch_zip(_file())
-    read_batch_list(_file())
+    read_torch_file(_file())
+    read_batch_file(_file(), LPQLD.items)
 
 
 @lru_cache
@@ -182,7 +183,7 @@ def _torch_zips() -> list[bytes]:
     import numpy as np
     import torch
 
-    from tests.lpld_labels.interop.importers.label_folders import batch_list
+    from tests.lpld_labels.interop.label_folders import batch_list
 
     found = []
     for mix in ("none", "cutmix", "mixup"):
@@ -232,12 +233,12 @@ TARGETS: dict[str, Target] = {
     "pickle": Target(
         run=_pickle,
         seeds=_pickles,
-        parsers=("interop/importers/pickle_data.py", "interop/importers/numpy_pickle.py"),
+        parsers=("interop/torch_file.py",),
     ),
     "torch-zip": Target(
         run=_torch_zip,
         seeds=_torch_zips,
-        parsers=("interop/importers/zip_directory.py", "interop/importers/torch_zip.py"),
+        parsers=("interop/torch_file.py", "interop/batch_file.py"),
     ),
     "image": Target(run=_image, seeds=lambda: list(image_seeds()), parsers=("render/decoding.py",)),
 }

@@ -9,6 +9,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 import torch
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.interop.importers.batch_list import read_batch_list
-from lpld_labels.interop.importers.fkd_file import read_image_crops
-from tests.lpld_labels.interop.importers.label_folders import batch_list
+from lpld_labels.interop.batch_file import read_batch_file
+from lpld_labels.interop.import_images import read_image_file
+from lpld_labels.interop.layouts import LPQLD
+from tests.lpld_labels.interop.label_folders import batch_list
 
 FLAG = "it ran"
 _NAMES = (
@@ -38,7 +40,7 @@ _NAMES = (
     "numpy._core.multiarray scalar",
     "_codecs encode",
     "collections OrderedDict",
-    "lpld_labels.interop.importers.torch_zip read_torch_zip",
+    "lpld_labels.interop.torch_file read_torch_file",
 )
 
 
@@ -64,7 +66,7 @@ def crafted_file(folder: Path, number: int, *, seed: int) -> Path:
 def use_file(path: Path) -> str | None:
     """Read a file as each kind of label file; say so if it ran code."""
     errors = []
-    for read in (read_batch_list, read_image_crops):
+    for read in (partial(read_batch_file, items=LPQLD.items), read_image_file):
         try:
             read(path)
         except LabelPoolError as error:

@@ -116,7 +116,7 @@ def run_encode_klt(source: Path, out: Path) -> None:
 
 
 def make_folder(source: Path) -> None:
-    from tests.lpld_labels.interop.importers.label_folders import write_epochs, write_images
+    from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 
     write_images(source / "images")
     write_epochs(source / "labels", epochs=2, ids_file=True)

@@ -1,0 +1,197 @@
+"""Where image ids come from that label files do not hold: PyTorch's sampler, or a JSON file of lists.
+
+SRe2L and its kin store no image ids: they follow from ``RandomSampler(dataset, generator)`` with one
+generator, seeded once and used epoch after epoch. What an epoch takes from the generator changed:
+
+until 1.10   one permutation an epoch
+since 1.11   two: the second serves ``num_samples`` that are no multiple of the dataset, and is drawn
+             (and thrown away) even when nothing is left over
+
+Both draw with ``torch.randperm`` on the CPU: a Fisher-Yates shuffle that takes 32 bits of MT19937 for
+every step, modulo the number of places left.
+
+LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}`` beside their labels, by epoch or by batch. A file can
+hold tens of millions of ids, so only the list that is asked for is read and becomes numbers. It is not mapped
+into memory, because a mapped file that somebody truncates ends the process that looks at it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolCorruptError
+from lpld_labels.format.records import MAX_INDEX, IntArray
+from lpld_labels.io.byte_access import LocalFile
+
+Era = Literal["old", "new"]
+ERAS: tuple[Era, ...] = ("new", "old")
+"""PyTorch since 1.11, PyTorch until 1.10."""
+PERMUTATIONS_PER_EPOCH: dict[Era, int] = {"old": 1, "new": 2}
+
+DEFAULT_SEED = 42
+MAX_IMAGES = (2**32 - 1) // 20
+"""Above this PyTorch draws 64 bits a step."""
+
+_WORDS = 624
+
+
+class RandomOrder:
+    """Permutations as ``torch.randperm(count, generator=g)`` gives them one after another."""
+
+    def __init__(self, count: int, *, seed: int = DEFAULT_SEED) -> None:
+        if not 1 <= count <= MAX_IMAGES:
+            raise InvalidArgumentError(
+                "cannot rebuild the order of that many images", expected=f"1 to {MAX_IMAGES}", got=count
+            )
+        self._count = count
+        self._generator = _torch_generator(seed)
+
+    def skip(self, permutations: int) -> None:
+        """Pass over some permutations."""
+        self._generator.random_raw(permutations * (self._count - 1), output=False)
+
+    def next(self) -> IntArray:
+        """Return the next permutation: int32 [count]."""
+        places_left = np.arange(self._count, 1, -1, dtype=np.uint64)
+        steps = self._generator.random_raw(self._count - 1) % places_left
+        order = list(range(self._count))
+        for i, step in enumerate(steps.tolist()):
+            order[i], order[i + step] = order[i + step], order[i]
+        return np.array(order, np.int32)
+
+
+class SampledOrders:
+    """The image ids of any epoch in the order they were drawn; asking for epochs in turn is cheapest."""
+
+    def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SEED) -> None:
+        self._count, self._seed, self._drawn = count, seed, PERMUTATIONS_PER_EPOCH[era]
+        self._restart()
+
+    def _restart(self) -> None:
+        self._permutations = RandomOrder(self._count, seed=self._seed)
+        self._epoch = -1
+        self._order = np.empty(0, np.int32)
+
+    def __getitem__(self, epoch: int) -> IntArray:
+        """Return int32 [count]."""
+        if epoch < self._epoch:
+            self._restart()
+        if epoch > self._epoch:
+            self._permutations.skip((epoch - self._epoch - 1) * self._drawn)
+            self._order = self._permutations.next()
+            self._permutations.skip(self._drawn - 1)
+            self._epoch = epoch
+        return self._order
+
+
+def _torch_generator(seed: int) -> np.random.MT19937:
+    """Return MT19937 seeded as ``torch.Generator().manual_seed`` does: by the lower 32 bits."""
+    key = np.empty(_WORDS, np.uint32)
+    word = seed % 2**32
+    for i in range(_WORDS):
+        key[i] = word
+        word = (1812433253 * (word ^ word >> 30) + i + 1) % 2**32
+    generator = np.random.MT19937()
+    generator.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _WORDS}}
+    return generator
+
+
+# Lists in a JSON file
+
+MAX_LISTS = 1 << 21
+"""ImageNet-21K with 50 images a class, in batches of 100 for 300 epochs, has one and a half million."""
+_LIST = re.compile(rb'\s*([{,])\s*"(\d{1,9})"\s*:\s*(\[[\d,\s]*\])')
+_CHUNK = 1 << 20
+
+
+class IdLists:
+    """The lists of one file, by number. Another process that it is sent to opens the file itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = LocalFile(str(path))
+        except OSError as error:
+            raise self._error(f"cannot read image ids: {error.strerror}") from None
+        self._spans = self._find_lists()
+        self._last = -1, np.empty(0, np.int32)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IdLists, (self.path,)
+
+    def _find_lists(self) -> dict[int, tuple[int, int]]:
+        """Return where each list is, having gone through the file once."""
+        spans: dict[int, tuple[int, int]] = {}
+        # Bytes read and not yet parsed, where in the file they begin, how far they were searched.
+        text, place, searched = bytearray(), 0, 0
+        separator = b"{"
+        while place + len(text) < self._file.size or b"]" in text:
+            stop = text.find(b"]", searched)
+            if stop < 0:
+                searched = len(text)
+                start = place + len(text)
+                text += self._read(start, min(start + _CHUNK, self._file.size))
+                continue
+            found = _LIST.match(text)
+            if found is None or found[1] != separator:
+                raise self._damaged(place)
+            number = int(found[2])
+            if number in spans:
+                raise self._error(f"image ids of '{number}' are there twice")
+            if len(spans) == MAX_LISTS:
+                raise LabelSourceError("too many lists of image ids", where=self.path, expected=MAX_LISTS)
+            start, end = found.span(3)
+            spans[number] = (place + start, place + end)
+            del found  # It holds on to the text.
+            del text[:end]
+            place, searched, separator = place + end, 0, b","
+        if not spans or text.strip() != b"}":
+            raise self._damaged(place)
+        return dict(sorted(spans.items()))
+
+    def _read(self, start: int, end: int) -> bytes:
+        try:
+            return self._file.read(start, end - start).to_pybytes()
+        except PoolCorruptError as error:
+            # It was truncated since it was opened, or its disk fails.
+            raise self._error(f"cannot read image ids: {error.problem}") from None
+
+    def _damaged(self, place: int) -> LabelSourceError:
+        return LabelSourceError(
+            "image ids are damaged",
+            where=self.path,
+            expected='{"number": [ids...], ...}',
+            got=f"something else at byte {place}",
+            hint="restore this file",
+        )
+
+    def _error(self, problem: str) -> LabelSourceError:
+        return LabelSourceError(problem, where=self.path, hint="restore this file")
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the lists in order."""
+        return list(self._spans)
+
+    def __getitem__(self, number: int) -> IntArray:
+        """Return one list: int32 [n]."""
+        if self._last[0] != number:
+            self._last = number, self._parsed(number)
+        return self._last[1]
+
+    def _parsed(self, number: int) -> IntArray:
+        start, end = self._spans[number]
+        try:
+            ids = json.loads(self._read(start, end))
+        except ValueError as error:  # also of a number with thousands of digits
+            raise self._error(f"image ids of '{number}' are damaged: {error}") from None
+        if ids and max(ids) > MAX_INDEX:
+            raise LabelSourceError(
+                f"image ids of '{number}' are damaged", where=self.path, expected=f"<= {MAX_INDEX}"
+            )
+        return np.array(ids, np.int32)

@@ -1,0 +1,291 @@
+"""Importing FKD: one file per image, with many crops of it.
+
+    [coords float [n, 4], flips bool [n], labels], labels being one of the program's label types:
+
+    hard        class numbers [n]
+    smoothing   [n, 2]: class number, its probability
+    marginal    [n, 2, k]: the k most likely classes, their probabilities (marginal_smoothing_k5, ...)
+
+Class numbers are floats wherever they stand beside probabilities or were saved in half precision.
+
+Nothing is mixed, so the batches are ours to choose: batch b of epoch c holds crop c of the b-th group
+of images. Labels are probabilities after softmax; what the classes that were left out had together is
+known, and spread evenly over them, as FKD's trainer does (marginal smoothing). Hard labels are
+probability 1 for one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.codecs.topk import TopKCodec
+from lpld_labels.errors import ImageMismatchError, LabelFileError, LabelSourceError
+from lpld_labels.format.manifest import Augmentation, PoolHeader
+from lpld_labels.format.records import BatchKey, BoolArray, IntArray, LabelArray, ViewBatch
+from lpld_labels.interop.import_batches import check_classes
+from lpld_labels.interop.import_target import (
+    PROGRAM_FLIPS,
+    Request,
+    Target,
+    likely_classes,
+    output_size,
+    teachers,
+)
+from lpld_labels.interop.pixels import crops_in_pixels
+from lpld_labels.interop.torch_file import read_torch_file
+from lpld_labels.pool.plan import Shard, raw_batches_per_shard
+from lpld_labels.pool.shard import EncodedBatch, Skipped
+
+_FLOATS = (np.float16, np.float32)
+MAX_HALF_CLASSES = 2048
+"""Above this, half precision does not hold every whole number."""
+
+# One file
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageFile:
+    """What one file says about its image.
+
+    coords: [n, 4] fractions. flips: bool [n]. classes: int32 [n, k].
+    values: float16/32 [n, k], probabilities; 1 for hard labels.
+    """
+
+    kind: Literal["hard", "smoothing", "marginal"]
+    coords: npt.NDArray[np.floating[Any]]
+    flips: BoolArray
+    classes: IntArray
+    values: LabelArray
+
+
+def read_image_file(path: Path) -> ImageFile:
+    """Read and check one file."""
+    match read_torch_file(path):
+        case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as labels]:
+            pass
+        case _:
+            raise LabelFileError("not labels of one image", where=path, expected="a list of three arrays")
+    rows = len(flips) if flips.ndim == 1 else 0
+    good = coords.dtype in _FLOATS and flips.dtype == np.bool_ and coords.shape == (rows, 4) and rows > 0
+    floats = good and labels.dtype in _FLOATS
+    kind: Literal["hard", "smoothing", "marginal"]
+    if good and labels.shape == (rows,) and (floats or labels.dtype.kind in "iu"):
+        kind, numbers, values = "hard", labels[:, None], np.ones((rows, 1), np.float16)
+    elif floats and labels.shape == (rows, 2):
+        kind, numbers, values = "smoothing", labels[:, :1], labels[:, 1:]
+    elif (
+        good
+        and labels.dtype in _FLOATS
+        and labels.ndim == 3
+        and labels.shape[:2] == (rows, 2)
+        and labels.size
+    ):
+        kind, numbers, values = "marginal", labels[:, 0], labels[:, 1]
+    else:
+        raise LabelFileError(
+            "labels have the wrong shape or type",
+            where=path,
+            expected="coords float [n, 4], flips bool [n], labels [n], [n, 2] or [n, 2, k]",
+            got=", ".join(f"{array.dtype} {list(array.shape)}" for array in (coords, flips, labels)),
+        )
+    numbers = numbers.astype(np.float64)
+    sound = (
+        ((coords >= 0) & (coords <= 1)).all()
+        and ((numbers >= 0) & (numbers < 2**24) & (numbers == np.round(numbers))).all()
+        and ((values >= 0) & (values <= 1)).all()
+    )
+    if not sound:
+        raise LabelFileError(
+            "labels are out of range",
+            where=path,
+            expected="coords 0 to 1, whole class numbers, probabilities 0 to 1",
+        )
+    if labels.dtype == np.float16 and numbers.max() > MAX_HALF_CLASSES:
+        raise LabelFileError(
+            "class numbers in half precision are not exact",
+            where=path,
+            expected=f"classes up to {MAX_HALF_CLASSES}",
+            got=int(numbers.max()),
+            hint="label again without --use_fp16",
+        )
+    return ImageFile(kind=kind, coords=coords, flips=flips, classes=numbers.astype(np.int32), values=values)
+
+
+# Groups of images
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageFiles:
+    """The label files of a folder in image order, in groups that become batches; items are group numbers.
+
+    files, images: of every label file. crops: of every image, the epochs of the pool.
+    skip_bad: leave out files that are damaged, instead of stopping at the first.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    images: IntArray
+    crops: int
+    target: Target
+    skip_bad: bool
+
+    def __call__(self, groups: Sequence[int]) -> Iterator[EncodedBatch | Skipped]:
+        size = self.target.header.batch_size
+        for group in groups:
+            images, read = [], []
+            members = slice(group * size, (group + 1) * size)
+            for image, path in zip(self.images[members].tolist(), self.files[members], strict=True):
+                try:
+                    read.append(self._read(path))
+                    images.append(image)
+                except LabelFileError as error:
+                    if not self.skip_bad:
+                        raise
+                    yield Skipped(path.relative_to(self.root).as_posix(), error.problem)
+            for crop in range(self.crops) if read else ():
+                where = f"{self.files[group * size].parent}, crop {crop}"
+                yield _encoded(BatchKey(crop, group), np.array(images, np.int32), read, self.target, where)
+
+    def _read(self, path: Path) -> ImageFile:
+        """Read a file and refuse it if it differs from the others."""
+        found = read_image_file(path)
+        codec = _top_k(self.target)
+        expected = f"{self.crops} crops, top {codec.k} in {codec.value_dtype}"
+        got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
+        if expected != got:
+            raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
+        check_classes(int(found.classes.max()), self.target, where=path)
+        return found
+
+    def shards(self) -> list[Shard]:
+        """Return the work: groups of images with all their crops."""
+        groups = range(-(-len(self.files) // self.target.header.batch_size))
+        size = max(1, raw_batches_per_shard(self.target.header) // self.crops)
+        cut = [tuple(groups[start : start + size]) for start in range(0, len(groups), size)]
+        return [Shard(part, len(part) * self.crops) for part in cut]
+
+    def item(self, key: BatchKey) -> int:
+        """Return the item that gives a batch."""
+        return key.batch
+
+
+def _top_k(target: Target) -> TopKCodec:
+    if not isinstance(target.codec, TopKCodec):
+        raise TypeError("FKD labels are stored as top-k")
+    return target.codec
+
+
+def _encoded(
+    key: BatchKey, images: IntArray, files: Sequence[ImageFile], target: Target, where: str
+) -> EncodedBatch:
+    """Return the batch of one crop of some images and what their files say."""
+    coords = np.stack([file.coords[key.epoch] for file in files])
+    heights, widths = target.images.heights[images], target.images.widths[images]
+    views = ViewBatch(
+        key=key,
+        images=images,
+        crops=crops_in_pixels(coords, heights, widths, images, where=where),
+        flips=np.stack([file.flips[key.epoch] for file in files]),
+    )
+    values = np.stack([file.values[key.epoch] for file in files])
+    classes = np.stack([file.classes[key.epoch] for file in files])
+    codec = _top_k(target)
+    # Probabilities add up to one, so the mass of the classes that were left out is known.
+    left = np.maximum(1.0 - values.astype(np.float64).sum(axis=1), 0.0)
+    tail = (left / max(target.header.classes - codec.k, 1)).astype(np.float32)
+    return EncodedBatch.make(views, codec.encode_sparse(values, classes, tail, classes=target.header.classes))
+
+
+# Planning
+
+
+def plan_images(request: Request, *, skip_bad: bool) -> tuple[ImageFiles, dict[str, Any]]:
+    """Match files with images and decide what the pool will be; return also results for its lineage."""
+    if not request.folder.by_image:
+        raise LabelSourceError(
+            "no labels by image", where=request.folder.root, expected=request.layout.summary
+        )
+    options, notes = request.options, request.notes
+    files = _files_of_images(request)
+    sample = _first_readable([path for _, path in files])
+    crops, kept = sample.classes.shape
+    target = _target(request, sample)
+    labels = "hard labels" if sample.kind == "hard" else f"top {kept} probabilities"
+    notes.found.append(f"{len(files)} images with {crops} crops each, {labels}")
+    notes.assumed.append(
+        f"batches of {options.batch_size} images (--batch-size); epoch c holds crop c of every image"
+    )
+    source = ImageFiles(
+        root=request.folder.root,
+        files=tuple(path for _, path in files),
+        images=np.array([image for image, _ in files], np.int32),
+        crops=crops,
+        target=target,
+        skip_bad=skip_bad,
+    )
+    return source, {"label_type": sample.kind}
+
+
+def _files_of_images(request: Request) -> list[tuple[int, Path]]:
+    """Return (image, file) in image order, matched by class folder and name."""
+    folder, images = request.folder, request.images
+    known: dict[tuple[str, str], int] = {}
+    for index, text in enumerate(images.paths):
+        path = PurePosixPath(text)
+        # The program cuts a file name at its first dot.
+        known[path.parts[0], path.name.split(".")[0]] = index
+    unknown = sorted(name for name in folder.by_image if name not in known)
+    if unknown:
+        raise ImageMismatchError(
+            f"labels for {len(unknown)} images that the folder does not have",
+            where=folder.by_image[unknown[0]],
+            expected=f"an image {'/'.join(unknown[0])}",
+            hint="give the folder of the images that were labelled",
+        )
+    unlabelled = len(images) - len(folder.by_image)
+    if unlabelled and not request.options.allow_extra_images:
+        raise ImageMismatchError(
+            f"{unlabelled} of {len(images)} images have no labels",
+            where=folder.root,
+            hint="give the folder of the images that were labelled, or say --allow-extra-images",
+        )
+    if unlabelled:
+        request.notes.odd.append(f"{unlabelled} of {len(images)} images have no labels")
+    return sorted((known[name], path) for name, path in folder.by_image.items())
+
+
+def _first_readable(files: Iterable[Path]) -> ImageFile:
+    problem: LabelFileError | None = None
+    for path in files:
+        try:
+            return read_image_file(path)
+        except LabelFileError as error:
+            problem = problem or error
+    raise problem or LabelSourceError("no label files")
+
+
+def _target(request: Request, sample: ImageFile) -> Target:
+    options, notes = request.options, request.notes
+    classes = options.classes or likely_classes(request, int(sample.classes.max()))
+    side = output_size(request)
+    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
+    if sample.kind != "hard":
+        notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
+    header = PoolHeader(
+        classes=classes,
+        batch_size=options.batch_size,
+        augmentation=Augmentation(
+            output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
+        ),
+        label_kind="probabilities",
+        teachers=teachers(request, classes, request.layout.program(classes=classes)),
+    )
+    bits = sample.values.dtype.itemsize * 8
+    codec = TopKCodec(k=sample.values.shape[1], value_bits=bits, label_kind="probabilities")
+    return Target(header=header, codec=codec, images=request.images)

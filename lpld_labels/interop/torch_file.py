@@ -1,0 +1,507 @@
+"""Files of `torch.save`, read and written without torch: a zip of one pickle and the bytes of each tensor.
+
+    NAME/data.pkl      the object; tensors refer to their storage by key
+    NAME/data/KEY      bytes of one storage, stored without compression
+    NAME/byteorder     "little" or "big"; absent in older files, which are little
+
+Reading runs nothing. The pickle's instructions are checked against an allow-list before the standard
+unpickler sees them, every name it asks for must be in a table of ours, and what the table gives is inert.
+
+Sizes in a file are claims, checked against the bytes that are there before anything is allocated. Reading
+takes at most four times a file's length plus 64 MB for the objects of its pickle.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import pickle
+import pickletools
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lpld_labels.errors import InvalidArgumentError, LabelFileError, UnsafePickleError
+from lpld_labels.io.regular_file import read_regular
+
+Array = npt.NDArray[Any]
+
+MAX_FILE_BYTES = 1 << 31
+"""A batch of 1024 rows of 10,450 float32 labels is 43 MB; nothing near 2 GiB is a label batch."""
+MAX_MEMBERS = 1000
+"""Of a zip. Label files have about ten."""
+MAX_INSTRUCTIONS = 200_000
+"""Of a pickle. Label files have a few hundred."""
+MAX_VALUES = 100_000
+"""Of a pickle; a list that occurs twice counts twice, an array is one."""
+MAX_DEPTH = 8
+"""Lists inside lists; label files need two."""
+MAX_DIMENSIONS = 8
+_SHOWN = 200
+"""Characters of a name that a message repeats."""
+_KEY_LENGTH = 64
+_PROGRAM = "/data.pkl"
+_MEMBER_HEADER = b"PK\x01\x02"
+_ENCRYPTED = 1
+
+STORAGES: Mapping[str, np.dtype[Any]] = {
+    "HalfStorage": np.dtype(np.float16),
+    "FloatStorage": np.dtype(np.float32),
+    "DoubleStorage": np.dtype(np.float64),
+    "ByteStorage": np.dtype(np.uint8),
+    "CharStorage": np.dtype(np.int8),
+    "ShortStorage": np.dtype(np.int16),
+    "IntStorage": np.dtype(np.int32),
+    "LongStorage": np.dtype(np.int64),
+    "BoolStorage": np.dtype(np.bool_),
+}
+_INSTRUCTIONS = frozenset(
+    {"PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "BINPERSID"}
+    | {"NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
+    | {"BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"}
+    | {"EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+    | {"BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"}
+)
+"""No dictionaries, sets or buffers, and no way to make an object of a class but a call from our table."""
+
+
+def read_torch_file(path: Path) -> object:
+    """Return what was saved: lists and tuples of numbers, None, and NumPy arrays for tensors.
+
+    Arrays are read-only. Raises LabelFileError for a file that is damaged or not of this kind,
+    UnsafePickleError for one that asks for anything but data.
+    """
+    try:
+        data = read_regular(path, most=MAX_FILE_BYTES)
+    except FileNotFoundError:
+        raise LabelFileError("file is missing", where=path, hint="copy the folder again") from None
+    except OSError as error:
+        large = "too large for a label batch: " if error.errno == errno.EFBIG else ""
+        raise LabelFileError(f"cannot read: {large}{error.strerror}", where=path) from None
+    return _TorchFile(data, where=str(path)).read()
+
+
+class _TorchFile:
+    """One file: the members of its zip, and the tensors in them."""
+
+    def __init__(self, data: bytes, *, where: str) -> None:
+        self._where = where
+        self._zip = self._open(data)
+        self._root = self._find_root()
+        self._order = self._byte_order()
+        self._arrays: dict[str, Array] = {}
+
+    def read(self) -> object:
+        program = self._bytes(self._root + _PROGRAM)
+        return read_pickle(program, storage=self._storage, where=self._where)
+
+    def _error(self, problem: str, expected: object = "", got: object = "") -> LabelFileError:
+        return LabelFileError(
+            problem, where=self._where, expected=expected, got=got, hint="restore this file"
+        )
+
+    def _open(self, data: bytes) -> zipfile.ZipFile:
+        try:
+            # Counted first: a member costs the zip's reader ten times its bytes in the directory.
+            if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
+                raise ValueError(f"it has more than {MAX_MEMBERS} members")
+            archive = zipfile.ZipFile(io.BytesIO(data))
+            members = archive.infolist()
+            if any(m.compress_type != zipfile.ZIP_STORED or m.flag_bits & _ENCRYPTED for m in members):
+                raise ValueError("it is compressed or encrypted, which torch.save never does")
+            if len(archive.namelist()) != len(set(archive.namelist())):
+                raise ValueError("two members have the same name")
+            if sum(max(member.file_size, member.compress_size) for member in members) > len(data):
+                raise ValueError("its members overlap")
+        except _ZIP_ERRORS as error:
+            raise LabelFileError(
+                f"not a whole file of torch.save: {error}",
+                where=self._where,
+                expected="the zip form that PyTorch >= 1.6 writes",
+                hint="restore this file; a file of an older PyTorch must be loaded and saved again",
+            ) from None
+        return archive
+
+    def _find_root(self) -> str:
+        roots = [name.removesuffix(_PROGRAM) for name in self._zip.namelist() if name.endswith(_PROGRAM)]
+        if len(roots) != 1 or "/" in roots[0]:
+            raise self._error("not a file of torch.save", "one NAME/data.pkl in the zip", len(roots))
+        return roots[0]
+
+    def _byte_order(self) -> Literal["<", ">"]:
+        name = f"{self._root}/byteorder"
+        order = self._bytes(name) if name in self._zip.namelist() else b"little"
+        if order not in (b"little", b"big"):
+            raise self._error("unknown byte order", "little or big", repr(order[:16]))
+        return "<" if order == b"little" else ">"
+
+    def _bytes(self, name: str) -> bytes:
+        """Return the bytes of a member; `zipfile` compares them with their checksum."""
+        try:
+            return self._zip.read(name)
+        except KeyError:
+            raise self._error("a member of the zip is missing", ascii(name)) from None
+        except _ZIP_ERRORS as error:
+            raise self._error(f"damaged file: {error}", ascii(name)) from None
+
+    def _storage(self, dtype: np.dtype[Any], key: str, count: int) -> Array:
+        """Return a storage as a flat array."""
+        if key not in self._arrays:
+            content = self._bytes(f"{self._root}/data/{key}")
+            if len(content) != count * dtype.itemsize:
+                raise self._error(
+                    f"storage {key!a} has the wrong size",
+                    f"{count * dtype.itemsize} bytes",
+                    len(content),
+                )
+            if dtype == np.bool_:
+                # Bytes other than 0 and 1 would be booleans that are neither true nor false.
+                self._arrays[key] = np.frombuffer(content, np.uint8) != 0
+            else:
+                stored = np.frombuffer(content, dtype.newbyteorder(self._order))
+                self._arrays[key] = stored.astype(dtype, copy=False)
+        return self._arrays[key]
+
+
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    OverflowError,
+    ValueError,
+    struct.error,
+)
+"""What `zipfile` raises about damaged and unusual files."""
+
+# Reading the pickle
+
+ReadStorage = Callable[[np.dtype[Any], str, int], Array]
+"""Given element type, key and number of elements, returns a flat array."""
+
+
+def read_pickle(program: bytes, *, storage: ReadStorage, where: str) -> object:
+    """Return the object of a pickle, made of lists, tuples, numbers, text, bytes and arrays."""
+    try:
+        _check_instructions(program, where)
+        return _plain(_Unpickler(program, storage, where).load(), MAX_DEPTH, {}, where)[0]
+    except _PICKLE_ERRORS as error:
+        raise LabelFileError(
+            f"damaged pickle: {str(error)[:_SHOWN]}", where=where, hint="restore this file"
+        ) from None
+
+
+_PICKLE_ERRORS = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def _refused(what: str, where: str) -> UnsafePickleError:
+    return UnsafePickleError(
+        f"pickle asks for {what}",
+        where=where,
+        expected="only tensors, numbers, lists and NumPy scalars",
+        hint="nothing of it was run; do not trust this file",
+    )
+
+
+def _check_instructions(program: bytes, where: str) -> None:
+    """Refuse any instruction that is not allowed, before anything is built.
+
+    An instruction of one byte can make an object of a hundred, and one of five can reserve a memo of 2**32
+    places, so their number and these places are limited too.
+    """
+    for count, (instruction, argument, _) in enumerate(pickletools.genops(program), 1):
+        if instruction.name not in _INSTRUCTIONS:
+            raise _refused(f"the instruction {instruction.name}", where)
+        if count > MAX_INSTRUCTIONS:
+            raise ValueError(f"it has more than {MAX_INSTRUCTIONS} instructions")
+        if instruction.name == "LONG_BINPUT" and int(argument or 0) > MAX_INSTRUCTIONS:
+            raise ValueError(f"it has more than {MAX_INSTRUCTIONS} memo places")
+
+
+class _Unpickler(pickle.Unpickler):
+    """The standard unpickler with a table of names in place of imports."""
+
+    def __init__(self, program: bytes, storage: ReadStorage, where: str) -> None:
+        super().__init__(io.BytesIO(program))
+        self._read_storage = storage
+        self._where = where
+        self._names: dict[str, object] = {
+            "torch._utils._rebuild_tensor_v2": _tensor,
+            "collections.OrderedDict": _no_hooks,
+            "numpy.dtype": _Dtype,
+            "numpy.ndarray": None,
+            "_codecs.encode": _Encoder(limit=len(program)),
+        }
+        for name, dtype in STORAGES.items():
+            self._names[f"torch.{name}"] = _StorageType(dtype)
+        for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            self._names |= {f"{module}.scalar": _scalar, f"{module}._reconstruct": _Array}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a name; nothing is ever imported."""
+        text = f"{module}.{name}"
+        if text not in self._names:
+            raise _refused(ascii(text[:_SHOWN]), self._where)
+        return self._names[text]
+
+    def persistent_load(self, identifier: object) -> Array:
+        """Return a storage; its id is ("storage", type, key, device, element count)."""
+        match identifier:
+            case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if (
+                len(key) <= _KEY_LENGTH
+            ):
+                return self._read_storage(dtype, key, count)
+        raise ValueError("a tensor's storage is not named as torch does")
+
+
+def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: str) -> tuple[object, int]:
+    """Return the item with arrays of NumPy in place of their stand-ins, and how many values it has.
+
+    A list that occurs many times is checked once, but counted every time: whoever uses it meets it as often.
+    """
+    if id(item) in known:
+        return known[id(item)]
+    if depth == 0:
+        raise ValueError(f"lists are nested more than {MAX_DEPTH} deep")
+    result, values = item, 1
+    if isinstance(item, list | tuple):
+        parts = [_plain(part, depth - 1, known, where) for part in item]
+        result, values = type(item)(part for part, _ in parts), 1 + sum(count for _, count in parts)
+        if values > MAX_VALUES:
+            raise ValueError(f"it repeats its lists to more than {MAX_VALUES} values")
+    elif isinstance(item, _Array):
+        result = item.value()
+    elif item is not None and not isinstance(
+        item, bool | int | float | str | bytes | np.generic | np.ndarray
+    ):
+        raise _refused(f"the value {type(item).__name__.strip('_')}", where)
+    known[id(item)] = result, values
+    return result, values
+
+
+# What the names of a pickle stand for
+
+
+class _StorageType:
+    """The element type of a storage. Neither called nor a value."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+
+
+def _tensor(
+    storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+) -> Array:
+    """Return a tensor as a view of its storage, once every element is known to lie inside."""
+    numbers = (offset, *shape, *strides)
+    if not isinstance(storage, np.ndarray) or set(map(type, numbers)) != {int} or min(numbers) < 0:
+        raise ValueError("a tensor's shape is not made of numbers >= 0")
+    if len(shape) != len(strides) or len(shape) > MAX_DIMENSIONS:
+        raise ValueError("a tensor's shape and strides do not fit each other")
+    count = math.prod(shape)
+    last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    if count > storage.size or (count and last >= storage.size):
+        raise ValueError("a tensor reaches outside its storage")
+    if count == 0:
+        return np.empty(shape, storage.dtype)
+    size = storage.itemsize
+    view: Array = np.ndarray(shape, storage.dtype, storage.data, offset * size, [s * size for s in strides])
+    view.flags.writeable = False
+    return view
+
+
+def _no_hooks() -> None:
+    """Stand for the empty dictionary of hooks that every tensor carries."""
+
+
+_SIMPLE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
+
+
+class _Dtype:
+    """A simple element type; its byte order comes as state."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, code: str, *_: object) -> None:
+        if not isinstance(code, str) or not _SIMPLE.fullmatch(code):
+            shown = ascii(code[:20]) if isinstance(code, str) else f"of a {type(code).__name__}"
+            raise ValueError(f"element type {shown} is not a plain number")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: object) -> None:
+        match state:
+            case (int(), "<" | ">" | "=" | "|" as order, None, None, None, *_):
+                self.dtype = self.dtype.newbyteorder(order)
+            case _:
+                raise ValueError("state of an element type is not that of a plain number")
+
+
+class _Array:
+    """An array; shape, element type and bytes come as state."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, *_: object) -> None:
+        self._array: Array | None = None
+
+    def __setstate__(self, state: object) -> None:
+        match state:
+            case (int(), tuple(shape), _Dtype(dtype=dtype), bool(fortran), bytes(content)):
+                flat = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+                self._array = flat.reshape(shape, order="F" if fortran else "C")
+            case _:
+                raise ValueError("state of an array is not shape, element type and bytes")
+
+    def value(self) -> Array:
+        if self._array is None:
+            raise ValueError("an array has no contents")
+        return self._array
+
+
+def _scalar(dtype: object, content: object) -> np.generic:
+    if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
+        raise TypeError("a scalar is an element type and bytes")
+    if len(content) != dtype.dtype.itemsize:
+        raise ValueError(f"a scalar of {dtype.dtype} has {len(content)} bytes")
+    value: np.generic = np.frombuffer(content, dtype.dtype)[0]
+    return value
+
+
+class _Encoder:
+    """Makes bytes that pickle protocol 2 wrote as text, one character per byte.
+
+    A program may ask for the same text again and again, so what it gets in all is limited.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def __call__(self, text: object, encoding: object) -> bytes:
+        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+            raise ValueError("bytes are not written as latin-1 text")
+        self._left -= len(text)
+        if self._left < 0:
+            raise ValueError("it asks for more bytes than it holds")
+        return text.encode("latin-1")
+
+
+# Writing
+
+ALIGNMENT = 64
+"""torch aligns the bytes of every tensor so that a file can be mapped into memory."""
+_DATE = (1980, 1, 1, 0, 0, 0)
+_EXTRA_TAG = b"FB"
+_LOCAL_HEADER_BYTES = 30
+_STORAGE_NAMES = {dtype: name for name, dtype in STORAGES.items()}
+
+
+def torch_file_bytes(content: list[Any], *, name: str) -> bytes:
+    """Return the file for a list of NumPy arrays (as tensors), floats, ints, None and such lists.
+
+    name: folder inside the zip; torch uses the file's stem. Equal contents give equal bytes. The pickle has
+    only instructions that the restricted unpickler of every PyTorch (weights_only) allows.
+    """
+    arrays: list[Array] = []
+    program = b"\x80\x02" + _pickled(content, arrays) + b"."
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
+        _add(archive, f"{name}/data.pkl", program)
+        _add(archive, f"{name}/byteorder", b"little")
+        for key, array in enumerate(arrays):
+            _add(archive, f"{name}/data/{key}", array.tobytes())
+        _add(archive, f"{name}/version", b"3\n")
+    return sink.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Add a member whose bytes start at a multiple of the alignment, padded by an extra field."""
+    member = zipfile.ZipInfo(name, _DATE)
+    offset = archive.fp.tell() if archive.fp is not None else 0
+    start = offset + _LOCAL_HEADER_BYTES + len(name.encode()) + 4
+    padding = -start % ALIGNMENT
+    member.extra = _EXTRA_TAG + struct.pack("<H", padding) + b"Z" * padding
+    archive.writestr(member, content)
+
+
+def _pickled(item: object, arrays: list[Array]) -> bytes:
+    """Return an item in pickle protocol 2; arrays are gathered as storages."""
+    if item is None:
+        return b"N"
+    if isinstance(item, list):
+        return b"](" + b"".join(_pickled(part, arrays) for part in item) + b"e"
+    if isinstance(item, float):
+        return b"G" + struct.pack(">d", item)
+    if isinstance(item, int) and not isinstance(item, bool):
+        return _integer(item)
+    if isinstance(item, np.ndarray):
+        return _pickled_tensor(item, arrays)
+    raise InvalidArgumentError("cannot write this into a torch file", got=type(item).__name__)
+
+
+def _pickled_tensor(array: Array, arrays: list[Array]) -> bytes:
+    """Call torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype not in _STORAGE_NAMES:
+        raise InvalidArgumentError("cannot write arrays of this type", got=array.dtype)
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    key = str(len(arrays))
+    arrays.append(array)
+    strides = [step // array.itemsize for step in array.strides]
+    return b"".join(
+        [
+            _name("torch._utils", "_rebuild_tensor_v2"),
+            b"((",
+            _text("storage"),
+            _name("torch", _STORAGE_NAMES[dtype]),
+            _text(key),
+            _text("cpu"),
+            _integer(array.size),
+            b"tQ",
+            _integer(0),
+            _tuple(array.shape),
+            _tuple(strides),
+            b"\x89",
+            _name("collections", "OrderedDict"),
+            b")RtR",
+        ]
+    )
+
+
+def _integer(value: int) -> bytes:
+    if -(2**31) <= value < 2**31:
+        return b"J" + struct.pack("<i", value)
+    raise InvalidArgumentError("number too large for a torch file", got=value)
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return b"X" + struct.pack("<I", len(data)) + data
+
+
+def _name(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _tuple(values: Any) -> bytes:
+    return b"(" + b"".join(_integer(int(value)) for value in values) + b"t"

@@ -1,0 +1,311 @@
+"""Folders with something wrong in them: named, refused, or passed over and remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lpld_labels import PoolReader
+from lpld_labels.errors import (
+    ImageMismatchError,
+    InvalidBatchError,
+    LabelFileError,
+    LabelPoolError,
+    LabelSourceError,
+    UnsafePickleError,
+)
+from lpld_labels.interop.importing import import_labels
+from lpld_labels.interop.settings import ImportOptions
+from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_fkd, write_images
+
+VICTIM = "epoch_1/batch_1.tar"
+
+
+class Flag:
+    """Pickles to a call that leaves a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def changed(path: Path, place: int, item: Any) -> None:
+    content = torch.load(path, weights_only=False)
+    content[place] = item(content[place]) if callable(item) else item
+    torch.save(content, path)
+
+
+def not_finite(labels: torch.Tensor) -> torch.Tensor:
+    labels[3, 4] = float("nan")
+    return labels
+
+
+def flip_bit(path: Path) -> None:
+    """Flip one bit of one label."""
+    labels = torch.load(path, weights_only=False)[5].numpy().tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(labels) + 7] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], type[LabelPoolError], str]] = {
+    "truncated": (lambda p: os.truncate(p, p.stat().st_size // 2), LabelFileError, "not a whole file"),
+    "empty": (lambda p: os.truncate(p, 0), LabelFileError, "not a whole file"),
+    "missing": (lambda p: p.unlink(), LabelSourceError, "1 of 9 label files are missing"),
+    "hostile": (lambda p: torch.save([1, Flag(p.with_name("trace"))], p), UnsafePickleError, "posix.mkdir"),
+    "flipped bit": (flip_bit, LabelFileError, "CRC-32"),
+    "another object": (lambda p: torch.save({"state": 1}, p), UnsafePickleError, "EMPTY_DICT"),
+    "a tensor": (lambda p: torch.save(torch.zeros(3), p), LabelFileError, "not a label batch"),
+    "NaN": (lambda p: changed(p, 5, not_finite), InvalidBatchError, "class 4"),
+    "fewer classes": (lambda p: changed(p, 5, lambda t: t[:, :7]), LabelFileError, "columns of labels"),
+    "other type": (lambda p: changed(p, 5, lambda t: t.float()), LabelFileError, "type of labels"),
+    "double labels": (lambda p: changed(p, 5, lambda t: t.double()), LabelFileError, r"\[5\] labels"),
+    "other mix": (lambda p: changed(p, 4, None), LabelFileError, "mixing"),
+    "partner outside": (lambda p: changed(p, 2, lambda t: t + 1), LabelFileError, r"\[2\] partners"),
+    "strength": (lambda p: changed(p, 3, 1.5), LabelFileError, r"\[3\] strength"),
+    "strength is text": (lambda p: changed(p, 3, "half"), LabelFileError, r"\[3\] strength"),
+    "box": (lambda p: changed(p, 4, [5, 5, 2, 9]), LabelFileError, r"\[4\] box"),
+    "box of three": (lambda p: changed(p, 4, [5, 5, 2]), LabelFileError, r"\[4\] box"),
+    "box of floats": (lambda p: changed(p, 4, [0.5, 1.0, 2.0, 3.0]), LabelFileError, r"\[4\] box"),
+    "coords": (lambda p: changed(p, 0, lambda t: t * 2), LabelFileError, r"\[0\] coords"),
+    "NaN coords": (lambda p: changed(p, 0, lambda t: t * float("nan")), LabelFileError, r"\[0\] coords"),
+    "flips": (lambda p: changed(p, 1, lambda t: t.int()), LabelFileError, r"item \[1\]"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with images and labels."""
+    root = tmp_path_factory.mktemp("made")
+    write_images(root / "images")
+    write_epochs(root / "labels", ids_file=True)
+    return root
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of the labels to spoil."""
+    return Path(shutil.copytree(made / "labels", tmp_path / "labels"))
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named_and_can_be_skipped(made: Path, folder: Path, tmp_path: Path, name: str) -> None:
+    spoil, error, message = DAMAGE[name]
+    spoil(folder / VICTIM)
+    with pytest.raises(error, match=message) as caught:
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+    assert VICTIM in str(caught.value) or "epoch 1 batch 1" in str(caught.value)
+    assert not (tmp_path / "pool" / "pool.json").exists()
+    assert not (folder / "epoch_1" / "trace").exists()
+
+    report = import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True)
+    assert [hole["file"] for hole in report.holes] == [VICTIM]
+    with PoolReader(tmp_path / "pool") as pool:
+        assert len(pool) == 8
+        assert (1, 1) not in pool
+        holes = pool.header.lineage[-1].parameters["holes"]
+        assert [hole["file"] for hole in holes] == [VICTIM]
+        whole = torch.load(folder / "epoch_2" / "batch_2.tar", weights_only=False)
+        assert pool.read_labels((2, 2)).tobytes() == whole[5].numpy().tobytes()
+
+
+@pytest.mark.usefixtures("one_batch_shards")
+def test_a_repaired_file_is_no_hole(made: Path, folder: Path, tmp_path: Path) -> None:
+    os.truncate(folder / VICTIM, 10)
+    with pytest.raises(LabelFileError):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+    shutil.copy(made / "labels" / VICTIM, folder / VICTIM)
+    report = import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True)
+    assert not report.holes
+    assert report.batches == 9
+
+
+def test_many_missing_files(made: Path, folder: Path, tmp_path: Path) -> None:
+    shutil.rmtree(folder / "epoch_1")
+    with pytest.raises(LabelSourceError, match=r"epoch_1/batch_0.tar: 3 of 9 label files are missing"):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+    report = import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True)
+    assert [hole["file"] for hole in report.holes] == [f"epoch_1/batch_{batch}.tar" for batch in range(3)]
+    (folder / "sampler_indices_epoch.json").unlink()
+    with pytest.raises(LabelSourceError, match=r"epoch_1/batch_0.tar: 3 of 9 label files are missing"):
+        import_labels(
+            folder, tmp_path / "other", images=made / "images", options=ImportOptions(torch_era="new")
+        )
+
+
+def test_ids_of_later_epochs_are_only_odd(made: Path, folder: Path, tmp_path: Path) -> None:
+    shutil.rmtree(folder / "epoch_2")
+    report = import_labels(folder, tmp_path / "pool", images=made / "images")
+    assert report.batches == 6
+    assert any("1 epochs that have no labels" in line for line in report.odd)
+
+
+def test_every_file_bad(made: Path, folder: Path, tmp_path: Path) -> None:
+    for file in folder.rglob("*.tar"):
+        os.truncate(file, 5)
+    with pytest.raises(LabelFileError, match=r"epoch_0/batch_0\.tar"):
+        import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True)
+    assert not (tmp_path / "pool").exists()
+
+
+def test_mixed_batch_sizes(made: Path, folder: Path, tmp_path: Path) -> None:
+    content = torch.load(folder / VICTIM, weights_only=False)
+    short = [content[0][:5], content[1][:5], torch.arange(5), content[3], content[4], content[5][:5]]
+    torch.save(short, folder / VICTIM)
+    with pytest.raises(LabelFileError, match=r"rows \(expected 8, got 5\).*last batch of an epoch"):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+
+
+def test_files_of_another_run(made: Path, folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / VICTIM, folder / "epoch_1" / "batch_3.tar")
+    with pytest.raises(LabelSourceError, match="no place in their epoch"):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+
+
+def test_an_image_that_comes_twice_is_odd(made: Path, folder: Path, tmp_path: Path) -> None:
+    stored = json.loads((folder / "sampler_indices_epoch.json").read_text())
+    first = import_labels(folder, tmp_path / "as-written", images=made / "images")
+    assert not any("more than once" in line for line in first.odd)
+    stored["0"][0] = stored["0"][1]
+    (folder / "sampler_indices_epoch.json").write_text(json.dumps(stored))
+    report = import_labels(folder, tmp_path / "pool", images=made / "images")
+    assert "epoch 0 shows an image more than once, as epochs of a pruned pool do" in report.odd
+
+
+def test_strangers_are_odd(made: Path, folder: Path, tmp_path: Path) -> None:
+    (folder / "log.txt").touch()
+    (folder / "epoch_0" / "batch_07.tar").touch()
+    report = import_labels(folder, tmp_path / "pool", images=made / "images")
+    assert any("2 names that are no label files" in line for line in report.odd)
+
+
+@pytest.mark.parametrize("count", [12, 19, 21, 28, 40])
+def test_another_number_of_images(made: Path, tmp_path: Path, count: int) -> None:
+    images = write_images(tmp_path / "images", count)
+    within_a_batch = 0 < count - 20 < 8  # a program may have dropped so many
+    if within_a_batch:
+        import_labels(made / "labels", tmp_path / "pool", images=images)
+        return
+    with pytest.raises(ImageMismatchError, match=r"(labels speak of image|another number of images)"):
+        import_labels(made / "labels", tmp_path / "pool", images=images)
+    if count > 20:
+        options = ImportOptions(allow_extra_images=True)
+        assert (
+            import_labels(made / "labels", tmp_path / "pool", images=images, options=options).images == count
+        )
+
+
+def test_another_size_of_images(made: Path, tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", size=40)
+    with pytest.raises(ImageMismatchError, match=r"epoch_0/batch_0\.tar: crop of slot"):
+        import_labels(made / "labels", tmp_path / "pool", images=images, skip_bad=True)
+
+
+def test_more_class_folders_than_labels(made: Path, tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 25, per_class=1)
+    with pytest.raises(LabelPoolError, match=r"(more classes than the labels|another number of images)"):
+        import_labels(made / "labels", tmp_path / "pool", images=images)
+    options = ImportOptions(allow_extra_images=True)
+    with pytest.raises(LabelSourceError, match=r"more classes than the labels.*at most 20.*got 25"):
+        import_labels(made / "labels", tmp_path / "pool", images=images, options=options)
+
+
+def test_another_number_of_classes(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(LabelSourceError, match=r"--classes says \(expected 1000, got 20\)"):
+        import_labels(
+            made / "labels", tmp_path / "pool", images=made / "images", options=ImportOptions(classes=1000)
+        )
+
+
+def test_a_view_size_too_small_for_the_boxes(made: Path, tmp_path: Path) -> None:
+    options = ImportOptions(output_size=24)
+    with pytest.raises(LabelSourceError, match="--output-size"):
+        import_labels(
+            made / "labels", tmp_path / "pool", images=made / "images", options=options, skip_bad=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "damaged"),
+        ("[]", "damaged"),
+        ('{"0": [1, 2]', "damaged"),
+        ('{"0": [1, 2], "1": "x"}', "damaged"),
+        ('{"0": [1,, 2]}', "no image ids for epoch 1"),
+    ],
+)
+def test_damaged_ids(made: Path, folder: Path, tmp_path: Path, text: str, message: str) -> None:
+    (folder / "sampler_indices_epoch.json").write_text(text)
+    with pytest.raises(LabelSourceError, match=message):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+
+
+def test_ids_beyond_the_images(made: Path, folder: Path, tmp_path: Path) -> None:
+    ids = json.loads((folder / "sampler_indices_epoch.json").read_text())
+    ids["2"][0] = 20
+    (folder / "sampler_indices_epoch.json").write_text(json.dumps(ids))
+    with pytest.raises(ImageMismatchError, match="labels speak of image 20"):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+
+
+def test_bad_files_of_fkd_leave_the_other_images(made: Path, tmp_path: Path) -> None:
+    write_fkd(tmp_path / "labels", made / "images")
+    bad = "train/class01/image005.tar"
+    os.truncate(tmp_path / "labels" / bad, 100)
+    options = ImportOptions(classes=CLASSES, batch_size=8)
+    with pytest.raises(LabelFileError, match=r"image005\.tar"):
+        import_labels(tmp_path / "labels", tmp_path / "pool", images=made / "images", options=options)
+    report = import_labels(
+        tmp_path / "labels", tmp_path / "pool", images=made / "images", options=options, skip_bad=True
+    )
+    assert [hole["file"] for hole in report.holes] == [bad]
+    assert report.rows == 5 * 19
+    with PoolReader(tmp_path / "pool") as pool:
+        assert 5 not in np.concatenate([pool.read_views(key).images for key in pool.keys])
+
+
+@pytest.mark.parametrize("change", ["image gone", "image more"])
+def test_fkd_and_other_images(tmp_path: Path, change: str) -> None:
+    images = write_images(tmp_path / "images")
+    write_fkd(tmp_path / "labels", images)
+    if change == "image gone":
+        (images / "class01" / "image005.png").unlink()
+    else:
+        shutil.copy(images / "class01" / "image005.png", images / "class01" / "new.png")
+    with pytest.raises(ImageMismatchError, match=r"(labels for 1 images|have no labels)"):
+        import_labels(tmp_path / "labels", tmp_path / "pool", images=images)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [np.zeros((5, 4), np.float32), np.zeros(5, bool)],
+        [np.zeros((5, 4), np.float32), np.zeros(5, bool), np.zeros((5, 3), np.float32)],
+        [np.zeros((4, 4), np.float32), np.zeros(5, bool), np.zeros((5, 2, 3), np.float32)],
+        [np.zeros((5, 4), np.float32), np.zeros(5, bool), np.full((5, 2, 3), 1.5, np.float32)],
+        [np.full((5, 4), np.nan, np.float32), np.zeros(5, bool), np.ones((5, 2, 3), np.float32)],
+        [np.zeros((4, 4), np.float32), np.zeros(4, bool), np.ones((4, 2, 3), np.float32)],
+        [np.zeros((5, 4), np.float32), np.zeros(5, bool), np.ones((5, 2, 4), np.float32)],
+    ],
+)
+def test_fkd_files_of_the_wrong_form(made: Path, tmp_path: Path, content: list[Any]) -> None:
+    write_fkd(tmp_path / "labels", made / "images")
+    torch.save(content, tmp_path / "labels" / "train" / "class04" / "image019.tar")
+    with pytest.raises(LabelFileError, match=r"image019\.tar"):
+        import_labels(
+            tmp_path / "labels",
+            tmp_path / "pool",
+            images=made / "images",
+            options=ImportOptions(classes=CLASSES),
+        )
