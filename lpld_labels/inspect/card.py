@@ -18,7 +18,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE
 from lpld_labels.format.strict_json import is_text
-from lpld_labels.inspect.summary import augmentation_words, component_sizes, summary_of
+from lpld_labels.inspect.summary import augmentation_words, component_sizes, step_words, summary_of
 from lpld_labels.inspect.text import human_bytes, printable
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ def _configs(manifest: Manifest) -> dict[str, str]:
 
 
 def _fidelities(manifest: Manifest) -> list[tuple[str, str, str, str]]:
-    """Return what each encode measured: codec, information kept, top-1 agreement, rows."""
+    """Return what each step measured: codec, information kept, top-1 agreement, rows."""
     rows = []
     for step in manifest.header.lineage:
-        found: Any = step.parameters.get("fidelity") if step.operation == "encode" else None
+        found: Any = step.parameters.get("fidelity")
         if isinstance(found, dict) and isinstance(found.get("kept"), dict):
             kept = ", ".join(f"T = {t}: {value}" for t, value in found["kept"].items())
-            codec = str(step.parameters.get("codec") or manifest.codec.name)
+            codec = step_words(step).get("codec", manifest.codec.name)
             rows.append((codec, kept, str(found.get("top1")), str(found.get("rows"))))
     return rows
 

@@ -14,12 +14,12 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
-from lpld_labels.inspect.charts import Bar, Chart, bars
 from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.runs import Run, accuracy_chart, published, run_charts
+from lpld_labels.inspect.pool_charts import accuracy_chart, fidelity_chart, published, size_charts
+from lpld_labels.inspect.runs import Run, run_charts
 from lpld_labels.inspect.sample import choose_batches, matching_labels, same_views
-from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words, summary_of
-from lpld_labels.inspect.text import human_bytes, percent, shortened
+from lpld_labels.inspect.summary import PoolSummary, step_words, summary_of
+from lpld_labels.inspect.text import shortened
 from lpld_labels.pool.reader import PoolReader
 
 Kind = Literal["same", "pruned", "encoded", "derived", "siblings", "overlapping", "unrelated"]
@@ -248,7 +248,8 @@ def _step(step: LineageStep) -> str:
     if step.operation == "prune":
         return f"pruned {known['ratio']}x" if "ratio" in known else "pruned to a budget"
     if step.operation == "encode":
-        return f"encoded from {known.get('from', 'another codec')} to {known.get('codec', 'another')}"
+        before = known.get("codec_before") or known.get("from", "another codec")
+        return f"encoded from {before} to {known['codec']}" if "codec" in known else "views changed"
     return step.operation
 
 
@@ -309,6 +310,8 @@ def comparison_page(comparison: Comparison) -> bytes:
     says += f", beside published ones of ResNet-18 on {dataset}." if others else "."
     students = [(pool.name, pool.summary.total_bytes, pool.runs) for pool in pools]
     accuracy = accuracy_chart("Accuracy against bytes", says, students, others=others)
+    sizes = [(pool.name, pool.summary.components, pool.summary.manifest.counts) for pool in pools]
+    measured = [(p.name, p.measured_by or "", p.fidelity) for p in pools if p.fidelity is not None]
     return render_page(
         "comparison.html",
         comparison=comparison,
@@ -317,44 +320,8 @@ def comparison_page(comparison: Comparison) -> bytes:
         common=common,
         differing=[row for name, row in settings.items() if name in comparison.differing],
         same=[row for name, row in settings.items() if name not in comparison.differing],
-        weight=_weight_charts(pools),
-        kept=_kept_chart(pools),
+        size=size_charts(sizes, "All files of each pool."),
+        kept=[fidelity_chart(measured)] if measured else [],
         accuracy=[accuracy] if accuracy.marks else [],
         curves=run_charts(runs),
     )
-
-
-def _weight_charts(pools: Sequence[ComparedPool]) -> list[Chart]:
-    totals, parts = [], []
-    for colour, pool in enumerate(pools):
-        size, summary = pool.summary.total_bytes, pool.summary
-        more = (f"{summary.bytes_per_row:,.1f}", human_bytes(summary.bytes_per_image))
-        totals.append(Bar(label=pool.name, value=size, text=human_bytes(size), colour=colour, more=more))
-    for component, name in COMPONENT_NAMES.items():
-        sizes = [pool.summary.components[component] for pool in pools]
-        for colour, (pool, size) in enumerate(zip(pools, sizes, strict=True)):
-            if any(sizes):
-                label = f"{name}: {pool.name}"
-                parts.append(Bar(label=label, value=size, text=human_bytes(size), colour=colour))
-    headers = ("in all", "bytes per row", "per image")
-    says = "Bars grow with the logarithm of the bytes."
-    return [
-        bars("Bytes in all", "All files of each pool.", totals, headers=headers),
-        bars("Bytes by component", says, parts, headers=("bytes",), logarithmic=True),
-    ]
-
-
-def _kept_chart(pools: Sequence[ComparedPool]) -> list[Chart]:
-    items = []
-    for colour, pool in enumerate(pools):
-        if pool.fidelity is None:
-            continue
-        more = (pool.measured_by or "", f"{pool.fidelity.rows:,}")
-        values = {
-            f"at T = {t:g}": (max(kept, 0), f"{100 * kept:.2f} %") for t, kept in pool.fidelity.kept.items()
-        }
-        values["same strongest class"] = (pool.fidelity.top1, percent(pool.fidelity.top1))
-        for name, (value, text) in values.items():
-            items.append(Bar(label=f"{pool.name}: {name}", value=value, text=text, colour=colour, more=more))
-    says = "Information kept and top-1 agreement, on a sample of the batches shared with the original."
-    return [bars("Fidelity", says, items, headers=("kept", "against", "rows"))] if items else []

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.schema import COMPONENTS
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.runs import Run, accuracy_chart, published, run_charts, run_warnings
+from lpld_labels.inspect.pool_charts import accuracy_chart, fidelity_chart, published, size_charts
+from lpld_labels.inspect.runs import Run, run_charts, run_warnings
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
-from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
+from lpld_labels.inspect.summary import PoolSummary, step_words
 from lpld_labels.inspect.text import human_bytes, percent, shortened
 from lpld_labels.inspect.view_cards import ShownView, shown_views, view_card
 from lpld_labels.inspect.warnings import pool_warnings
@@ -75,7 +75,7 @@ def make_report(
 
 def report_page(report: Report) -> bytes:
     """Return the report as an HTML file."""
-    facts, summary = report.facts, report.facts.summary
+    facts, summary, fidelity = report.facts, report.facts.summary, report.sample.fidelity
     files = summary.manifest.files[:_FILES_SHOWN]
     cards = [view_card(facts, report.sample, view, outlined=bool(report.against)) for view in report.shown]
     classes = sorted({card["class_number"] for card in cards})
@@ -88,7 +88,7 @@ def report_page(report: Report) -> bytes:
         steps=_steps(summary),
         settings=[(name, shortened(value, 400)) for name, value in summary.settings().items()],
         files=[(shortened(file.path), human_bytes(file.bytes), file.digest) for file in files],
-        weight=[*_weight_charts(summary), _among_published(summary, report.runs)],
+        size=[*_size_charts(summary), _among_published(summary, report.runs)],
         cards=cards,
         filters={
             "class": [(number, facts.names[number]) for number in classes],
@@ -96,7 +96,7 @@ def report_page(report: Report) -> bytes:
             "batch": [(number, str(report.sample.keys[number])) for number in batches],
         },
         spread=_spread_charts(facts, report.sample),
-        kept=_kept_charts(report.sample),
+        kept=[] if fidelity is None else [fidelity_chart([("this pool", report.against or "", fidelity)])],
         curves=run_charts(report.runs),
     )
 
@@ -106,12 +106,7 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
     lineage = summary.manifest.header.lineage
     digests = [step.parent_digest or "" for step in lineage[1:]] + [summary.manifest.content_digest]
     return [
-        {
-            "operation": step.operation,
-            "parent": step.parent_digest,
-            "digest": digest,
-            "known": step_words(step),
-        }
+        {"operation": step.operation, "digest": digest, "known": step_words(step)}
         for step, digest in zip(lineage, digests, strict=False)
     ]
 
@@ -119,48 +114,18 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
 # Size
 
 
-def _weight_charts(summary: PoolSummary) -> list[Chart]:
-    rows, images = max(summary.manifest.counts.rows, 1), max(summary.manifest.counts.images, 1)
-    total, pickled = summary.total_bytes, summary.pickle_bytes
-    sizes = {
-        "this pool": total,
-        "plain fp16 labels, nothing else": summary.fp16_bytes,
-        "original layout, one pickle per batch": pickled,
-    }
-    totals = [
-        Bar(
-            label=name,
-            value=size,
-            text=human_bytes(size),
-            colour=number,
-            more=(f"{size / rows:,.1f}", human_bytes(size / images)),
-        )
-        for number, (name, size) in enumerate(sizes.items())
+def _size_charts(summary: PoolSummary) -> list[Chart]:
+    total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
+    than = "more than" if original < total else f"{original / total:.2f} times less than"
+    says = (
+        f"{summary.bytes_per_row:,.1f} bytes per row, {human_bytes(summary.bytes_per_image)} per image; "
+        f"{than} one pickle per batch. Plain fp16 labels alone would be {human_bytes(summary.fp16_bytes)}."
+    )
+    pools = [
+        ("this pool", summary.components, counts),
+        ("original layout", summary.pickle_components, counts),
     ]
-    than = "more than" if pickled < total else f"{pickled / total:.2f} times less than"
-    each = f"{total / rows:,.1f} bytes per row, {human_bytes(total / images)} per image"
-    parts = []
-    for name in COMPONENTS:
-        pair = {"this pool": summary.components[name], "original": summary.pickle_components[name]}
-        for colour, (whose, size) in enumerate(pair.items()):
-            if any(pair.values()):
-                label, more = f"{COMPONENT_NAMES[name]}: {whose}", (f"{size / rows:.2f}",)
-                parts.append(Bar(label=label, value=size, text=human_bytes(size), colour=colour, more=more))
-    return [
-        bars(
-            "Bytes in all",
-            f"{each}; {than} the original layout.",
-            totals,
-            headers=("in all", "bytes per row", "per image"),
-        ),
-        bars(
-            "Bytes by component",
-            "Each part of the pool beside the original layout's; bars grow with the logarithm of the bytes.",
-            parts,
-            headers=("bytes", "per row"),
-            logarithmic=True,
-        ),
-    ]
+    return size_charts(pools, says)
 
 
 def _among_published(summary: PoolSummary, runs: Sequence[Run]) -> Chart:
@@ -251,27 +216,3 @@ def _whole_numbers(
     counts, _ = np.histogram(values, edges, weights=weights)
     columns_of = counts.astype(int).tolist()
     return histogram(title, says, edges.tolist(), columns_of, unit=unit, counted=counted, whole=True)
-
-
-def _kept_charts(sample: Sample) -> list[Chart]:
-    """Return what the codec kept of the other pool's labels."""
-    fidelity = sample.fidelity
-    if fidelity is None:
-        return []
-    items = [
-        Bar(label=f"T = {temperature:g}", value=max(kept, 0.0), text=f"{100 * kept:.3f} %", colour=number)
-        for number, (temperature, kept) in enumerate(fidelity.kept.items())
-    ]
-    same = Bar(label="same strongest class", value=fidelity.top1, text=percent(fidelity.top1), colour=3)
-    lost = Bar(label="another one", value=1 - fidelity.top1, text=percent(1 - fidelity.top1), colour=4)
-    return [
-        bars(
-            "Information kept",
-            "1 - KL(original, decoded) / KL(original, uniform) at temperature T; 100 % is everything.",
-            items,
-            headers=("kept",),
-        ),
-        bars(
-            "Top-1 agreement", "Rows whose strongest class the codec kept.", [same, lost], headers=("rows",)
-        ),
-    ]

@@ -1,4 +1,4 @@
-"""Training runs and published results: what students reach with pools."""
+"""Training runs: their logs, and curves of loss, learning rate and accuracy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.inspect.charts import Chart, Series, plot
-from lpld_labels.inspect.text import human_bytes, shortened
+from lpld_labels.inspect.text import shortened
 
 LOG_FILE = "log.jsonl"
 WEIGHT_FILES = ("student.safetensors", "checkpoint.safetensors")
@@ -72,53 +71,6 @@ def run_charts(runs: Sequence[Run]) -> list[Chart]:
         for field, unit, title, says, name in kinds
         if runs
     ]
-
-
-def accuracy_chart(
-    title: str,
-    says: str,
-    students: Sequence[tuple[str, float, Sequence[Run]]],
-    *,
-    others: Sequence[Series] = (),
-    line: tuple[float, str] | None = None,
-) -> Chart:
-    """Return accuracy over label bytes. students: (name, bytes of the pool, runs that learned from it).
-
-    others: published results.
-    """
-    series = []
-    for name, size, runs in students:
-        reached = [run for run in runs if run.top1 is not None]
-        if reached:
-            points = [(float(size), 100 * (run.top1 or 0)) for run in reached]
-            labels = [f"{name}, {run.name}" for run in reached]
-            series.append(Series(name=name, points=points, labels=labels, joined=False))
-    return plot(
-        title,
-        says,
-        [*series, *others],
-        x="label bytes",
-        y="top-1, %",
-        logarithmic_x=True,
-        x_form=human_bytes,
-        line=line,
-    )
-
-
-def published(classes: int) -> tuple[str, list[Series]]:
-    """Return the data set of so many classes and what papers publish of it, by system; or "" and nothing."""
-    known = json.loads((files(__package__) / "published.json").read_bytes())
-    found = []
-    for system in known["systems"]:
-        if system["classes"] == classes:
-            sizes = [pool["size"] * known["unit_bytes"][str(classes)] for pool in system["pools"]]
-            points, labels = [], []
-            for pool, size in zip(system["pools"], sizes, strict=True):
-                each = human_bytes(size / (pool["ipc"] * classes))
-                labels.append(f"{system['name']}, {pool['ipc']} images per class, {each} per image")
-                points.append((size, pool["top1"]))
-            found.append(Series(name=f"{system['name']} (published)", points=points, labels=labels))
-    return known["datasets"].get(str(classes), ""), found
 
 
 def _curve(run: Run, field: str, unit: float) -> Series:

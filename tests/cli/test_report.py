@@ -122,7 +122,7 @@ def test_runs_are_drawn_in_one_chart(cli: Cli, pool: Path, tmp_path: Path) -> No
         names = chromium.evaluate("document.querySelector('#runs svg.chart').textContent")
         assert "seed (1)" in names
         assert "<b>run" in names
-        students = "[...document.querySelectorAll('#weight title')].map((t) => t.textContent).join()"
+        students = "[...document.querySelectorAll('#size title')].map((t) => t.textContent).join()"
         assert "seed (2): " in chromium.evaluate(students)
         assert chromium.complaints() == []
 

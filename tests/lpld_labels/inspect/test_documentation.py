@@ -41,7 +41,7 @@ def test_the_documentation_explains_every_chart(project: Path, tmp_path: Path) -
             Analysis(folders=(folder,), bandwidth=1.0), [("a", RealFolder.open(tmp_path / "images"))]
         )
     )
-    assert len(drawn) >= 20
+    assert len(drawn) >= 18
     lines = (project / "docs" / "report.md").read_text().splitlines()
     rows = [line.split("|")[1] for line in lines if line.startswith("| ")]
     explained = {name.strip() for row in rows for name in row.split(",")}

@@ -14,8 +14,8 @@ import pytest
 from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
+from lpld_labels.inspect.pool_charts import published
 from lpld_labels.inspect.report import make_report, report_page
-from lpld_labels.inspect.runs import published
 from lpld_labels.inspect.sample import MOST_ROWS, entropy, gather_facts, probabilities, take_sample
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, picture_folder, read_page
