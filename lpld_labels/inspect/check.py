@@ -6,25 +6,36 @@ Works through everything it can reach and names each damaged file, instead of st
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lpld_labels.errors import LabelPoolError
+from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE
+from lpld_labels.format.schema import (
+    CODEC_DIRECTORY,
+    LABELS_DIRECTORY,
+    MANIFEST_FILE,
+    PACKED_DIRECTORY,
+    VIEWS_DIRECTORY,
+)
 from lpld_labels.inspect.check_shards import Problem, check_contents, table_problems
 from lpld_labels.inspect.strict import strict_problems
-from lpld_labels.io.addresses import Location, is_address
+from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 
 _STRANGER = "file is not part of the pool; finish the interrupted commit or delete it"
+_FOLDERS = tuple(
+    f"{name}/" for name in (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
+)
 _READ_TWICE: tuple[FileRole, ...] = ("views", "labels", "packed")
 """By their bytes, and by what they hold."""
 
@@ -86,8 +97,9 @@ class _Check:
             if entry.path not in self._left:
                 self.check(entry)
         known = {entry.path for entry in manifest.files}
-        self._problems += [Problem(file=path, message=_STRANGER) for path in self._files.strangers(known)]
-        self._problems += _links(self._files, manifest)
+        unknown = [name for name, _ in self._files.names() if name.startswith(_FOLDERS) and name not in known]
+        self._problems += [Problem(file=name, message=_STRANGER) for name in unknown]
+        self._problems += _links(self._location, manifest)
         batches = rows = 0
         blamed = MANIFEST_FILE
         if not self.damaged:
@@ -100,8 +112,8 @@ class _Check:
                     len(pool.images)
                     found, batches, rows = check_contents(pool, self)
                     self._problems += found
-                if strict:
-                    self._check_strictly()
+                    if strict:
+                        self._problems += strict_problems(pool)
             except LabelPoolError as error:
                 self._problems.append(Problem(file=blamed, message=str(error)))
         for entry in list(self._left.values()):
@@ -116,15 +128,10 @@ class _Check:
             problems=tuple(self._problems),
         )
 
-    def _check_strictly(self) -> None:
-        # Without the cache: what it would fetch whole, footers are enough for.
-        with PoolReader(self._location, check_sizes=False) as pool:
-            self._problems += strict_problems(pool)
-
     def check(self, entry: FileEntry) -> None:
         """Compare a file with its digest."""
         self._left.pop(entry.path, None)
-        problem = self._files.problem(entry)
+        problem = _wrong_bytes(self._files, entry)
         if problem is not None:
             self.damaged.add(entry.path)
             self._problems.append(Problem(file=entry.path, message=problem))
@@ -132,14 +139,33 @@ class _Check:
 
     def finish(self, entry: FileEntry) -> None:
         """Let go of a file."""
-        self._files.release(entry)
+        if self._cache is not None:
+            self._cache.drop(entry.digest)
         self._ticker.add(entry.bytes)
 
 
-def _links(files: PoolFiles, manifest: Manifest) -> list[Problem]:
+def _wrong_bytes(files: PoolFiles, entry: FileEntry) -> str | None:
+    """Read every byte of a file and return what is wrong with it, or None."""
+    state, size = hashlib.sha256(), 0
+    try:
+        for chunk in files.chunks(entry):
+            state.update(chunk)
+            size += len(chunk)
+    except PoolCorruptError as error:
+        return error.problem
+    if size != entry.bytes:
+        return f"file has the wrong size (expected {entry.bytes} bytes, got {size})"
+    if state.hexdigest() != entry.digest:
+        return f"bytes changed (expected SHA-256 {entry.digest[:12]}..., got {state.hexdigest()[:12]}...)"
+    return None
+
+
+def _links(location: Location, manifest: Manifest) -> list[Problem]:
     """Report a file that is a link out of the pool: its bytes may be another's tomorrow."""
     try:
-        files.check_links(manifest)
+        if not is_address(location):
+            paths = [MANIFEST_FILE, *(entry.path for entry in manifest.files)]
+            refuse_links_out(str(local_path(location)), paths)
     except LabelPoolError as error:
         return [Problem(file=MANIFEST_FILE, message=str(error))]
     return []

@@ -18,11 +18,18 @@ from lpld_labels.format.schema import (
 from lpld_labels.inspect.check_shards import Problem
 from lpld_labels.pool.reader import PoolReader
 
+_LINK = "a symbolic link, not a file"
+_UNKNOWN = "file is not part of the pool"
+
 
 def strict_problems(pool: PoolReader) -> list[Problem]:
     """Return what to be wary of in a pool."""
     known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in pool.manifest.files)}
-    problems = [Problem(file=name, message=message) for name, message in pool.files.beside(known)]
+    problems = [
+        Problem(file=name, message=_LINK if link else _UNKNOWN)
+        for name, link in pool.files.names()
+        if link or name not in known
+    ]
     problems += [Problem(file=MANIFEST_FILE, message=message) for message in _in_manifest(pool)]
     return problems
 

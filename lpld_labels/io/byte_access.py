@@ -32,12 +32,8 @@ class ByteSource(Protocol):
 
 
 @runtime_checkable
-class DistantSource(ByteSource, Protocol):
+class RemoteSource(ByteSource, Protocol):
     """A file elsewhere: every read is a request, and bytes may be changed on their way."""
-
-    def hold(self, start: int, stop: int) -> None:
-        """Fetch bytes in one request; what is read of them until the next `hold` is not fetched again."""
-        ...
 
     def forget(self, start: int, stop: int) -> None:
         """Fetch these bytes anew when they are read next: they were damaged."""
@@ -104,12 +100,12 @@ def open_file(path: str) -> ByteSource:
         raise PoolCorruptError(f"cannot be opened: {error.strerror}", where=path, hint=_RESTORE) from None
 
 
-def as_distant(file: ByteSource) -> DistantSource | None:
+def as_distant(file: ByteSource) -> RemoteSource | None:
     """Return a file that is elsewhere; None for one of this machine."""
     # Asking a protocol takes longer than opening the file.
     if isinstance(file, LocalFile | StoredFile):
         return None
-    return file if isinstance(file, DistantSource) else None
+    return file if isinstance(file, RemoteSource) else None
 
 
 def once_more(read: Callable[[], T], forget: Callable[[], None]) -> T:

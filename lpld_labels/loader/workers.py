@@ -142,9 +142,9 @@ class TaskSampler(Sampler[Task]):
     def __iter__(self) -> Iterator[Task]:
         # The reader fetches ahead of this order. The generator must not hold this loader's pool, so that
         # fetching stops when the loader is garbage-collected.
-        self._pool.expect(place for place, _ in _endless(self._schedule, self.start, self.processes))
+        self._pool.prefetch(place for place, _ in _endless(self._schedule, self.start, self.processes))
         for made, (place, runs) in enumerate(_endless(self._schedule, self.start, self.processes)):
-            self._pool.reached()
+            self._pool.advance()
             yield Task(place, made % self._buffers, None if self._schedule.batch is None else runs)
 
 

@@ -22,9 +22,8 @@ from lpld_labels.format.arrow import Array
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import Column
 from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
-from lpld_labels.io.cached_ranges import CutFile
 from lpld_labels.io.parquet_pages import DATA_PAGE, PLAIN, RLE, check_crc, parse_page
-from lpld_labels.io.ranges import Range
+from lpld_labels.io.prefetch import CutFile, Range
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex, Group
 

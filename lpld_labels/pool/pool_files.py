@@ -5,11 +5,11 @@ A pool lies in a directory (`LocalFiles`) or at an address (`RemoteFiles`); who 
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,13 +19,9 @@ from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import (
-    CODEC_DIRECTORY,
-    LABELS_DIRECTORY,
     MANIFEST_FILE,
-    PACKED_DIRECTORY,
     README_FILE,
     STAGING_DIRECTORY,
-    VIEWS_DIRECTORY,
 )
 from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.byte_access import (
@@ -39,85 +35,62 @@ from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.io.verified_parquet import VerifiedParquet
 
 if TYPE_CHECKING:
-    from lpld_labels.io.cached_ranges import CutFile
     from lpld_labels.io.disk_cache import DiskCache
-    from lpld_labels.io.ranges import Range
+    from lpld_labels.pool.label_pages import LabelBlocks
 
 _CHUNK = 1 << 22
-FOLDERS = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 
 
-class PoolFiles(Protocol):
+class PoolFiles(ABC):
     """Where a pool's files are, and how to get at them."""
 
+    @abstractmethod
     def at(self, path: str) -> str:
         """Return the place of a file below the pool, for messages."""
-        ...
 
+    @abstractmethod
     def manifest_text(self) -> bytes:
         """Return pool.json as it is, or a byte more of it than there may be; NotAPoolError without one."""
-        ...
 
+    @abstractmethod
     def card(self) -> bytes | None:
         """Return README.md as it is, or None: it is no part of the pool."""
-        ...
 
+    @abstractmethod
     def check_sizes(self, manifest: Manifest) -> None:
         """Refuse missing and truncated files, and links out of the pool, before any is read."""
-        ...
 
-    def check_links(self, manifest: Manifest) -> None:
-        """Refuse files that are links out of the pool."""
-        ...
+    @abstractmethod
+    def names(self) -> Iterator[tuple[str, bool]]:
+        """Yield the names of all files at the pool's place, in order, and whether each is a link."""
+
+    @abstractmethod
+    def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
+        """Give a whole file piece by piece; whoever takes it compares the digest."""
+
+    @abstractmethod
+    def open(self, entry: FileEntry) -> ByteSource:
+        """Open a file for random access."""
 
     def whole(self, entry: FileEntry) -> bytes:
         """Return a whole file, known to be the one the manifest names."""
-        ...
+        data = b"".join(map(memoryview, self.chunks(entry)))
+        if len(data) != entry.bytes:
+            raise wrong_size(entry, len(data), self.at(entry.path))
+        require_digest(entry, bytes_digest(data), self.at(entry.path))
+        return data
 
-    def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Give a whole file piece by piece; whoever takes it compares the digest."""
-        ...
+    def cut_labels(self, blocks: LabelBlocks) -> None:  # noqa: B027
+        """Learn which parts of labels files are read as one."""
 
-    def open(self, entry: FileEntry) -> ByteSource:
-        """Open a file for random access."""
-        ...
+    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:  # noqa: B027
+        """Begin to fetch what these batches need, in this order, where files are elsewhere."""
 
-    def problem(self, entry: FileEntry) -> str | None:
-        """Read every byte of a file and return what is wrong with it, or None."""
-        ...
+    def advance(self) -> None:  # noqa: B027
+        """Take note that the next of the prefetched batches is being read."""
 
-    def release(self, entry: FileEntry) -> None:
-        """Let go of what `problem` has kept of a file for those who read it next."""
-        ...
-
-    def cut(
-        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
-    ) -> None:
-        """Learn how files of labels are read, for those that are kept in blocks.
-
-        parts: gives the files by path. check: refuses bytes of a range as they arrive.
-        """
-        ...
-
-    def expect(self, ranges: Callable[[], Iterable[Range]], views: Sequence[FileEntry]) -> None:
-        """Learn which ranges of labels files will be read next, in this order, and views of all of them."""
-        ...
-
-    def reached(self) -> None:
-        """Take note that the next of the expected ranges is being read."""
-        ...
-
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop what goes on in the background."""
-        ...
-
-    def strangers(self, known: set[str]) -> Sequence[str]:
-        """Return files in the pool's folders that are not known to the manifest, in order."""
-        ...
-
-    def beside(self, known: set[str]) -> Iterator[tuple[str, str]]:
-        """Yield what is at the pool's place and not known, and links; with what to say about each."""
-        ...
 
 
 def open_files(location: Location, cache: DiskCache | None = None) -> PoolFiles:
@@ -174,7 +147,19 @@ def require_digest(entry: FileEntry, digest: str, where: str) -> None:
         )
 
 
-class LocalFiles:
+def file_chunks(path: str | Path) -> Iterator[bytes]:
+    """Yield a file of this machine piece by piece."""
+    try:
+        with os.fdopen(open_regular(path)[0], "rb", buffering=0) as stream:
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+    except FileNotFoundError:
+        raise PoolCorruptError("file is missing", where=path, hint="restore this file") from None
+    except OSError as error:
+        raise PoolCorruptError(f"cannot be read: {error}", where=path, hint="restore this file") from None
+
+
+class LocalFiles(PoolFiles):
     """The files of a pool in a directory."""
 
     def __init__(self, location: Location) -> None:
@@ -211,93 +196,21 @@ class LocalFiles:
                 raise PoolCorruptError("file is missing", where=self.at(entry.path), hint="restore this file")
             if size != entry.bytes:
                 raise wrong_size(entry, size, self.at(entry.path))
-        self.check_links(manifest)
-
-    def check_links(self, manifest: Manifest) -> None:
-        """Look where links lead."""
         refuse_links_out(self.path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
-
-    def whole(self, entry: FileEntry) -> bytes:
-        """Read it and compare its digest."""
-        file = self.open(entry)
-        if file.size != entry.bytes:
-            raise wrong_size(entry, file.size, self.at(entry.path))
-        data = file.read(0, file.size).to_pybytes()
-        require_digest(entry, bytes_digest(data), self.at(entry.path))
-        return data
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
         """Read it piece by piece."""
-        try:
-            with os.fdopen(open_regular(self.at(entry.path))[0], "rb", buffering=0) as stream:
-                while chunk := stream.read(_CHUNK):
-                    yield chunk
-        except OSError as error:
-            where = self.at(entry.path)
-            raise PoolCorruptError(
-                f"cannot be read: {error}", where=where, hint="restore this file"
-            ) from None
+        return file_chunks(self.at(entry.path))
 
     def open(self, entry: FileEntry) -> ByteSource:
         """Open it."""
         return open_file(self.at(entry.path))
 
-    def problem(self, entry: FileEntry) -> str | None:
-        """Compare size and digest."""
-        size = size_of_regular(self.at(entry.path))
-        if size is None:
-            return "file is missing"
-        if size != entry.bytes:
-            return f"file has the wrong size (expected {entry.bytes} bytes, got {size})"
-        state = hashlib.sha256()
-        try:
-            for chunk in self.chunks(entry):
-                state.update(chunk)
-        except PoolCorruptError as error:
-            return error.problem
-        return changed_bytes(entry, state.hexdigest())
-
-    def strangers(self, known: set[str]) -> Sequence[str]:
-        """Look into the folders of shards."""
-        found = []
-        for folder in FOLDERS:
-            place = Path(self.at(folder))
-            names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-            found += [f"{folder}/{name}" for name in names if f"{folder}/{name}" not in known]
-        return found
-
-    def beside(self, known: set[str]) -> Iterator[tuple[str, str]]:
+    def names(self) -> Iterator[tuple[str, bool]]:
         """Look at everything in the directory."""
         for place in sorted(Path(self.path).rglob("*")):
-            name = place.relative_to(self.path).as_posix()
-            if place.is_symlink():
-                yield name, "a symbolic link, not a file"
-            elif not place.is_dir() and name not in known:
-                yield name, "file is not part of the pool"
-
-    def release(self, entry: FileEntry) -> None:
-        """Nothing is kept."""
-
-    def cut(
-        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
-    ) -> None:
-        """Files are read as they are."""
-
-    def expect(self, ranges: Callable[[], Iterable[Range]], views: Sequence[FileEntry]) -> None:
-        """Nothing is to be done ahead of those who read."""
-
-    def reached(self) -> None:
-        """Nothing waits for this."""
-
-    def close(self) -> None:
-        """Nothing goes on."""
-
-
-def changed_bytes(entry: FileEntry, digest: str) -> str | None:
-    """Return what to say about a file of this digest, or None if it is the one the manifest names."""
-    if digest == entry.digest:
-        return None
-    return f"bytes changed (expected SHA-256 {entry.digest[:12]}..., got {digest[:12]}...)"
+            if place.is_symlink() or not place.is_dir():
+                yield place.relative_to(self.path).as_posix(), place.is_symlink()
 
 
 def manifest_of(location: Location) -> Manifest:

@@ -98,7 +98,7 @@ class PoolReader:
         self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
         self._columns = self.codec.payload_columns(self.classes)
         self._label_blocks = LabelBlocks(self.manifest, self._index, self.codec)
-        self._files.cut(self._label_blocks.files, self._label_blocks.check)
+        self._files.cut_labels(self._label_blocks)
         self._images: ImageTable | None = None
         self._views = self._view_source(None if preload else view_cache_bytes)
         self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
@@ -124,7 +124,7 @@ class PoolReader:
         """The pool's files, for those who copy them. Connections of a parent process are not used on."""
         if self._process != os.getpid():
             self._files = open_files(self._address, self._settings["cache"])
-            self._files.cut(self._label_blocks.files, self._label_blocks.check)
+            self._files.cut_labels(self._label_blocks)
             self._process = os.getpid()
         return self._files
 
@@ -243,13 +243,13 @@ class PoolReader:
             return self
         return PoolReader(self._address, **{**self._settings, "cache": cache})
 
-    def expect(self, numbers: Iterable[int]) -> None:
+    def prefetch(self, numbers: Iterable[int]) -> None:
         """Say which batches will be read next, in this order, so that those elsewhere are fetched ahead."""
-        self.files.expect(lambda: self._label_blocks.ranges(numbers), self.manifest.files_of("views"))
+        self.files.prefetch(self._label_blocks, numbers, self.manifest.files_of("views"))
 
-    def reached(self) -> None:
-        """Say that the next of the expected batches is about to be read."""
-        self._files.reached()
+    def advance(self) -> None:
+        """Say that the next of the prefetched batches is about to be read."""
+        self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
         """Return the content digest of a pool like this one of other batches, given theirs in key order."""

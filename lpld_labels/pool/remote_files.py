@@ -8,37 +8,59 @@ have been changed on the way: they are fetched again before the pool is blamed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 
-from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.byte_access import ByteSource, once_more, open_file
-from lpld_labels.io.cached_ranges import CachedRanges, CutFile
 from lpld_labels.io.clients import REQUESTS_AT_ONCE
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.ranges import Range, Ranges
-from lpld_labels.io.read_ahead import ReadAhead
+from lpld_labels.io.prefetch import CachedRanges, DirectRanges
 from lpld_labels.io.remote import RemoteStore
-from lpld_labels.pool.pool_files import FOLDERS, no_manifest, require_digest, wrong_size
-from lpld_labels.pool.remote_file import RemoteFile
+from lpld_labels.pool.label_pages import LabelBlocks
+from lpld_labels.pool.pool_files import PoolFiles, file_chunks, no_manifest, require_digest, wrong_size
 
 
-class RemoteFiles:
-    """See the module. cache: None keeps nothing on disk. ranges: where pages of labels come from."""
+class RemoteFile:
+    """Any span of a file of known size (see `RemoteSource`). Nothing is asked for until it is read."""
+
+    def __init__(self, ranges: DirectRanges | CachedRanges, path: str, size: int, *, where: str) -> None:
+        self.where = where
+        self.size = size
+        self._ranges = ranges
+        self._path = path
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        """Return bytes that were fetched ahead, or fetch them."""
+        if not 0 <= offset <= offset + length <= self.size:
+            raise PoolCorruptError("span lies outside the file", where=self.where, got=(offset, length))
+        try:
+            return self._ranges.read(self._path, offset, offset + length)
+        except FileNotFoundError:
+            raise PoolCorruptError("file is missing", where=self.where, hint="restore this file") from None
+
+    def forget(self, start: int, stop: int) -> None:
+        """Fetch these bytes anew when they are read next."""
+        self._ranges.forget(self._path, start, stop)
+
+
+class RemoteFiles(PoolFiles):
+    """See the module. cache: None keeps nothing on disk."""
 
     def __init__(self, address: str, cache: DiskCache | None = None) -> None:
         self.store = RemoteStore(address)
-        self.cache = cache
-        self.ranges: Ranges = ReadAhead(self.store)
-        self._proven: set[str] = set()
+        self._cache = cache
+        self._direct = DirectRanges(self.store)
+        self._cached: CachedRanges | None = None
+        self._verified: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
 
     def at(self, path: str) -> str:
@@ -70,75 +92,83 @@ class RemoteFiles:
             if sizes[entry.path] != entry.bytes:
                 raise wrong_size(entry, sizes[entry.path], self.at(entry.path))
 
-    def check_links(self, manifest: Manifest) -> None:
-        """Addresses have no links."""
+    def names(self) -> Iterator[tuple[str, bool]]:
+        """Look at a listing, where the store has listings."""
+        return ((name, False) for name in sorted(self.store.sizes()))
 
     def whole(self, entry: FileEntry) -> bytes:
         """Return it from the cache, or fetch it and compare its digest."""
-        if self.cache is not None:
-            return self._kept(entry).read_bytes()
-        return once_more(lambda: b"".join(map(memoryview, self._proven_pieces(entry))), lambda: None)
+        if self._cache is not None:
+            return self._kept(entry, self._cache).read_bytes()
+        return once_more(lambda: b"".join(map(memoryview, self._checked_pieces(entry))), lambda: None)
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Fetch it, the next pieces while the last one is in use."""
-        return self._pieces(entry)
+        """Fetch it, the next pieces while the last one is in use; from the cache if there is one."""
+        if self._cache is None:
+            return self._pieces(entry)
+        return file_chunks(self._kept(entry, self._cache))
 
     def open(self, entry: FileEntry) -> ByteSource:
         """Open it where it is, or in the cache; views and images are fetched whole if there is one."""
-        if self.cache is not None and (entry.role != "labels" or self.cache.path(entry.digest).exists()):
-            return open_file(str(self._kept(entry)))
-        return RemoteFile(self.ranges, entry.path, entry.bytes, where=self.at(entry.path))
+        cache = self._cache
+        if cache is not None and (entry.role != "labels" or cache.path(entry.digest).exists()):
+            return open_file(str(self._kept(entry, cache)))
+        where = self.at(entry.path)
+        if entry.role == "labels" and self._cached is not None:
+            return RemoteFile(self._cached, entry.path, entry.bytes, where=where)
+        return RemoteFile(self._direct, entry.path, entry.bytes, where=where)
 
-    def problem(self, entry: FileEntry) -> str | None:
-        """Fetch it whole, into the cache if there is one, and compare its digest."""
-        try:
-            if self.cache is not None:
-                self._kept(entry)
-            else:
-                once_more(lambda: sum(piece.size for piece in self._proven_pieces(entry)), lambda: None)
-        except PoolCorruptError as error:
-            return (
-                f"{error.problem} (expected {error.expected}, got {error.got})"
-                if error.got
-                else error.problem
-            )
-        return None
+    def cut_labels(self, blocks: LabelBlocks) -> None:
+        """Keep labels in blocks from now on, if there is a cache."""
+        if self._cache is not None:
+            self._cached = CachedRanges(self.store, self._cache, blocks.files(), check=blocks.check)
 
-    def strangers(self, known: set[str]) -> Sequence[str]:
-        """Look at a listing, where the store has listings."""
-        return [name for name, _ in self.beside(known) if name.startswith(tuple(f"{f}/" for f in FOLDERS))]
+    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
+        """Fetch them in the background; views first, and whole, if there is a cache to keep them."""
+        cache = self._cache
+        missing = [entry for entry in views if cache and not cache.path(entry.digest).exists()]
+        if cache is not None and missing:
+            self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE // 2, thread_name_prefix="fetch-views")
+            for entry in missing:
+                # Errors surface when the file is read.
+                self._threads.submit(self._kept, entry, cache)
+        (self._cached or self._direct).prefetch(blocks.ranges(numbers))
 
-    def beside(self, known: set[str]) -> Iterator[tuple[str, str]]:
-        """Look at a listing."""
-        for name in sorted(self.store.sizes()):
-            if name not in known:
-                yield name, "file is not part of the pool"
+    def advance(self) -> None:
+        """Fetch further."""
+        if self._cached is not None:
+            self._cached.advance()
 
-    def _kept(self, entry: FileEntry) -> Path:
+    def close(self) -> None:
+        """Stop fetching."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._direct.close()
+        if self._cached is not None:
+            self._cached.close()
+
+    def _kept(self, entry: FileEntry, cache: DiskCache) -> Path:
         """Return a file in the cache; one that was changed there is fetched again."""
-        if self.cache is None:
-            raise InvalidArgumentError("there is no cache", where=self.store.shown)
-        cache = self.cache
 
         def path() -> Path:
-            return cache.get(entry.digest, entry.bytes, lambda: self._proven_pieces(entry))
+            return cache.get(entry.digest, entry.bytes, lambda: self._checked_pieces(entry))
 
         found = once_more(path, lambda: None)
-        if entry.digest not in self._proven:
+        if entry.digest not in self._verified:
             if file_digest(found) != entry.digest:
                 cache.drop(entry.digest)
                 found = once_more(path, lambda: None)
-            self._proven.add(entry.digest)
+            self._verified.add(entry.digest)
         return found
 
-    def _proven_pieces(self, entry: FileEntry) -> Iterator[pa.Buffer]:
+    def _checked_pieces(self, entry: FileEntry) -> Iterator[pa.Buffer]:
         """Yield a file piece by piece; PoolCorruptError behind the last one if it is not the right file."""
         state = hashlib.sha256()
         for piece in self._pieces(entry):
             state.update(piece)
             yield piece
         require_digest(entry, state.hexdigest(), self.at(entry.path))
-        self._proven.add(entry.digest)
+        self._verified.add(entry.digest)
 
     def _pieces(self, entry: FileEntry) -> Iterator[pa.Buffer]:
         try:
@@ -148,36 +178,3 @@ class RemoteFiles:
 
     def _missing(self, entry: FileEntry) -> PoolCorruptError:
         return PoolCorruptError("file is missing", where=self.at(entry.path), hint="restore this file")
-
-    def release(self, entry: FileEntry) -> None:
-        """Drop it from the cache."""
-        if self.cache is not None:
-            self.cache.drop(entry.digest)
-
-    def cut(
-        self, parts: Callable[[], Mapping[str, CutFile]], check: Callable[[Range, pa.Buffer], None]
-    ) -> None:
-        """Keep labels in blocks from now on, if there is a cache."""
-        if self.cache is not None:
-            self.ranges = CachedRanges(self.store, self.cache, parts(), check=check)
-
-    def expect(self, ranges: Callable[[], Iterable[Range]], views: Sequence[FileEntry]) -> None:
-        """Begin to fetch them; views first, and whole, if there is a cache to keep them."""
-        missing = [entry for entry in views if self.cache and not self.cache.path(entry.digest).exists()]
-        if missing:
-            self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE // 2, thread_name_prefix="fetch-views")
-            for entry in missing:
-                # Who reads a file that could not be fetched will say why.
-                self._threads.submit(self._kept, entry)
-        self.ranges.expect(ranges())
-
-    def reached(self) -> None:
-        """Fetch a little further."""
-        if isinstance(self.ranges, CachedRanges):
-            self.ranges.reached()
-
-    def close(self) -> None:
-        """Stop fetching."""
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-        self.ranges.close()

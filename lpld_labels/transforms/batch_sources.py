@@ -43,7 +43,7 @@ class EncodedBatches:
 def in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
     """Return keys in the order of their files, and let the pool fetch those that are elsewhere ahead."""
     ordered = pool.index.in_file_order(keys)
-    pool.expect(pool.index.numbers(ordered).tolist())
+    pool.prefetch(pool.index.numbers(ordered).tolist())
     return ordered
 
 

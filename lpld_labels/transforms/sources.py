@@ -112,7 +112,7 @@ def pruned(plan: PrunePlan) -> Selection:
 
 def expect_pieces(pool: PoolReader, pieces: Sequence[Keys]) -> None:
     """Tell a pool which batches will be asked of it."""
-    pool.expect(pool.index.numbers([key for piece in pieces for key in piece.keys]).tolist())
+    pool.prefetch(pool.index.numbers([key for piece in pieces for key in piece.keys]).tolist())
 
 
 def _detached(batch: EncodedBatch) -> EncodedBatch:

@@ -13,9 +13,8 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolWriteError
-from lpld_labels.io.cached_ranges import CutFile
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.ranges import Range, coalesced
+from lpld_labels.io.prefetch import CutFile, Range, coalesced
 from lpld_labels.pool.sizes import pool_bytes
 from tests.lpld_labels.io.pools import small_pool
 from tests.servers.files import FileServer
@@ -92,9 +91,9 @@ def test_everything_is_fetched_once_in_any_order(
     order = np.random.default_rng(0).permutation(len(local)).tolist()
     http_proxy.behave(latency=0.05)
     with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
-        reader.expect(order * 2)
+        reader.prefetch(order * 2)
         for number in order:
-            reader.reached()
+            reader.advance()
             assert reader.labels_at(number).tobytes() == local.labels_at(number).tobytes()
     traffic = http_proxy.traffic()
     assert traffic.bytes_down <= 1.05 * pool_bytes(local.manifest)
@@ -107,9 +106,9 @@ def test_a_cache_smaller_than_the_pool_stays_within_its_limit(big: tuple[Path, s
     cache = DiskCache(tmp_path / "cache", 2_000_000)
     order = np.random.default_rng(0).permutation(len(local)).tolist()
     with PoolReader(address, cache=cache) as reader:
-        reader.expect(iter(order))
+        reader.prefetch(iter(order))
         for number in order:
-            reader.reached()
+            reader.advance()
             assert reader.labels_at(number).tobytes() == local.labels_at(number).tobytes()
             # What is under way may come on top.
             assert held(cache) <= 2 * cache.limit
@@ -121,9 +120,9 @@ def test_the_next_epoch_asks_the_cache_for_nothing(
     path, address = big
     order = np.random.default_rng(0).permutation(len(PoolReader(path))).tolist()
     with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
-        reader.expect(order)
+        reader.prefetch(order)
         first = [reader.labels_at(number).tobytes() for number in order]
-        reader.expect([])  # ends what was begun for the first
+        reader.prefetch([])  # ends what was begun for the first
         asked: list[str] = []
         real = DiskCache.get
 
@@ -133,6 +132,6 @@ def test_the_next_epoch_asks_the_cache_for_nothing(
             return real(cache, name, *rest)
 
         monkeypatch.setattr(DiskCache, "get", noted)
-        reader.expect(order)
+        reader.prefetch(order)
         assert [reader.labels_at(number).tobytes() for number in order] == first
     assert asked == [], "blocks that are open were looked for again"

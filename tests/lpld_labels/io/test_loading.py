@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lpld_labels import PoolReader
-from lpld_labels.io import cached_ranges
+from lpld_labels.io import prefetch
 from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache
 from lpld_labels.loader import PoolLoader, label_loader
 from lpld_labels.pool.sizes import pool_bytes
@@ -84,7 +84,7 @@ def test_failing_requests_do_not_stop_training(
 def test_a_loader_that_is_let_go_fetches_no_more(
     tmp_path: Path, bucket: str, s3: S3Server, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached_ranges, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(prefetch, "BLOCK_BYTES", 1)
     small_pool(tmp_path / "pool", codec="f16:plain", epochs=100, classes=200, rows=4)
     address = put_pool(s3, bucket, tmp_path / "pool")
     s3_proxy.behave(latency=0.2)

@@ -110,7 +110,7 @@ def test_what_is_expected_is_fetched_ahead(pool: Path, over_http: str, http_prox
     with PoolReader(over_http) as reader:
         wanted = list(range(len(reader)))
         http_proxy.behave(latency=0.05)
-        reader.expect(wanted)
+        reader.prefetch(wanted)
         found = [reader.labels_at(number).tobytes() for number in wanted]
         traffic = http_proxy.traffic()
     assert found == [labels for _, _, labels in content(pool)]
