@@ -217,7 +217,7 @@ TARGETS: dict[str, Target] = {
         seeds=_manifests,
         parsers=("format/strict_json.py", "format/json_records.py", "format/manifest.py", "format/files.py"),
     ),
-    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "io/proven_parquet.py")),
+    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "io/verified_parquet.py")),
     **{
         f"codec-{name}": Target(
             run=partial(_decode, name), seeds=partial(_payloads, name), parsers=(f"codecs/{file}",)
