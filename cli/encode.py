@@ -10,21 +10,21 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import (
+from .common import (
     from_lossy_option,
     json_option,
     out_argument,
     overwrite_option,
     pool_argument,
     quiet,
+    says_if_finished,
     seed_option,
 )
-from .console import print_json, print_line, stdout_console, times_smaller
-from .engine_options import EngineOptions, engine_options
-from .outputs import says_if_finished
+from .console import facts_table, print_json, print_line, stdout_console, times_smaller
+from .groups import EngineOptions
+from .options import settings_options, take
 from .parameters import NUMBER, TEXT, Amount, Budget
 from .progress import progress_bar
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.schema import Views
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--temperature", type=NUMBER, help="klt: at which labels will be used.  [default: 20]")
 @click.option("--budget", type=Budget(), help="klt: bytes of the whole new pool, e.g. 300MB or 10%.")
 @seed_option("klt: which rows are sampled.")
-@engine_options(gpus=False)
+@settings_options(EngineOptions)
 @from_lossy_option
 @overwrite_option
 @json_option()
@@ -90,7 +90,7 @@ def command(
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    workers = EngineOptions.taken_from(options)
+    workers = take(EngineOptions, options)
     workers.require_shared(out)
     given = options | {"budget": budget}
     flags = [f"--{name}" for name in ("fidelity", "budget", "temperature") if given[name] is not None]

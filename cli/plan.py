@@ -9,7 +9,7 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import (
+from .common import (
     FOLDER,
     from_lossy_option,
     jobs_option,
@@ -17,13 +17,12 @@ from .common_options import (
     overwrite_option,
     pool_argument,
     quiet,
+    says_if_finished,
     seed_option,
 )
-from .console import print_json, print_line, stdout_console
-from .outputs import says_if_finished
+from .console import Column, fitted_table, print_json, print_line, stdout_console
 from .parameters import NUMBER, TEXT, Amount, Budget
 from .progress import progress_bar
-from .tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.schema import Views

@@ -7,22 +7,15 @@ Lineage comes out of a file, so whatever stands there is checked as if it had be
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Engine, Progress
-from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.format.schema import VIEWS, Views
-from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.change_views import change_views
-from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.lineage import SETTINGS, settings_from
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import PruneSettings
 from lpld_labels.transforms.selection import kept_count
 
 
@@ -96,46 +89,6 @@ def codec_request(step: LineageStep) -> CodecRequest | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _unknown(step) from error
-
-
-def repeat(
-    step: LineageStep,
-    pool: PoolReader,
-    out: str | os.PathLike[str],
-    *,
-    engine: Engine = ONE_PROCESS,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Manifest:
-    """Do a step again: prune or encode a pool as was done before."""
-    if step.operation == "prune":
-        return prune_pool(pool, out, prune_settings(step), overwrite=overwrite, progress=progress)
-    if not repeatable(step):
-        raise _unknown(step)
-    stated = step.parameters.get("views")
-    views: Views | None = next((known for known in VIEWS if known == stated), None)
-    request = codec_request(step)
-    if request is None:
-        if views is None:
-            raise _unknown(step)
-        return change_views(pool, out, views, engine=engine, overwrite=overwrite, progress=progress)
-    # Whoever did this before had insisted, if there was need to.
-    result = encode_pool(
-        pool,
-        out,
-        request,
-        views=views,
-        engine=engine,
-        from_lossy=True,
-        overwrite=overwrite,
-        progress=progress,
-    )
-    return result.manifest
-
-
-def repeatable(step: LineageStep) -> bool:
-    """Whether `repeat` knows the step."""
-    return step.operation in ("prune", "encode") and not planned(step)
 
 
 def planned(step: LineageStep) -> bool:

@@ -101,9 +101,6 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("prune pool out --ratio 2 --by luck", 2, "'luck' is not one of"),
     ("prune pool out --ratio 2 --by diff", 2, "--by METRIC needs --prefer"),
     ("prune pool out --ratio 2 --prefer hard", 2, "--prefer goes with --by METRIC"),
-    ("prune pool out --ratio 2 --drop-easy 100%", 2, "not below 100%"),
-    ("prune pool out --ratio 2 --drop-easy half", 2, "10% or 0.1"),
-    ("prune pool out --ratio 2 --drop-easy 60% --drop-hard 60%", 1, "drop"),
     ("prune pool out --ratio 2 --seed -1", 2, "--seed"),
     ("prune pool out --ratio 2 --force", 2, "No such option"),
     # encode
