@@ -30,8 +30,10 @@ from .progress import no_progress, progress_bar
 from .ranks import SpokenOnce, one_voice
 
 if TYPE_CHECKING:
+    from lpld_core.train.evaluate import Accuracy
     from lpld_core.train.ranks import Ranks
-    from lpld_core.train.student import RunFacts, TrainResult
+    from lpld_core.train.student import TrainResult
+    from lpld_core.train.trainer import EpochProgress
 
 
 @click.command("train", cls=SpokenOnce)
@@ -146,8 +148,9 @@ def _train(
         show = progress_bar if ranks.first else no_progress
         with show("checking images") as checked, show("training steps") as progress:
 
-            def watch(facts: RunFacts) -> None:
-                progress.note(_doing(facts))
+            def watch(epoch: EpochProgress, accuracy: Accuracy | None) -> None:
+                score = "" if accuracy is None else f", top-1 {accuracy.top1:.1%}"
+                progress.note(f"loss {epoch.loss:.4g}, lr {epoch.learning_rate:.3g}{score}")
 
             return train_student(
                 reader,
@@ -161,12 +164,6 @@ def _train(
                 overwrite=overwrite,
                 ranks=ranks,
             )
-
-
-def _doing(facts: RunFacts) -> str:
-    """Return how training is going, in a few words."""
-    text = f"loss {facts.loss:.4g}, lr {facts.learning_rate:.3g}"
-    return text if facts.accuracy is None else f"{text}, top-1 {facts.accuracy.top1:.1%}"
 
 
 def _show(result: TrainResult, as_json: bool) -> None:

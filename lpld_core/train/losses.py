@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,8 +13,6 @@ from lpld_core.train.ranks import ALONE, Ranks
 from lpld_core.train.settings import TrainSettings, temperature_in
 from lpld_labels.codecs.label_semantics import as_logits, softened
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.records import ViewBatch
-from lpld_labels.render import ImageStore
 
 LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
 """Logits [n, C] of n rows of a batch on the training device, and which rows -> their mean loss, a scalar."""
@@ -23,42 +20,6 @@ LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
 CALIBRATION_GRID = np.linspace(0.01, 1, 100)
 """Temperatures that calibrated alignment tries."""
 _STUDENT_TEMPERATURE = "student_temperature"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrueClasses:
-    """The images' own classes, for losses that use them.
-
-    own, partner: int64 [B], class of each view's image and of the image mixed into it.
-    weight: float32 [B], how much of the view is its own image (the recorded mixing strength).
-    """
-
-    own: torch.Tensor
-    partner: torch.Tensor
-    weight: torch.Tensor
-
-    def __getitem__(self, rows: slice) -> TrueClasses:
-        """Return those of some rows."""
-        return TrueClasses(own=self.own[rows], partner=self.partner[rows], weight=self.weight[rows])
-
-    def to(self, device: torch.device) -> TrueClasses:
-        """Return the same on another device."""
-        return TrueClasses(
-            own=self.own.to(device), partner=self.partner.to(device), weight=self.weight.to(device)
-        )
-
-
-def true_classes(views: ViewBatch, store: ImageStore) -> TrueClasses:
-    """Look up the classes of a batch's images and of those mixed into them."""
-    own = store.table.classes[views.images].astype(np.int64)
-    partner, weight = own, 1.0
-    if views.mix is not None:
-        partner, weight = own[views.mix.partner], views.mix.strength
-    return TrueClasses(
-        own=torch.from_numpy(own),
-        partner=torch.from_numpy(partner),
-        weight=torch.full((views.rows,), weight),
-    )
 
 
 class StudentLoss:
@@ -89,13 +50,13 @@ class StudentLoss:
         """Set the label's temperature."""
         self.temperature = temperature_in(self._settings, epoch)
 
-    def of(self, labels: torch.Tensor, truth: TrueClasses) -> LossOf:
+    def of(self, labels: torch.Tensor, classes: torch.Tensor) -> LossOf:
         """Return the loss of a batch as a function of the student's logits.
 
-        labels: float32 [B, C].
+        labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image.
         """
         if self._settings.loss != "kl":
-            return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], truth[rows])
+            return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], classes[rows])
         target = self.target(labels)
         seen = self._last = []
 
@@ -111,11 +72,8 @@ class StudentLoss:
         kind, share = self._label_kind, self._settings.label_smoothing
         if self._kept is not None and self._kept < labels.shape[1]:
             labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
-        if self._settings.smoothing_on == "logits":
-            # (1 - s) z + s / C shifts the row by a constant, which softmax does not see.
-            return softened(labels, kind, self.temperature / (1 - share))
-        target = softened(labels, kind, self.temperature)
-        return target.lerp(torch.full_like(target, 1 / target.shape[1]), share) if share else target
+        # Smoothed logits (1 - s) z + s / C: softmax does not see the constant.
+        return softened(labels, kind, self.temperature / (1 - share))
 
     def end_epoch(self, ranks: Ranks = ALONE) -> None:
         """Align the student's temperature with the labels of the last batch, where that is asked for."""
@@ -147,25 +105,11 @@ def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.
 
 
 def mse_and_truth(
-    settings: TrainSettings, output: torch.Tensor, labels: torch.Tensor, truth: TrueClasses
+    settings: TrainSettings, output: torch.Tensor, labels: torch.Tensor, classes: torch.Tensor
 ) -> torch.Tensor:
     """Squared error to the logits, mean over classes and rows, plus the true class (G-VBSM)."""
-    share = settings.label_smoothing
-    squares = F.mse_loss(output, labels.to(output.dtype))
-    if settings.ground_truth == "own":
-        hard = F.cross_entropy(output, truth.own, label_smoothing=share)
-    else:
-        hard = mixed_cross_entropy(output, truth, label_smoothing=share)
-    return squares + settings.gamma * hard
-
-
-def mixed_cross_entropy(
-    output: torch.Tensor, truth: TrueClasses, *, label_smoothing: float = 0.0
-) -> torch.Tensor:
-    """Cross-entropy against the true classes of both images of a mixed view, by their weights."""
-    own = F.cross_entropy(output, truth.own, reduction="none", label_smoothing=label_smoothing)
-    partner = F.cross_entropy(output, truth.partner, reduction="none", label_smoothing=label_smoothing)
-    return (truth.weight * own + (1 - truth.weight) * partner).mean()
+    hard = F.cross_entropy(output, classes, label_smoothing=settings.label_smoothing)
+    return F.mse_loss(output, labels.to(output.dtype)) + settings.gamma * hard
 
 
 def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:

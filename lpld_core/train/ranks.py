@@ -51,8 +51,8 @@ class Ranks:
         dist.all_reduce(total)
         return total.cpu()
 
-    def told_by_first(self, value: Value | None) -> Value | None:
-        """Return what the first process has; the others' values do not count."""
+    def broadcast(self, value: Value | None) -> Value | None:
+        """Return the first process's value."""
         if self.world == 1:
             return value
         box: list[Any] = [value]
@@ -121,7 +121,7 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
     own = _own_device(device)
     if own.type == "cuda":
         torch.cuda.set_device(own)
-    with gone_processes_told():
+    with lost_processes_reported():
         dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), own)
@@ -130,7 +130,7 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
 
 
 @contextlib.contextmanager
-def gone_processes_told() -> Iterator[None]:
+def lost_processes_reported() -> Iterator[None]:
     """Turn torch's errors about processes that do not answer into one of ours."""
     try:
         yield

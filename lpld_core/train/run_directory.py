@@ -4,7 +4,7 @@ log.jsonl                one JSON object per epoch
 checkpoint.safetensors   all that the next step depends on, and the run's settings
 student.safetensors      the finished network, self-describing: `load_teacher` can read it
 
-The checkpoint comes before the first line of the log: whatever is here without one is of another run, or is
+The checkpoint is written before the first line of the log: files without one belong to another run, or are
 all that is left of one.
 """
 
@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_weights
-from lpld_core.train.trainer import EpochSoFar
-from lpld_core.unfinished import SUFFIX, Checkpoint, brief, require_same_job, sweep, workplace
+from lpld_core.train.trainer import EpochProgress
+from lpld_core.unfinished import SUFFIX, Checkpoint, require_same_job, sweep, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.format.strict_json import from_json
-from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
+from lpld_labels.io.storage import TEMPORARY, write_errors
 
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
@@ -31,26 +30,25 @@ RESULT = "student.safetensors"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResumePoint:
-    """Where a run was: epochs done, and what was done of the next one; state: of trainer and loss."""
+    """Where a run was: epochs done and their steps, what was done of the next epoch; state: to load."""
 
     epochs_done: int
-    within: EpochSoFar | None
+    steps: int
+    within: EpochProgress | None
     state: Tensors
 
 
 class TrainingRun:
-    """Keeps a run's files.
+    """A run's files. settings: what decides its outcome. overwrite: delete a run of other settings."""
 
-    settings: what decides its outcome, as JSON values. overwrite: let a run of other settings go; None where
-    the user has no say in it.
-    """
-
-    def __init__(self, directory: Path, settings: dict[str, Any], *, overwrite: bool | None = None) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
         self.directory = directory
+        self.result = directory / RESULT
         self._overwrite = overwrite
         # Through JSON and back, so that tuples compare equal to the lists they become.
-        self._settings: dict[str, Any] = json.loads(json.dumps(settings))
+        self._settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         self._checkpoint = Checkpoint(directory / CHECKPOINT)
+        self.due = self._checkpoint.due
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -62,38 +60,32 @@ class TrainingRun:
                 sweep(self.directory)
             yield
 
-    @property
-    def result(self) -> Path:
-        """Where the finished network is."""
-        return self.directory / RESULT
-
     def finished(self) -> WeightsFile | None:
         """Return the finished network where it is all that is left of this very run, or None."""
-        if (self.directory / CHECKPOINT).exists():
+        if self._checkpoint.path.exists():
             return None
         try:
             file = read_weights(self.result)
         except InvalidArgumentError:
-            return None  # none, or a file of somebody else's: `resume` says so
+            return None  # none, or somebody else's file: `resume` says so
         return file if file.about.get("settings") == self._settings else None
 
     def resume(self) -> ResumePoint | None:
         """Return where an earlier run was, or None; refuse other settings, and files of no known run."""
-        path = self.directory / CHECKPOINT
-        if not path.exists():
+        file = self._checkpoint.load()
+        if file is None:
             if not self._overwrite:
                 self._require_nothing_here()
             self._clear()
             return None
-        file = read_weights(path)
         settings = file.about.get("settings")
         try:
             require_same_job(
                 settings if isinstance(settings, dict) else {},
                 self._settings,
                 what="another training run",
-                where=path,
-                otherwise="delete this one" if self._overwrite is None else "replace it (--overwrite)",
+                where=self._checkpoint.path,
+                otherwise="replace it (--overwrite)",
             )
         except PoolConflictError:
             begun = file.about.get("epochs_done") != 0 or file.about.get("within") is not None
@@ -101,10 +93,14 @@ class TrainingRun:
                 raise
             self._clear()
             return None
-        within = file.about.get("within")
+        # What was logged after the checkpoint will happen again.
+        with write_errors(self.directory), (self.directory / LOG).open("ab") as log:
+            log.truncate(min(int(file.about["log_bytes"]), log.tell()))
+        within = file.about["within"]
         return ResumePoint(
             epochs_done=int(file.about["epochs_done"]),
-            within=None if within is None else EpochSoFar(**within),
+            steps=int(file.about["steps"]),
+            within=None if within is None else EpochProgress(**within),
             state=file.tensors,
         )
 
@@ -119,42 +115,26 @@ class TrainingRun:
                 )
 
     def _clear(self) -> None:
-        """Let an earlier run go; the checkpoint last, which says what the rest is."""
+        """Delete an earlier run; the checkpoint last, which says what the rest is."""
         with write_errors(self.directory):
             for name in (RESULT, LOG, CHECKPOINT):
                 (self.directory / name).unlink(missing_ok=True)
 
-    def due(self) -> bool:
-        """Whether it is time to save."""
-        return self._checkpoint.due()
-
-    def save(self, epochs_done: int, state: Tensors, *, within: EpochSoFar | None = None) -> None:
+    def save(self, state: Tensors, *, epochs_done: int, steps: int, within: EpochProgress | None) -> None:
         """Replace the checkpoint. within: what is done of the next epoch."""
-        so_far = None if within is None else asdict(within)
-        self._checkpoint.save(state, epochs_done=epochs_done, settings=self._settings, within=so_far)
+        log = self.directory / LOG
+        self._checkpoint.save(
+            state,
+            settings=self._settings,
+            epochs_done=epochs_done,
+            steps=steps,
+            within=None if within is None else asdict(within),
+            log_bytes=log.stat().st_size if log.exists() else 0,
+        )
 
     def finish(self, tensors: Tensors, about: dict[str, Any]) -> None:
         """Write the finished network, with what it takes to know the run again."""
         save_weights(self.result, tensors, {**about, "settings": self._settings})
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the log; refuse lines that no training run has written."""
-        path = self.directory / LOG
-        if not path.exists():
-            return []
-        # A line without an end was being written when the run was killed.
-        lines = path.read_bytes().split(b"\n")[:-1]
-        return [_record(line, where=f"{path}, line {number}") for number, line in enumerate(lines, 1)]
-
-    def steps(self) -> int:
-        """Return how many steps the log tells of."""
-        return sum(record["steps"] for record in self.records())
-
-    def keep_log_before(self, epoch: int) -> None:
-        """Forget what an earlier run logged after its last checkpoint: it will happen again."""
-        kept = [record for record in self.records() if record["epoch"] < epoch]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
-        write_atomically(self.directory / LOG, text.encode())
 
     def log(self, record: dict[str, Any]) -> None:
         """Append one line."""
@@ -163,24 +143,8 @@ class TrainingRun:
             stream.write(json.dumps(record) + "\n")
 
 
-def _record(line: bytes, *, where: str) -> dict[str, Any]:
-    """Parse a line of a log, whose epoch and steps are read again by runs that go on."""
-    record = from_json(line, where=where)
-    numbers = [record.get(name) if isinstance(record, dict) else None for name in ("epoch", "steps")]
-    if not all(isinstance(number, int) and number >= 0 for number in numbers):
-        raise PoolConflictError(
-            "not a line of a training run's log",
-            where=where,
-            expected="an object with the numbers 'epoch' and 'steps'",
-            got=brief(record),
-            hint="move the log away to go on without it, or choose another directory (--out)",
-        )
-    parsed: dict[str, Any] = record
-    return parsed
-
-
 def require_run_directory(directory: Path) -> None:
-    """Refuse a directory with anything but what training runs leave."""
+    """Refuse a directory with anything but the files of training runs."""
     for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
         if entry.name not in (LOG, CHECKPOINT, RESULT, SUFFIX) and not entry.name.startswith(TEMPORARY):
             raise PoolConflictError(

@@ -18,12 +18,9 @@ Optimizer = Literal["adamw", "sgd"]
 Schedule = Literal["cosine", "smoothed-cosine", "constant"]
 RateSteps = Literal["epoch", "step"]
 DecayOn = Literal["weights", "all"]
-GroundTruth = Literal["own", "mixed"]
-SmoothingOn = Literal["logits", "probabilities"]
 TemperatureSchedule = Literal["constant", "step", "cosine"]
 StudentTemperature = Literal["teacher", "calibrated"]
 Tail = Literal["stored", "none"]
-EpochSteps = Literal["stored", "ceil"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (
@@ -60,14 +57,6 @@ class TrainSettings:
             "replacement, as the paper and its presets do."
         ),
     ] = "shuffled"
-    epoch_steps: Annotated[
-        EpochSteps,
-        Setting(
-            "'stored' rounds images / batch size down where the pool holds complete batches only, as pruned "
-            "pools do, and up where it holds others; 'ceil' always rounds up.",
-            option=False,
-        ),
-    ] = "stored"
     mean: Annotated[
         tuple[float, ...] | None, Setting("Normalisation, where the pool's teachers do not say.")
     ] = None
@@ -77,17 +66,11 @@ class TrainSettings:
 
     loss: Annotated[Loss, Setting("KL divergence, or squared error of logits plus the true class.")] = "kl"
     gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", ge=0)] = 0.1
-    ground_truth: Annotated[
-        GroundTruth, Setting("Class of a view's own image, or of both images by weight.", option=False)
-    ] = "own"
     temperature: Annotated[float, Setting("Of the labels in the kl loss, at first.", gt=0)] = 20.0
     temperature_schedule: Annotated[
         TemperatureSchedule,
         Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine."),
     ] = "constant"
-    temperature_step_epochs: Annotated[int, Setting("Epochs between falls.", option=False, ge=1)] = 30
-    temperature_factor: Annotated[float, Setting("What it is multiplied by.", option=False, gt=0)] = 0.7
-    temperature_minimum: Annotated[float, Setting("Where it stops.", option=False, gt=0)] = 2.0
     student_temperature: Annotated[
         float | StudentTemperature,
         Setting("Of the student's output: the teacher's, or the best of the last epoch's last batch.", gt=0),
@@ -97,10 +80,6 @@ class TrainSettings:
         Tail, Setting("Classes left out by top-k labels get the stored level, or nothing.", option=False)
     ] = "stored"
     label_smoothing: Annotated[float, Setting("Share taken from the label.", ge=0, lt=1)] = 0.0
-    smoothing_on: Annotated[
-        SmoothingOn,
-        Setting("Spread it evenly over probabilities, or logits become (1 - s) z + s / C.", option=False),
-    ] = "logits"
 
     optimizer: Annotated[Optimizer, Setting()] = "adamw"
     learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
@@ -114,9 +93,6 @@ class TrainSettings:
         RateSteps, Setting("The rate changes once an epoch, or with every step.", option=False)
     ] = "epoch"
     warmup_epochs: Annotated[float, Setting("Epochs in which the rate rises linearly.", ge=0)] = 0.0
-    warmup_from: Annotated[float, Setting("Share of the rate to begin with.", option=False, ge=0, le=1)] = (
-        0.01
-    )
     ema: Annotated[
         float | None,
         Setting("Average the weights with this decay, e.g. 0.99, and save the average.", ge=0, lt=1),
@@ -149,6 +125,10 @@ class TrainSettings:
         return {name: value for name, value in asdict(self).items() if name not in _DECIDES_NOTHING}
 
 
+WARM_UP_FROM = 0.01
+"""Share of the learning rate that a warm-up begins with."""
+TEMPERATURE_STEP_EPOCHS, TEMPERATURE_FACTOR, TEMPERATURE_MINIMUM = 30, 0.7, 2.0
+"""How a label's temperature falls (LPQLD)."""
 SMOOTHING = 2.0
 """How much slower the smoothed cosine falls: after the whole budget it has come half way (RDED)."""
 
@@ -162,7 +142,7 @@ def rate_factor(settings: TrainSettings, epoch: float) -> float:
         epoch = math.floor(epoch)
     warm_up = settings.warmup_epochs
     if epoch < warm_up:
-        return settings.warmup_from + (1 - settings.warmup_from) * epoch / warm_up
+        return WARM_UP_FROM + (1 - WARM_UP_FROM) * epoch / warm_up
     if settings.schedule == "constant":
         return 1.0
     progress = (epoch - warm_up) / max(settings.epochs - warm_up, 1e-9)
@@ -177,10 +157,10 @@ def temperature_in(settings: TrainSettings, epoch: int) -> float:
     LPQLD's programs count epochs from 1 here: the first fall comes one epoch early, and the cosine is at
     its minimum in the last epoch, not after it.
     """
-    start, end = settings.temperature, settings.temperature_minimum
+    start, end = settings.temperature, TEMPERATURE_MINIMUM
     if settings.temperature_schedule == "step":
-        falls = (epoch + 1) // settings.temperature_step_epochs
-        return max(start * settings.temperature_factor**falls, end)
+        falls = (epoch + 1) // TEMPERATURE_STEP_EPOCHS
+        return max(start * TEMPERATURE_FACTOR**falls, end)
     if settings.temperature_schedule == "cosine":
         return end + 0.5 * (start - end) * (1 + math.cos(math.pi * (epoch + 1) / settings.epochs))
     return start

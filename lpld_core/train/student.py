@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lpld_core.networks.models import network_source, seeded
-from lpld_core.networks.weights import WeightsFile, load_into
+from lpld_core.networks.weights import load_into
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.losses import StudentLoss, TrueClasses
-from lpld_core.train.ranks import ALONE, Ranks, gone_processes_told
+from lpld_core.train.losses import LossOf, StudentLoss
+from lpld_core.train.ranks import ALONE, Ranks, lost_processes_reported
 from lpld_core.train.run_directory import TrainingRun, require_run_directory
 from lpld_core.train.settings import TrainSettings
-from lpld_core.train.trainer import EpochFacts, EpochSoFar, Trainer, TrainingBatch
+from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
 from lpld_labels.codecs.label_semantics import find_normalisation
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
@@ -27,18 +27,10 @@ from lpld_labels.loader import PoolLoader, pool_loader
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import check_images, find_images
 
-Watch = Callable[["RunFacts"], None]
+Watch = Callable[[EpochProgress, Accuracy | None], None]
+"""Called with how the epoch is doing, and the last accuracy measured."""
 
 SMALL_VIEWS_BELOW = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFacts:
-    """How a run is doing: mean loss of the epoch so far, learning rate, and the last accuracy measured."""
-
-    loss: float
-    learning_rate: float
-    accuracy: Accuracy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +60,9 @@ def train_student(
 
     images_dir: the labelled image folder; None for a pool that carries its images.
     ranks: processes that all call this and train one student together, as `joined_ranks` gives them; the
-    first one alone touches `out`. Without BatchNorm, or with it synced, their number makes no difference but
-    rounding; a run may go on with another number.
-    out: the run's directory (see run_directory.py). watch: called with how it is doing after each step,
-    before `progress`. overwrite: let an earlier run of other settings go.
+    first one alone touches `out`. A run may resume with another number of them.
+    out: the run's directory (see run_directory.py). watch: called after each step, before `progress`.
+    overwrite: delete an earlier run of other settings.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
     _check(pool, settings, validation)
@@ -91,7 +82,7 @@ def train_student(
         batch_size=_rows_per_process(settings, pool, ranks.world),
         sampling=settings.policy,
         seed=settings.seed,
-        batches_per_epoch=epoch_steps(settings, pool),
+        batches_per_epoch=epoch_steps(pool),
         rank=ranks.rank,
         world_size=ranks.world,
         normalise=False,
@@ -99,20 +90,17 @@ def train_student(
         cache_directory=settings.image_cache,
     )
     training = _Training(Trainer(model, settings, ranks), loss, run, loader, validation, progress, watch)
-    with gone_processes_told(), run.at_work() if ranks.first else contextlib.nullcontext():
-        finished = ranks.told_by_first(run.finished() if ranks.first else None)
+    with lost_processes_reported(), run.at_work() if ranks.first else contextlib.nullcontext():
+        finished = ranks.broadcast(run.finished() if ranks.first else None)
         if finished is not None:
-            return TrainResult(
-                weights=run.result,
-                accuracy=training.accuracy_of(finished),
-                steps=int(finished.about["steps"]),
-                resumed_from=settings.epochs,
-            )
-        start = training.resume()
-        accuracy = training.run(start)
-        steps = ranks.told_by_first(run.steps() if ranks.first else None) or 0
-        if ranks.first:
-            run.finish(training.trainer.result.state_dict(), _about(pool, settings) | {"steps": steps})
+            load_into(training.trainer.result, finished)
+            start, steps, accuracy = settings.epochs, int(finished.about["steps"]), training.evaluate()
+        else:
+            start = training.resume()
+            accuracy = training.run(start)
+            steps = training.steps
+            if ranks.first:
+                run.finish(training.trainer.result.state_dict(), _about(pool, settings) | {"steps": steps})
     return TrainResult(weights=run.result, accuracy=accuracy, steps=steps, resumed_from=start)
 
 
@@ -131,77 +119,82 @@ class _Training:
     ) -> None:
         self.trainer, self._loss, self._run, self._loader = trainer, loss, run, loader
         self._validation, self._progress, self._watch = validation, progress, watch
-        self._begin: EpochSoFar | None = None
+        self._begin: EpochProgress | None = None
         self._accuracy: Accuracy | None = None
-
-    def accuracy_of(self, finished: WeightsFile) -> Accuracy | None:
-        """Return the accuracy of a student that was trained before."""
-        load_into(self.trainer.result, finished)
-        return self._evaluate()
+        self.steps = 0
 
     def resume(self) -> int:
-        """Go on from the checkpoint, if there is one; return how many epochs are done."""
+        """Resume from the checkpoint, if there is one; return how many epochs are done."""
         ranks = self.trainer.ranks
-        found = ranks.told_by_first(self._run.resume() if ranks.first else None)
-        done = 0 if found is None else found.epochs_done
-        if ranks.first:
-            if found is None:
+        found = ranks.broadcast(self._run.resume() if ranks.first else None)
+        if found is None:
+            if ranks.first:
                 self._save(0)
-            self._run.keep_log_before(done)
-        if found is not None:
-            self.trainer.load_state(found.state)
-            self._loss.load_state(found.state)
-            self._begin = found.within
-        return done
+            return 0
+        self.trainer.load_state(found.state)
+        self._loss.load_state(found.state)
+        self._begin, self.steps = found.within, found.steps
+        return found.epochs_done
 
     def run(self, start: int) -> Accuracy | None:
         """Train the epochs that are left; return the accuracy at the end."""
         settings = self.trainer.settings
         if start == settings.epochs:
-            return self._evaluate()
+            return self.evaluate()
         for epoch in range(start, settings.epochs):
             last = epoch + 1 == settings.epochs
             self._loss.start_epoch(epoch)
-            record = {
+            record: dict[str, Any] = {
                 "temperature": self._loss.temperature,
                 "student_temperature": self._loss.student_temperature,
             }
-            facts = self._epoch(epoch)
+            done = self._epoch(epoch)
             self._loss.end_epoch(self.trainer.ranks)
-            measured = self._evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
+            measured = self.evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
             self._accuracy = measured or self._accuracy
+            self.steps += done.steps
             if not self.trainer.ranks.first:
                 continue
-            self._run.log(_record(epoch, facts, measured) | record)
+            record |= {
+                "epoch": epoch,
+                "loss": done.loss,
+                "learning_rate": done.learning_rate,
+                "steps": done.steps,
+                "images": done.images,
+                "seconds": done.seconds,
+                "top1": None if measured is None else measured.top1,
+                "top5": None if measured is None else measured.top5,
+            }
+            self._run.log(record)
             if last or (epoch + 1) % settings.save_every == 0:
                 self._save(epoch + 1)
         return self._accuracy
 
-    def _save(self, epochs_done: int, within: EpochSoFar | None = None) -> None:
-        state = {**self.trainer.state(), **self._loss.state()}
-        self._run.save(epochs_done, state, within=within)
-
-    def _evaluate(self) -> Accuracy | None:
+    def evaluate(self) -> Accuracy | None:
+        """Return the accuracy now, if there is a validation set."""
         settings = self.trainer.settings
         if self._validation is None or settings.mean is None or settings.std is None:
             return None
         ranks = self.trainer.ranks
         return self._validation.accuracy(self.trainer.result, settings.mean, settings.std, ranks=ranks)
 
-    def _epoch(self, epoch: int) -> EpochFacts:
+    def _save(self, epochs_done: int, within: EpochProgress | None = None) -> None:
+        state = {**self.trainer.state(), **self._loss.state()}
+        self._run.save(state, epochs_done=epochs_done, steps=self.steps, within=within)
+
+    def _epoch(self, epoch: int) -> EpochProgress:
         begin, self._begin = self._begin, None
         self._loader.set_epoch(epoch)
         steps = len(self._loader)
         if begin is not None:
             self._loader.skip_to(epoch, begin.steps)
 
-        def after_step(so_far: EpochSoFar, rate: float) -> None:
+        def after_step(so_far: EpochProgress) -> None:
             # Never after the last step: what it leaves for the calibration is not in a checkpoint.
             if self.trainer.ranks.first and so_far.steps < steps and self._run.due():
                 self._save(epoch, within=so_far)
             if self._watch is not None:
-                loss = so_far.loss_sum / max(so_far.images, 1)
-                self._watch(RunFacts(loss=loss, learning_rate=rate, accuracy=self._accuracy))
+                self._watch(so_far, self._accuracy)
             if self._progress is not None:
                 self._progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
 
@@ -210,11 +203,11 @@ class _Training:
     def _batches(self) -> Iterator[TrainingBatch]:
         device = self.trainer.device
         for batch in self._loader:
-            rows = len(batch.keys) * self.trainer.ranks.world
-            truth = TrueClasses(own=batch.targets, partner=batch.partner_targets, weight=batch.mix_strength)
-            # The loss remembers the last step, but not one of a single row, which is passed over.
-            loss_of = self._loss.of(batch.labels.to(device), truth.to(device)) if rows > 1 else _no_loss
-            yield TrainingBatch(batch.images, loss_of, rows)
+            # The loss remembers the last step, but not one of a single row, which is skipped.
+            loss_of: LossOf = _no_loss
+            if len(batch.keys) > 1:
+                loss_of = self._loss.of(batch.labels.to(device), batch.targets.to(device))
+            yield TrainingBatch(batch.images, loss_of)
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
@@ -229,13 +222,14 @@ def default_student(pool: PoolReader) -> str:
     return "small-resnet18" if small else "resnet18"
 
 
-def epoch_steps(settings: TrainSettings, pool: PoolReader) -> int:
-    """Return how many label batches make an epoch."""
+def epoch_steps(pool: PoolReader) -> int:
+    """Return how many label batches make an epoch: images / batch size.
+
+    Rounded down where the pool holds complete batches only, as pruned pools do, and up where it holds others.
+    """
     images, rows = len(pool.images), pool.header.batch_size
     complete = bool((pool.index.rows == rows).all())
-    if settings.epoch_steps == "stored" and complete:
-        return max(1, images // rows)
-    return -(-images // rows)
+    return max(1, images // rows) if complete else -(-images // rows)
 
 
 def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> int | None:
@@ -276,15 +270,6 @@ def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet 
 def _no_loss(output: torch.Tensor, rows: slice) -> torch.Tensor:
     del rows
     return 0 * output.sum()
-
-
-def _record(epoch: int, facts: EpochFacts, accuracy: Accuracy | None) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        **asdict(facts),
-        "top1": None if accuracy is None else accuracy.top1,
-        "top5": None if accuracy is None else accuracy.top5,
-    }
 
 
 def _about(pool: PoolReader, settings: TrainSettings) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812  # its usual name
 
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
@@ -20,11 +22,10 @@ from lpld_core.prefetch import rendered
 from lpld_core.settings import ViewSettings
 from lpld_core.teachers.teacher import output_classes
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.losses import TrueClasses, mixed_cross_entropy, true_classes
-from lpld_core.train.run_directory import TrainingRun
+from lpld_core.train.run_directory import CHECKPOINT
 from lpld_core.train.settings import TrainSettings
-from lpld_core.train.trainer import EpochSoFar, Trainer, TrainingBatch
-from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
+from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
+from lpld_core.unfinished import Checkpoint, require_same_job, unfinished_beside, workplace
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
@@ -76,8 +77,8 @@ def train_teacher(
 ) -> Accuracy | None:
     """Train on the folder's own classes and save the weights; return the accuracy on `validation`.
 
-    Killed, the same call goes on from the last state that was saved, beside the file to write; where the
-    file is there already and of the same job, it is what is measured.
+    The same call resumes after a kill, from the state saved beside the file to write; a finished file of the
+    same job is only measured.
     images: the folder's table, if it was scanned already. `load_teacher(job.network,
     weights=job.out)` gives the result back with its size and normalisation.
     """
@@ -96,8 +97,7 @@ def train_teacher(
     with workplace(unfinished_beside(job.out)) as directory:
         found = trained_by(job.out)
         if found is None:
-            run = TrainingRun(directory, about["training"])
-            _train(job, trainer, store, run, workers=workers, progress=progress)
+            _train(job, trainer, store, Checkpoint(directory / CHECKPOINT), about["training"], progress)
             save_weights(job.out, model.state_dict(), about, within=directory)
         else:
             require_same_job(
@@ -127,35 +127,43 @@ def _train(
     job: TeacherJob,
     trainer: Trainer,
     store: ImageStore,
-    run: TrainingRun,
-    *,
-    workers: int,
+    checkpoint: Checkpoint,
+    settings: dict[str, Any],
     progress: Progress | None,
 ) -> None:
-    """Train the epochs that are left; the state is kept after each, and now and then within one."""
+    """Train the epochs that are left; the state is saved after each, and now and then within one."""
     steps = batches_per_epoch(len(store), job.views.batch_size)
-    found = run.resume()
+    start, within = 0, None
+    found = checkpoint.load()
     if found is not None:
-        trainer.load_state(found.state)
-    start, within = (0, None) if found is None else (found.epochs_done, found.within)
+        require_same_job(
+            found.about.get("settings", {}),
+            settings,
+            what="another training run",
+            where=checkpoint.path,
+            otherwise="delete this one",
+        )
+        trainer.load_state(found.tensors)
+        start = int(found.about["epochs_done"])
+        within = None if found.about["within"] is None else EpochProgress(**found.about["within"])
     for epoch in range(start, job.recipe.epochs):
         begin = within if epoch == start else None
 
-        def after_step(so_far: EpochSoFar, rate: float, epoch: int = epoch) -> None:
-            del rate
-            if so_far.steps < steps and run.due():
-                run.save(epoch, trainer.state(), within=so_far)
+        def after_step(so_far: EpochProgress, epoch: int = epoch) -> None:
+            if so_far.steps < steps and checkpoint.due():
+                state = trainer.state()
+                checkpoint.save(state, epochs_done=epoch, within=asdict(so_far), settings=settings)
             if progress is not None:
                 progress(epoch * steps + so_far.steps, job.recipe.epochs * steps)
 
         first = 0 if begin is None else begin.steps
-        with closing(_batches(job, store, trainer, epoch, range(first, steps), workers)) as batches:
+        with closing(_batches(job, store, trainer, epoch, range(first, steps))) as batches:
             trainer.run_epoch(epoch, batches, steps=steps, begin=begin, after_step=after_step)
-        run.save(epoch + 1, trainer.state())
+        checkpoint.save(trainer.state(), epochs_done=epoch + 1, within=None, settings=settings)
 
 
 def _batches(
-    job: TeacherJob, store: ImageStore, trainer: Trainer, epoch: int, steps: range, workers: int
+    job: TeacherJob, store: ImageStore, trainer: Trainer, epoch: int, steps: range
 ) -> Generator[TrainingBatch, None, None]:
     augmentation = job.views.augmentation(job.size)
 
@@ -170,14 +178,40 @@ def _batches(
         )
 
     keys = [BatchKey(epoch, batch) for batch in steps]
+    workers = trainer.settings.workers
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
-            truth = true_classes(views, store).to(trainer.device)
-            yield TrainingBatch(pixels, partial(_loss, truth, job.recipe.label_smoothing), len(pixels))
+            truth = [part.to(trainer.device) for part in true_classes(views, store)]
+            yield TrainingBatch(pixels, partial(_loss, truth, job.recipe.label_smoothing))
 
 
-def _loss(truth: TrueClasses, smoothing: float, output: torch.Tensor, rows: slice) -> torch.Tensor:
-    return mixed_cross_entropy(output, truth[rows], label_smoothing=smoothing)
+def true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return each view's class and that of the image mixed into it, int64 [B], and the weight of its own."""
+    own = store.table.classes[views.images].astype(np.int64)
+    partner, weight = own, torch.ones(views.rows)
+    if views.mix is not None:
+        partner = own[views.mix.partner]
+        weight = torch.full((views.rows,), views.mix.strength)
+    return torch.from_numpy(own), torch.from_numpy(partner), weight
+
+
+def _loss(truth: Sequence[torch.Tensor], smoothing: float, output: torch.Tensor, rows: slice) -> torch.Tensor:
+    own, partner, weight = (part[rows] for part in truth)
+    return mixed_cross_entropy(output, own, partner, weight, label_smoothing=smoothing)
+
+
+def mixed_cross_entropy(
+    output: torch.Tensor,
+    own: torch.Tensor,
+    partner: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:
+    """Cross-entropy against the true classes of both images of a mixed view, by their weights."""
+    first = F.cross_entropy(output, own, reduction="none", label_smoothing=label_smoothing)
+    second = F.cross_entropy(output, partner, reduction="none", label_smoothing=label_smoothing)
+    return (weight * first + (1 - weight) * second).mean()
 
 
 def _about(job: TeacherJob, settings: TrainSettings, table: ImageTable, classes: int) -> dict[str, Any]:

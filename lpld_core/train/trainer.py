@@ -3,8 +3,7 @@
 Everything random in a step follows from (seed, epoch, step, process) and everything else is in `state`, so a
 run that stops after any step and resumes from its state ends with the same weights.
 
-Several processes (`Ranks`) take a step together, each with some of its rows. A row counts the same wherever
-it is: gradients are the mean over all rows of the step, however unequal the shares.
+Several processes (`Ranks`) take a step together, each with an equal share of its rows.
 """
 
 from __future__ import annotations
@@ -13,17 +12,15 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from lpld_core.networks.models import seeded
-from lpld_core.networks.synced_batchnorm import with_synced_batchnorm
 from lpld_core.networks.weights import Tensors
 from lpld_core.train.losses import LossOf
 from lpld_core.train.ranks import ALONE, Ranks
@@ -37,40 +34,29 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochSoFar:
-    """What was done of an epoch: steps and images, the sum of their losses, and the seconds it took."""
+class EpochProgress:
+    """What was done of an epoch: steps and images, the sum of their losses, seconds, and the last rate."""
 
-    steps: int
-    images: int
-    loss_sum: float
-    seconds: float
+    steps: int = 0
+    images: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    learning_rate: float = 0.0
 
-
-@dataclass(frozen=True, kw_only=True)
-class EpochFacts:
-    """Mean loss per image, last learning rate, and how much was done in how many seconds."""
-
-    loss: float
-    learning_rate: float
-    steps: int
-    images: int
-    seconds: float
+    @property
+    def loss(self) -> float:
+        """Mean loss per image."""
+        return self.loss_sum / max(self.images, 1)
 
 
 class TrainingBatch(NamedTuple):
-    """A process's share of a step.
+    """A process's share of a step; all processes have as many rows.
 
-    pixels: [n, 3, H, W] with values 0..255; n may be 0. loss_of: of these rows. rows: of the whole step, in
-    all processes.
+    pixels: [n, 3, H, W] with values 0..255. loss_of: of these rows.
     """
 
     pixels: torch.Tensor
     loss_of: LossOf
-    rows: int
-
-
-AfterStep = Callable[[EpochSoFar, float], None]
-"""Called with what is done of the epoch and the learning rate of the last step."""
 
 
 class Trainer:
@@ -87,14 +73,14 @@ class Trainer:
         self.settings = settings
         self.ranks = ranks
         self.device = ranks.device if ranks.world > 1 else torch.device(settings.device)
-        self._synced = ranks.world > 1 and settings.sync_batchnorm
-        if self._synced:
-            model = with_synced_batchnorm(model, self.device)
+        if ranks.world > 1 and settings.sync_batchnorm:
+            if self.device.type != "cuda":
+                raise InvalidArgumentError("BatchNorm over all processes needs GPUs", got=self.device)
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         self._format = _memory_format(model, self.device)
         self.model = model.to(self.device).to(memory_format=self._format)
         self._optimizer = _optimizer(self.model, settings)
         self._dtype = next(self.model.parameters()).dtype
-        self._normalises_by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
         self._parallel: DistributedDataParallel | None = None
         self._average = None if settings.ema is None else WeightAverage(self.model, settings.ema)
 
@@ -109,42 +95,40 @@ class Trainer:
         batches: Iterable[TrainingBatch],
         *,
         steps: int,
-        begin: EpochSoFar | None = None,
-        after_step: AfterStep | None = None,
-    ) -> EpochFacts:
+        begin: EpochProgress | None = None,
+        after_step: Callable[[EpochProgress], None] | None = None,
+    ) -> EpochProgress:
         """Take one step per batch.
 
         steps: how many batches the epoch has; the schedule needs to know in advance.
         begin: what was done of it before the state was saved that `load_state` was given; `batches` are
-        the rest then. after_step: called with what is done so far and the learning rate.
+        the rest then. after_step: called with what is done so far.
         """
-        before = begin or EpochSoFar(steps=0, images=0, loss_sum=0.0, seconds=0.0)
-        start = time.perf_counter() - before.seconds
+        progress = begin or EpochProgress()
+        start = time.perf_counter() - progress.seconds
         self.model.train()
-        total, images, rate = before.loss_sum, before.images, 0.0
         with seeded(0):
-            for number, batch in enumerate(batches, before.steps):
+            for number, batch in enumerate(batches, progress.steps):
                 rate = self.settings.learning_rate * rate_factor(self.settings, epoch + number / steps)
-                if batch.rows > 1:  # BatchNorm cannot learn from a single view
+                loss_sum, rows = 0.0, 0
+                if len(batch.pixels) > 1:  # BatchNorm cannot learn from a single view
                     self._seed(epoch, number)
-                    total += self._step(batch, rate)
-                    images += batch.rows
+                    loss_sum, rows = self._step(batch, rate), len(batch.pixels) * self.ranks.world
+                progress = EpochProgress(
+                    steps=number + 1,
+                    images=progress.images + rows,
+                    loss_sum=progress.loss_sum + loss_sum,
+                    seconds=time.perf_counter() - start,
+                    learning_rate=rate,
+                )
                 if after_step is not None:
-                    seconds = time.perf_counter() - start
-                    so_far = EpochSoFar(steps=number + 1, images=images, loss_sum=total, seconds=seconds)
-                    after_step(so_far, rate)
-        loss = total / max(images, 1)
-        if not math.isfinite(loss):
+                    after_step(progress)
+        if not math.isfinite(progress.loss):
             raise ComputationError(
-                f"training diverged in epoch {epoch}: the loss is {loss}", hint="lower the learning rate"
+                f"training diverged in epoch {epoch}: the loss is {progress.loss}",
+                hint="lower the learning rate",
             )
-        return EpochFacts(
-            loss=loss,
-            learning_rate=rate,
-            steps=steps,
-            images=images,
-            seconds=time.perf_counter() - start,
-        )
+        return progress
 
     def _seed(self, epoch: int, step: int) -> None:
         """Let torch's own draws (dropout) follow from the step and the process alone."""
@@ -152,56 +136,39 @@ class Trainer:
         torch.manual_seed(int(keyed_generator(*place).random() * 2**53))
 
     def _step(self, batch: TrainingBatch, rate: float) -> float:
-        """Take a step; return the sum of the losses of all its rows."""
+        """Take a step; return the sum of the losses of its rows in all processes."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         if self.ranks.world > 1 and self._parallel is None:
             self._parallel = self.ranks.parallel(self.model, unused=self._has_unused(batch.pixels))
+        rows = len(batch.pixels)
+        # Of at least two rows each, which BatchNorm needs.
+        count = max(1, min(self.settings.accumulate, rows // 2))
         losses = 0.0
-        for rows, gathering in self._parts(len(batch.pixels)):
-            with gathering:
-                losses += self._pass(batch, rows)
+        for part in range(count):
+            chosen = slice(part * rows // count, (part + 1) * rows // count)
+            # Processes exchange gradients with the last part.
+            wait = self._parallel is not None and part < count - 1
+            with self._parallel.no_sync() if wait and self._parallel else contextlib.nullcontext():
+                losses += self._pass(batch, chosen)
         if self._average is not None:
             self._average.update(self.model)
         self._optimizer.step()
         return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
 
-    def _parts(self, rows: int) -> Iterator[tuple[slice, contextlib.AbstractContextManager[None]]]:
-        """Yield which rows to compute at once, and how: gradients travel with the last of them."""
-        count = max(1, min(self.settings.accumulate, rows))
-        for part in range(count):
-            gathering: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if self._parallel is not None and part < count - 1:
-                gathering = self._parallel.no_sync()
-            yield slice(part * rows // count, (part + 1) * rows // count), gathering
-
     def _pass(self, batch: TrainingBatch, rows: slice) -> float:
         """Add the gradients of some rows, so that those of all add up to the mean over the step's rows."""
         count: int = rows.stop - rows.start
-        inputs = self._inputs(batch.pixels[rows])
         model = self._parallel or self.model
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
-            output = model(inputs)[:count]
-        output = output if output.dtype == torch.float64 else output.float()
-        if not count:
-            # Everybody has to take part in the exchange of gradients, also with nothing to say.
-            (0 * output.sum()).backward()
-            return 0.0
-        loss = batch.loss_of(output, rows)
-        # DistributedDataParallel takes the mean over processes, which undoes the factor.
-        weighed = loss * (count * self.ranks.world / batch.rows)
+            output = model(self._inputs(batch.pixels[rows]))
+        loss = batch.loss_of(output if output.dtype == torch.float64 else output.float(), rows)
+        weighed = loss * (count / len(batch.pixels))
         weighed.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return float(loss.detach()) * count
 
     def _inputs(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return normalised pixels, as many as BatchNorm needs to work: it refuses a single row, or none.
-
-        A row that stands there twice changes neither the statistics nor the outputs. Rows in the place of
-        none leave traces in this process's buffers; those of the first one count, which always has a row.
-        """
-        if self._normalises_by_batch and not self._synced and len(pixels) < 2:
-            pixels = pixels.repeat(2, 1, 1, 1) if len(pixels) else pixels.new_zeros(2, *pixels.shape[1:])
         inputs = normalise(pixels.to(self.device, non_blocking=True), self._mean, self._std)
         return inputs.to(self._dtype).contiguous(memory_format=self._format)
 

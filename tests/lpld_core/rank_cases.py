@@ -35,8 +35,7 @@ CASES = {
     ),
     "true classes": TrainSettings(student=_PLAIN, batch_size=12, loss="mse+gt", **_EPOCHS),  # type: ignore[arg-type]
     # It has parameters that are not used, too.
-    "synced": TrainSettings(student=_BATCHNORM, sync_batchnorm=True, **_EPOCHS),  # type: ignore[arg-type]
-    "not synced": TrainSettings(student=_BATCHNORM, batch_size=12, **_EPOCHS),  # type: ignore[arg-type]
+    "batchnorm": TrainSettings(student=_BATCHNORM, **_EPOCHS),  # type: ignore[arg-type]
 }
 
 

@@ -20,7 +20,10 @@ import torch
 from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.jobs import build_pool
 from lpld_core.settings import TeacherChoice
+from lpld_core.train.ranks import Ranks
 from lpld_core.train.settings import TrainSettings
+from lpld_core.train.trainer import Trainer
+from lpld_labels.errors import InvalidArgumentError
 from tests.clients.launching import environment, launcher
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 from tests.lpld_core.rank_cases import CASES, Rows, recorded_rows, train
@@ -101,7 +104,7 @@ def test_processes_together_train_what_one_trains(
         found, wanted = (log_of(root / name) for root in (tmp_path / "ranks", place / "alone"))
         for fields in ("steps", "images", "student_temperature"):
             assert [line[fields] for line in found] == [line[fields] for line in wanted], name
-        if name == "not synced":
+        if name == "batchnorm":
             assert all(
                 bool(tensor.isfinite().all()) for tensor in tensors(tmp_path / "ranks" / name).values()
             )
@@ -188,6 +191,12 @@ def test_processes_end_when_their_launcher_is_killed(place: Path, tmp_path: Path
     while Path(f"/proc/{victim}").exists():
         assert time.monotonic() < end, "a process has outlived its launcher"
         time.sleep(0.1)
+
+
+def test_batchnorm_over_all_processes_needs_gpus() -> None:
+    settings = TrainSettings(sync_batchnorm=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    with pytest.raises(InvalidArgumentError, match="needs GPUs"):
+        Trainer(torch.nn.BatchNorm2d(3), settings, Ranks(rank=0, world=2))
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -131,15 +131,6 @@ def test_a_log_from_elsewhere_is_not_replaced(train: Train, tmp_path: Path, line
     train(overwrite=True)
 
 
-@pytest.mark.parametrize("line", ['{"mine": 1}', "[1]", '{"epoch": 0}', '{"epoch": "0", "steps": 1}'])
-def test_a_line_of_no_log_is_named(train: Train, tmp_path: Path, line: str) -> None:
-    train()
-    with (tmp_path / "run/log.jsonl").open("a") as log:
-        log.write(f"{line}\n")
-    with pytest.raises(PoolConflictError, match=r"log\.jsonl, line 3: not a line of a training run's log"):
-        train()
-
-
 def test_stopped_before_anything_is_saved_a_run_goes_on(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
