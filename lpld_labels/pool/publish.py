@@ -123,6 +123,8 @@ def publish(
 def finish(work: Unfinished) -> bool:
     """Clear away what is left of work that was published; return whether that was so."""
     if not work.is_published():
+        if work.is_bare() and not work.shared:
+            work.delete()
         return False
     path = work.out / MANIFEST_FILE
     manifest = Manifest.parse(path.read_bytes(), where=str(path))

@@ -53,8 +53,9 @@ def partial_directory(out: Path) -> Path:
 class Unfinished:
     """The unfinished work for one pool, locked; made by `unfinished`."""
 
-    def __init__(self, out: Path, descriptor: int) -> None:
+    def __init__(self, out: Path, descriptor: int, *, shared: bool = False) -> None:
         self.out = out
+        self.shared = shared
         self.directory = partial_directory(out)
         self.pool = self.directory / POOL
         self._descriptor = descriptor
@@ -168,6 +169,10 @@ class Unfinished:
             return False
         return mark.read_text() == hashlib.sha256(manifest.read_bytes()).hexdigest()
 
+    def is_bare(self) -> bool:
+        """Whether there is nothing but a plan: what is left when a process dies while it deletes."""
+        return [path.name for path in self.directory.iterdir()] == [PLAN]
+
     def alone(self) -> bool:
         """Take the lock for this process only; return whether nobody else works here."""
         with contextlib.suppress(OSError):
@@ -175,9 +180,12 @@ class Unfinished:
         return lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """Delete all that is here; the plan goes last, for it says that the rest is ours."""
+        """Delete all that is here; last the mark of being published, then the plan, which says it is ours."""
+        last = (PUBLISHED, PLAN)
         with write_errors(self.directory):
-            for path in sorted(self.directory.iterdir(), key=lambda path: path.name == PLAN):
+            for path in sorted(
+                self.directory.iterdir(), key=lambda path: (path.name in last, path.name == PLAN)
+            ):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
@@ -195,7 +203,7 @@ def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
     refuse_links([directory])
     descriptor = _open_locked(directory, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
-        yield Unfinished(out, descriptor)
+        yield Unfinished(out, descriptor, shared=shared)
     finally:
         for folder in dict.fromkeys([directory, *made]):
             with contextlib.suppress(OSError):
