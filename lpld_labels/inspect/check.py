@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
@@ -23,8 +23,8 @@ from lpld_labels.format.schema import (
     PACKED_DIRECTORY,
     VIEWS_DIRECTORY,
 )
-from lpld_labels.inspect.check_shards import Problem, check_contents, table_problems
-from lpld_labels.inspect.strict import strict_problems
+from lpld_labels.inspect.check_shards import CheckReport, Problem, check_contents, table_problems
+from lpld_labels.inspect.strict import check_in_child, strict_problems
 from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.storage import refuse_links_out
@@ -40,28 +40,21 @@ _READ_TWICE: tuple[FileRole, ...] = ("views", "labels", "packed")
 """By their bytes, and by what they hold."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckReport:
-    """What was checked and what was found wrong."""
-
-    files: int
-    bytes: int
-    batches: int
-    rows: int
-    problems: tuple[Problem, ...]
-
-    @property
-    def whole(self) -> bool:
-        return not self.problems
-
-
 def check_pool(location: Location, *, strict: bool = False, progress: Progress | None = None) -> CheckReport:
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    strict: also report what the format allows and no pool of ours has (see strict.py).
+    strict: in a child process with limits, and report what no pool of ours has, too (see strict.py).
     progress: called with (bytes done, bytes in all); shards and packed images are read twice.
     """
+    if strict:
+        manifest = read_manifest(open_files(location))
+        return check_in_child(os.fspath(location), manifest, progress)
+    return check_here(location, strict=False, progress=progress)
+
+
+def check_here(location: Location, *, strict: bool, progress: Progress | None) -> CheckReport:
+    """Check a pool in this process."""
     with _kept(location) as cache:
         return _Check(location, cache, progress).run(strict=strict)
 
@@ -102,9 +95,9 @@ class _Check:
         self._problems += _links(self._location, manifest)
         batches = rows = 0
         blamed = MANIFEST_FILE
-        if not self.damaged:
-            self._problems += table_problems(self._files, manifest)
-        if not self.damaged and not self._problems:
+        large = [] if self.damaged else table_problems(self._files, manifest)
+        self._problems += large
+        if not self.damaged and not large:
             try:
                 with PoolReader(self._location, check_sizes=False, cache=self._cache) as pool:
                     # Everything is held against the image table.
@@ -112,8 +105,8 @@ class _Check:
                     len(pool.images)
                     found, batches, rows = check_contents(pool, self)
                     self._problems += found
-                    if strict:
-                        self._problems += strict_problems(pool)
+                if strict:
+                    self._problems += strict_problems(self._files, manifest)
             except LabelPoolError as error:
                 self._problems.append(Problem(file=blamed, message=str(error)))
         for entry in list(self._left.values()):

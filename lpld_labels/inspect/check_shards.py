@@ -43,6 +43,21 @@ class Problem:
     message: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """What was checked and what was found wrong."""
+
+    files: int
+    bytes: int
+    batches: int
+    rows: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def whole(self) -> bool:
+        return not self.problems
+
+
 class Bytes(Protocol):
     """Checks the bytes of files, each just before its contents: one from elsewhere is fetched once for both.
 

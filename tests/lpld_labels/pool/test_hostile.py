@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import PoolCorruptError
+from lpld_labels.errors import ManifestError, PoolCorruptError
 from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_BATCH_VALUES, MAX_JSON_BYTES
 from lpld_labels.inspect.check import check_pool
 from tests.golden.crafting.crafted import Crafted
@@ -319,3 +319,19 @@ def test_verify_refuses_a_table_that_grows(path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("lpld_labels.inspect.check_shards.TABLE_SPARE_BYTES", 0)
     problems = check_pool(path).problems
     assert any("far larger than its file" in problem.message for problem in problems), problems
+
+
+@pytest.mark.parametrize(("limit", "words"), [("MEMORY_BYTES", "memory"), ("SECONDS", "processor time")])
+def test_strict_survives_what_its_child_does_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
+) -> None:
+    # No second: importing has taken more.
+    monkeypatch.setattr(f"lpld_labels.inspect.strict.{limit}", 1000 if limit == "MEMORY_BYTES" else 0)
+    (problem,) = check_pool(path, strict=True).problems
+    assert words in problem.message
+
+
+def test_strict_raises_what_its_child_raises(path: Path) -> None:
+    (path / "pool.json").write_text("{}")
+    with pytest.raises(ManifestError):
+        check_pool(path, strict=True)
