@@ -18,7 +18,7 @@ from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
-    from lpld_labels.inspect.check import CheckReport
+    from lpld_labels.inspect.check_shards import CheckReport
     from lpld_labels.pool.reader import PoolReader
 
 
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which batches are sampled.")
 @click.option(
-    "--strict", is_flag=True, help="For pools from strangers: report all that is not needed, too (see above)."
+    "--strict",
+    is_flag=True,
+    help="For pools from strangers: in a child process with limits, and report all that is not needed.",
 )
 @settings_options(MachineOptions)
 @click.option("--amp", is_flag=True, help="Mixed precision, as the pool was labelled.")
@@ -56,10 +58,10 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
     probabilities); the first row that differs is named. Views have the pool's size. A pool of several
     teachers wants all of them, in order. Exit code 0: all is well, 1: not.
 
-    A pool from a stranger is safe to check and to read without --strict. With it, verify also reports what
-    the format allows, no pool of ours has, and something else could hide in: files beside the pool's own
-    (but README.md), symbolic links, manifest fields that readers ignore, bytes of Parquet files that belong
-    to no column, resize code that is not known.
+    For a pool from a stranger, give --strict: verify then works in a child process with limits of memory and
+    time, so that no file can end or fill yours. It also reports what the format allows, no pool of ours has,
+    and something else could hide in: files beside the pool's own (but README.md), symbolic links, manifest
+    fields that readers ignore, resize code that is not known.
 
     \b
     Examples:

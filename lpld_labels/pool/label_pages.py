@@ -149,7 +149,7 @@ def parse_payload(
         got = (page.kind, page.encoding, page.levels, page.values, page.plain)
         if got != expected:
             raise PoolCorruptError(
-                "page is not one plain, uncompressed page of the row group's values",
+                "page has another kind, encoding, size or number of values than its row group",
                 where=place,
                 expected=f"kind, encoding, levels, values and bytes {expected}",
                 got=got,
