@@ -9,10 +9,11 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
-from .console import facts_table, print_json, stdout_console
+from .common_options import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
+from .console import print_json, stdout_console
 from .parameters import NUMBER, TEXT
 from .progress import progress_bar
+from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Manifest
@@ -91,10 +92,9 @@ def _copy_part(
 ) -> dict[str, Any]:
     """Write what a ratio keeps, in another codec if there is one."""
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.codec_request import CodecRequest
     from lpld_labels.transforms.encode import encode_pool
     from lpld_labels.transforms.prune import PruneSettings, plan_prune, write_pruned
-    from lpld_labels.transforms.sources import pruned
+    from lpld_labels.transforms.settings import EncodeSettings
 
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
@@ -107,9 +107,8 @@ def _copy_part(
             manifest = encode_pool(
                 reader,
                 out,
-                CodecRequest(name=codec or ""),
-                selection=None if plan is None else pruned(plan),
-                from_lossy=from_lossy,
+                EncodeSettings(codec=codec or "", from_lossy=from_lossy),
+                pruned=plan,
                 overwrite=overwrite,
                 progress=bar,
             ).manifest

@@ -9,59 +9,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.transforms.settings import EncodeSettings
 
-from .common import (
-    from_lossy_option,
-    json_option,
-    out_argument,
-    overwrite_option,
-    pool_argument,
-    quiet,
-    says_if_finished,
-    seed_option,
-)
-from .console import facts_table, print_json, print_line, stdout_console, times_smaller
-from .groups import EngineOptions
+from .common_options import json_option, out_argument, overwrite_option, pool_argument, quiet
+from .console import print_json, print_line, stdout_console, times_smaller
+from .engine_options import EngineOptions, engine_options
 from .options import settings_options, take
-from .parameters import NUMBER, TEXT, Amount, Budget
+from .outputs import says_if_finished
+from .parameters import Amount, Budget
 from .progress import progress_bar
+from .tables import facts_table
 
 if TYPE_CHECKING:
-    from lpld_labels.format.schema import Views
     from lpld_labels.transforms.encode import EncodeResult
 
 
 @click.command("encode")
 @pool_argument
 @out_argument
-@click.option(
-    "--codec",
-    type=TEXT,
-    help="f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16 or 32) or klt.",
-)
-@click.option(
-    "--views",
-    type=click.Choice(["stored", "drawn"]),
-    help="Keep views in files, or leave them to be drawn when read.  [default: as POOL does]",
-)
-@click.option("--fidelity", type=NUMBER, help="klt: share of the information to keep.  [default: 0.97]")
-@click.option("--temperature", type=NUMBER, help="klt: at which labels will be used.  [default: 20]")
-@click.option("--budget", type=Budget(), help="klt: bytes of the whole new pool, e.g. 300MB or 10%.")
-@seed_option("klt: which rows are sampled.")
-@settings_options(EngineOptions)
-@from_lossy_option
+@settings_options(EncodeSettings, types={"budget": Budget()})
+@engine_options(gpus=False)
 @overwrite_option
 @json_option()
 def command(
-    pool: str,
-    out: str,
-    codec: str | None,
-    views: Views | None,
-    budget: Amount | None,
-    from_lossy: bool,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
+    pool: str, out: str, budget: Amount | None, overwrite: bool, as_json: bool, **options: Any
 ) -> None:
     """Write POOL to OUT with its labels stored by another codec, or its views stored otherwise.
 
@@ -69,8 +40,8 @@ def command(
     draw the same again.
 
     "Kept" is the share of the labels' information that survives at a temperature T, 1 - KL(p||q) /
-    KL(p||uniform), measured on rows the codec was not fitted to. Running the same command again goes
-    on with an interrupted one.
+    KL(p||uniform), measured on rows the codec was not fitted to. Running the same command again resumes
+    an interrupted one.
 
     \b
     Codecs, with bytes per row and kept at T = 1 and 20 on ImageNet-1K logits (fp16: 2000 bytes):
@@ -90,49 +61,30 @@ def command(
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    workers = take(EngineOptions, options)
+    workers = EngineOptions.taken_from(options)
     workers.require_shared(out)
-    given = options | {"budget": budget}
-    flags = [f"--{name}" for name in ("fidelity", "budget", "temperature") if given[name] is not None]
-    if "--fidelity" in flags and "--budget" in flags:
-        raise click.UsageError("give only one of --fidelity and --budget")
 
-    if codec is None:
-        if views is None or flags:
-            raise click.UsageError("give --codec, or --views alone")
-        _change_views(pool, out, views, workers, overwrite=overwrite, as_json=as_json)
-        return
-
-    from lpld_labels.codecs import codec_kind
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.codec_request import CodecRequest
     from lpld_labels.transforms.encode import encode_pool
 
-    if flags and not codec_kind(codec).fitted:
-        raise click.UsageError(f"{flags[0]} goes with --codec klt")
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
     with (
         PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
-        workers.opened() as engine,
+        workers.opened() as executor,
         says_if_finished(Path(out) / MANIFEST_FILE),
         progress_bar("encoding batches") as progress,
     ):
         limit = None if budget is None else budget.bytes(pool=pool_bytes(reader.manifest))
-        result = encode_pool(
-            reader,
-            out,
-            CodecRequest(name=codec, budget=limit, **options),
-            views=views,
-            engine=engine,
-            from_lossy=from_lossy,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        settings = take(EncodeSettings, options, budget=limit)
+        result = encode_pool(reader, out, settings, executor=executor, overwrite=overwrite, progress=progress)
     facts = _facts(pool, out, result)
     if as_json:
         print_json(facts)
+    elif result.fidelity is None:
+        sizes = f"{human_bytes(result.before)} -> {human_bytes(result.after)}"
+        print_line(f"views {result.manifest.views}: {sizes}, written to {out}")
     else:
         _show(facts, result.codec.describe())
     for note in [] if quiet() else _notes(result):
@@ -141,38 +93,13 @@ def command(
 
 def _notes(result: EncodeResult) -> Iterator[str]:
     """Yield what is worth saying of the result."""
-    if result.after > result.before:
+    if result.fidelity is not None and result.after > result.before:
         yield f"the new pool is larger than the old one ({times_smaller(result.before / result.after)})"
     if result.better is not None:
         yield (
             f"codec '{result.better}' keeps no less of these labels in no more bytes; "
             "this pool is too small, or has too few classes, for klt to pay"
         )
-
-
-def _change_views(
-    pool: str, out: str, views: Views, workers: EngineOptions, *, overwrite: bool, as_json: bool
-) -> None:
-    """Write the pool with views stored or drawn, and say what came of it."""
-    from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.change_views import change_views
-
-    with (
-        PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
-        workers.opened() as engine,
-        says_if_finished(Path(out) / MANIFEST_FILE),
-        progress_bar("copying batches") as progress,
-    ):
-        manifest = change_views(reader, out, views, engine=engine, overwrite=overwrite, progress=progress)
-        before, after = pool_bytes(reader.manifest), pool_bytes(manifest)
-    if as_json:
-        sizes = {"before": before, "after": after, "smaller": round(before / after, 3)}
-        digest = manifest.content_digest
-        print_json({"pool": pool, "out": out, "views": views, "bytes": sizes, "content_digest": digest})
-    else:
-        print_line(f"views {views}: {human_bytes(before)} -> {human_bytes(after)}, written to {out}")
 
 
 def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
@@ -191,7 +118,7 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
             "smaller": round(result.before / result.after, 3),
             "after_per_row": round(result.after / rows, 2),
         },
-        "fidelity": result.fidelity.as_json(),
+        "fidelity": None if result.fidelity is None else result.fidelity.as_json(),
         "better": result.better,
         "content_digest": result.manifest.content_digest,
     }

@@ -8,62 +8,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.transforms.settings import PlanSettings
 
-from .common import (
-    FOLDER,
-    from_lossy_option,
-    jobs_option,
-    json_option,
-    overwrite_option,
-    pool_argument,
-    quiet,
-    says_if_finished,
-    seed_option,
-)
-from .console import Column, fitted_table, print_json, print_line, stdout_console
-from .parameters import NUMBER, TEXT, Amount, Budget
+from .common_options import FOLDER, jobs_option, json_option, overwrite_option, pool_argument, quiet
+from .console import print_json, print_line, stdout_console
+from .options import settings_options, take
+from .outputs import says_if_finished
+from .parameters import Amount, Budget
 from .progress import progress_bar
+from .tables import Column, fitted_table
 
 if TYPE_CHECKING:
-    from lpld_labels.format.schema import Views
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.plan import BudgetPlan
 
 
 @click.command("plan")
 @pool_argument
-@click.option(
-    "--budget",
-    type=Budget(images=True),
-    required=True,
-    help="E.g. 300MB, 10% of the pool, or 1x-images with --images.",
-)
+@settings_options(PlanSettings, types={"budget": Budget(images=True)})
 @click.option("--images", type=FOLDER, help="The image folder, to weigh the images.")
-@click.option(
-    "--codec",
-    "codecs",
-    type=TEXT,
-    multiple=True,
-    help="Consider this codec; repeat for more.  [default: f16, int8, int6, int4, klt]",
-)
-@click.option(
-    "--min-fidelity",
-    type=NUMBER,
-    show_default="what the best students had in such a budget",
-    help="Share of the information the recommended row must keep.",
-)
-@click.option(
-    "--temperature", type=NUMBER, default=20.0, show_default=True, help="Temperature of --min-fidelity."
-)
-@click.option(
-    "--views",
-    type=click.Choice(["stored", "drawn"]),
-    help="Keep views in files or leave them to be drawn.  [default: as POOL does]",
-)
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
 @jobs_option("Processes of --apply.")
-@seed_option("Which rows are sampled.")
-@from_lossy_option
 @overwrite_option
 @json_option()
 def command(
@@ -71,6 +36,7 @@ def command(
     budget: Amount,
     images: Path | None,
     out: str | None,
+    jobs: int,
     overwrite: bool,
     as_json: bool,
     **options: Any,
@@ -95,43 +61,25 @@ def command(
         raise click.UsageError("a budget in x-images needs --images DIR")
     if overwrite and out is None:
         raise click.UsageError("--overwrite goes with --apply OUT")
-    if not options["temperature"] > 0:
-        raise click.BadParameter("expected a number > 0", param_hint="--temperature")
-    if options["min_fidelity"] is not None and not 0 < options["min_fidelity"] < 1:
-        raise click.BadParameter("expected a number between 0 and 1", param_hint="--min-fidelity")
-
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.destinations import unfinished_at
-    from lpld_labels.transforms.engine import require_possible
-    from lpld_labels.transforms.plan import image_bytes, plan_budget
+    from lpld_labels.transforms.pipeline import require_output
+    from lpld_labels.transforms.plan import applied_step, image_bytes, plan_budget
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
-        if out is not None:
-            require_possible(out, reader, overwrite=overwrite)
         image_size = None if images is None else image_bytes(images, reader.images)
-        with (
-            unfinished_at(out, reader, overwrite=overwrite) as keeper,
-            progress_bar("trying codecs") as progress,
-        ):
-            plan = plan_budget(
-                reader,
-                budget.bytes(pool=pool_bytes(reader.manifest), images=image_size or 0),
-                codecs=options["codecs"],
-                minimum=options["min_fidelity"],
-                temperature=options["temperature"],
-                seed=options["seed"],
-                views=options["views"],
-                from_lossy=options["from_lossy"],
-                keeper=keeper,
-                progress=progress,
-            )
+        limit = budget.bytes(pool=pool_bytes(reader.manifest), images=image_size or 0)
+        settings = take(PlanSettings, options, budget=limit)
+        if out is not None:
+            step = applied_step(reader, settings)
+            require_output(out, reader.location, overwrite=overwrite, step=step)
+        with progress_bar("trying codecs") as progress:
+            plan = plan_budget(reader, settings, progress=progress)
         facts = _facts(reader, plan, image_size)
         if not as_json:
             _show(facts, plan)
         if out is not None:
-            how = {name: options[name] for name in ("views", "jobs", "from_lossy")}
-            facts["applied"] = _apply(reader, out, plan, overwrite=overwrite, **how)
+            facts["applied"] = _apply(reader, out, plan, jobs=jobs, overwrite=overwrite)
             if not as_json and not quiet():
                 _say_applied(facts["applied"])
     if as_json:
@@ -152,12 +100,12 @@ def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict
         )
     return {
         "pool": reader.location,
-        "budget": plan.budget,
+        "budget": plan.settings.budget,
         "bytes": {"pool": pool_bytes(reader.manifest), "images": image_size},
         "views_per_image": round(counts.rows / max(counts.images, 1), 3),
         "min_fidelity": plan.minimum,
         "min_fidelity_because": because,
-        "temperature": plan.temperature,
+        "temperature": plan.settings.temperature,
         "rows": [row.as_json() for row in plan.rows],
         "recommended": plan.recommended.as_json(),
     }
@@ -172,12 +120,12 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
     console.print(fitted_table(console, _columns(plan), bold_row=recommended))
     chosen = plan.recommended
-    ratio = "" if chosen.whole else f"prune {chosen.ratio:.4g}x, "
-    console.print(f"-> {ratio}{chosen.codec}: {chosen.reason}", highlight=False)
+    ratio = "" if chosen.pruned is None else f"prune {chosen.ratio:.4g}x, "
+    console.print(f"-> {ratio}{chosen.title}: {chosen.reason}", highlight=False)
     # Where every view stays, no fidelity had to be traded for views.
-    if facts["min_fidelity_because"] is not None and not chosen.whole:
+    if facts["min_fidelity_because"] is not None and chosen.pruned is not None:
         console.print(f"   {facts['min_fidelity_because']}", highlight=False)
-    if chosen.keep_partial and not chosen.whole:
+    if chosen.keep_partial:
         console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")
 
 
@@ -188,14 +136,16 @@ def _columns(plan: BudgetPlan) -> list[Column]:
         Column(
             heading=f"kept\nT={temperature:g}",
             cells=[f"{row.fidelity.kept[temperature]:.4f}" for row in rows],
-            may_go=0 if temperature == plan.temperature else 1,
+            may_go=0 if temperature == plan.settings.temperature else 1,
         )
         for temperature in rows[0].fidelity.kept
     ]
     return [
         Column(heading="", cells=["->" if row.recommended else "" for row in rows]),
-        Column(heading="codec", cells=[row.codec for row in rows], justify_right=False),
-        Column(heading="prune", cells=["none" if row.whole else f"{row.ratio:.4g}x" for row in rows]),
+        Column(heading="codec", cells=[row.title for row in rows], justify_right=False),
+        Column(
+            heading="prune", cells=["none" if row.pruned is None else f"{row.ratio:.4g}x" for row in rows]
+        ),
         Column(heading="bytes", cells=[human_bytes(row.bytes) for row in rows]),
         Column(heading="bytes\n/row", cells=[f"{row.bytes / row.rows:.0f}" for row in rows], may_go=3),
         Column(heading="views\n/image", cells=[f"{row.views_per_image:.3g}" for row in rows]),
@@ -216,32 +166,15 @@ def _loss_column(plan: BudgetPlan) -> list[Column]:
     return [Column(heading="% of top-1\nlost", cells=cells, may_go=1)] if any(cells) else []
 
 
-def _apply(
-    reader: PoolReader,
-    out: str,
-    plan: BudgetPlan,
-    *,
-    views: Views | None,
-    jobs: int,
-    from_lossy: bool,
-    overwrite: bool,
-) -> dict[str, Any]:
+def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:
     from lpld_labels.exec.local import LocalEngine
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.plan_apply import apply_row
+    from lpld_labels.transforms.plan import apply_plan
 
     with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
-        applied = apply_row(
-            reader,
-            out,
-            plan.recommended,
-            budget=plan.budget,
-            views=views,
-            engine=LocalEngine(jobs),
-            from_lossy=from_lossy,
-            overwrite=overwrite,
-            progress=progress,
+        applied = apply_plan(
+            reader, out, plan, executor=LocalEngine(jobs), overwrite=overwrite, progress=progress
         )
     return {
         "out": out,

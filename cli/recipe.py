@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_labels.codecs import CODECS
 from lpld_labels.inspect.text import printable
 
 if TYPE_CHECKING:
@@ -53,14 +51,7 @@ def _steps(manifest: Manifest) -> list[LineageStep]:
     builds = 0
     while builds < len(lineage) and lineage[builds].operation == "build":
         builds += 1
-    steps = list(lineage[max(builds - 1, 0) :])
-    # A plan that was carried out is recorded as a prune and an encode.
-    for number in range(len(steps) - 1, -1, -1):
-        if steps[number].parameters.get("plan_budget") is not None:
-            steps[number] = replace(steps[number], operation="plan")
-            if number and steps[number - 1].operation == "prune":
-                del steps[number - 1]
-    return steps
+    return list(lineage[max(builds - 1, 0) :])
 
 
 def _remarks(manifest: Manifest) -> list[str]:
@@ -105,12 +96,6 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
 def _older_settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
     """Return the settings of commands that do not record them yet."""
     known, how = step.parameters, manifest.header.augmentation
-    if step.operation == "encode":
-        target = known.get("target")
-        kind = CODECS.get(str(known.get("from")))
-        lossy = "codec" in known and kind is not None and not kind.lossless
-        named = {name: known.get(name) for name in ("codec", "views")}
-        return {**named, **(target if isinstance(target, dict) else {}), "from_lossy": lossy}
     if step.operation == "build":
         names = ("epochs", "ratio", "replayable_by", "codec", "views", "fewer_classes", "amp", "threads")
         return {
@@ -126,8 +111,6 @@ def _older_settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
             "pack": bool(manifest.files_of("packed")),
             "teachers": [{"weights": word} for word in known.get("weights") or ()],
         }
-    if step.operation == "plan":
-        return {"budget": known.get("plan_budget"), "codecs": [known.get("codec")]}
     return {}
 
 

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.accuracy.cells import Cell, Scale
@@ -22,10 +22,9 @@ from lpld_core.train.student import train_student
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import DEFAULT_FIDELITY
-from lpld_labels.transforms.plan import plan_budget
-from lpld_labels.transforms.plan_apply import apply_row
+from lpld_labels.transforms.plan import apply_plan, plan_budget
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings
 
 EPOCHS_BETWEEN_CHECKPOINTS = 25
 
@@ -128,15 +127,20 @@ def fill_budget(labels: PoolReader, out: Path, cell: Cell, budget: int) -> None:
     fidelity = cell.fidelity or DEFAULT_FIDELITY
     problem = f"{cell.codec_name} does not fit into the {budget} bytes of f16 at {cell.ratio:g}x"
     try:
-        plan = plan_budget(labels, budget, codecs=[cell.codec], minimum=fidelity)
+        settings = PlanSettings(budget=budget, codecs=(cell.codec,), min_fidelity=fidelity)
+        plan = plan_budget(labels, settings)
     except InvalidArgumentError as error:
         raise TooFewBytesError(f"{problem}: {error.problem}") from None
     wanted = fidelity if cell.codec == "klt" else None
-    rows = [row for row in plan.rows if row.request.fidelity == wanted]
+    rows = [row for row in plan.rows if row.asked == wanted]
     if not rows:
         raise TooFewBytesError(problem)
     try:
-        apply_row(labels, out, rows[0], budget=budget, seed=cell.seed)
+        row = rows[0]
+        if row.pruned is not None:
+            seeded = replace(row.pruned, seed=cell.seed).resized(row.batches)
+            row = replace(row, pruned=seeded)
+        apply_plan(labels, out, plan, row=row)
     except InvalidArgumentError as error:
         raise TooFewBytesError(f"{problem}: {error.problem}") from None
 

@@ -38,9 +38,9 @@ from lpld_core.train.train_teacher import TeacherJob, train_teacher
 from lpld_labels import PoolReader
 from lpld_labels.codecs import codec_named
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.encode_size import weigh
+from lpld_labels.transforms.sample import LabelSample
+from lpld_labels.transforms.settings import EncodeSettings
 
 FIDELITY, TEMPERATURE = 0.97, 20.0
 
@@ -182,17 +182,19 @@ def _label(chain: Chain, root: Path, folders: Folders) -> Path:
 def _encoded(plain: Path, root: Path) -> dict[str, Path]:
     """Encode with klt, and with the largest top-k that is no larger."""
     with PoolReader(plain) as pool:
-        made = encode_pool(pool, root / "klt", CodecRequest(fidelity=FIDELITY, temperature=TEMPERATURE))
+        settings = EncodeSettings(codec="klt", fidelity=FIDELITY, temperature=TEMPERATURE)
+        made = encode_pool(pool, root / "klt", settings)
         room = pool_bytes(made.manifest)
+        sample = LabelSample(pool, settings)
         sizes = {
-            name: weigh(pool, codec_named(name), pool.keys).total(len(pool))
+            name: sample.weigh(codec_named(name)).total(len(pool), pool.manifest.counts.rows)
             for name in (f"topk:{k}:{bits}" for k in range(1, pool.classes) for bits in (16, 8))
         }
         fitting = [name for name, size in sizes.items() if size <= room] or [
             min(sizes, key=sizes.__getitem__)
         ]
         top_k = max(fitting, key=lambda name: (int(name.split(":")[1]), sizes[name]))
-        encode_pool(pool, root / "topk", CodecRequest(name=top_k))
+        encode_pool(pool, root / "topk", EncodeSettings(codec=top_k))
     return {f"klt {FIDELITY:g}": root / "klt", top_k: root / "topk"}
 
 

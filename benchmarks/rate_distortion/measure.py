@@ -19,7 +19,8 @@ from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.codecs.packing import pack_bands
 from lpld_labels.format.records import LabelArray
-from lpld_labels.transforms.encode_size import weigh
+from lpld_labels.transforms.sample import LabelSample
+from lpld_labels.transforms.settings import EncodeSettings
 
 MILLION = 1_000_000
 ROWS = (10_000, MILLION, 60_000_000)
@@ -140,6 +141,7 @@ class _Bench:
         self._pool = pool
         self._quick = quick
         first = [np.array(pool.read_labels(key)) for key in pool.keys[::2]]
+        self._sample = LabelSample(pool, EncodeSettings(codec="klt"))
         self._rest = [np.array(pool.read_labels(key)) for key in pool.keys[1::2]]
         tune = first[::TUNE_EVERY]
         fit = [block for place, block in enumerate(first) if place % TUNE_EVERY]
@@ -203,7 +205,7 @@ class _Bench:
         runs = 3 if self._quick else 15
         half_bytes = batch.size * 2 / 1e6
         size = self._pool.header.batch_size
-        weighed = weigh(self._pool, codec, self._pool.keys[1::2]).labels_per_row
+        weighed = self._sample.weigh(codec).labels_per_row
         container = max(weighed - self._payload(codec, self._rest[: max(1, min(16, 4096 // size))]), 0.0)
         sizes = {}
         for rows in ROWS:

@@ -40,10 +40,9 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.inspect.summary import summarise as inspect_pool
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import PruneSettings, plan_prune, prune_pool
-from lpld_labels.transforms.sources import pruned
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.servers.files import file_server
 from tests.servers.objects import object_server
 from tests.servers.proxy import Proxy, proxy_of
@@ -59,8 +58,8 @@ KLT_PART = 4
 def make_pools(folder: Path, gigabytes: float) -> dict[str, PoolReader]:
     """Write the pools: real logits with noise as f16:plain, and a part of them as klt at .97."""
     plain = write_large_pool(REAL_LABELS, folder / NAMES["f16:plain"], gigabytes, "f16:plain")
-    part = pruned(plan_prune(plain, PruneSettings(ratio=KLT_PART)))
-    encode_pool(plain, folder / NAMES["klt"], CodecRequest(name="klt", fidelity=0.97), selection=part)
+    part = plan_prune(plain, PruneSettings(ratio=KLT_PART))
+    encode_pool(plain, folder / NAMES["klt"], EncodeSettings(codec="klt", fidelity=0.97), pruned=part)
     return {codec: PoolReader(folder / name) for codec, name in NAMES.items()}
 
 

@@ -32,9 +32,9 @@ from lpld_labels import PoolHeader, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings
 
 ROWS, CLASSES, IMAGES, PER_EPOCH = 128, 1000, 10_000, 78
 """ImageNet-1K at 10 images per class, in batches of 128."""
@@ -113,7 +113,7 @@ def encode(labels: Path, folder: Path, batches: int) -> dict[str, float]:
     del labels
     with PoolReader(folder / "pool", view_cache_bytes=0, open_shards=2) as pool:
         start = time.perf_counter()
-        result = encode_pool(pool, folder / "encoded", CodecRequest(name="int8"))
+        result = encode_pool(pool, folder / "encoded", EncodeSettings(codec="int8"))
         seconds = time.perf_counter() - start
     return {"seconds": seconds, "rows": batches * ROWS, "bytes": result.after}
 

@@ -19,7 +19,7 @@ from lpld_labels.codecs import Codec, codec_named
 from lpld_labels.codecs.fidelity import FidelityMeter
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import DEFAULT_FIDELITY, DEFAULT_TEMPERATURE
+from lpld_labels.transforms.settings import DEFAULT_FIDELITY, DEFAULT_TEMPERATURE
 
 TUNE_ROWS = 256
 """Rows that klt's step is chosen by. These and those it is fitted to are not among those measured."""

@@ -53,6 +53,12 @@ class Fidelity:
             "rows": self.rows,
         }
 
+    @staticmethod
+    def from_json(document: Any) -> Fidelity:
+        """Return what `as_json` gave."""
+        kept = {float(temperature): float(share) for temperature, share in document["kept"].items()}
+        return Fidelity(kept=kept, top1=float(document["top1"]), rows=int(document["rows"]))
+
 
 class FidelityMeter:
     """Adds up what is lost, batch by batch."""

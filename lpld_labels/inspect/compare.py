@@ -247,8 +247,8 @@ def _step(step: LineageStep) -> str:
     known = step_words(step)
     if step.operation == "prune":
         return f"pruned {known['ratio']}x" if "ratio" in known else "pruned to a budget"
-    if step.operation == "encode":
-        before = known.get("codec_before") or known.get("from", "another codec")
+    if step.operation in ("encode", "plan"):
+        before = known.get("codec_before", "another codec")
         return f"encoded from {before} to {known['codec']}" if "codec" in known else "views changed"
     return step.operation
 

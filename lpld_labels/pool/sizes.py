@@ -13,23 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs import Codec
 from lpld_labels.format.files import FileRole
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
-from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
 
 # The batch index and one more step of lineage, at their largest.
 _INDEX_FILE = 2800
 _INDEX_ENTRY = 38
 _PRUNE_STEP = 800
-_ENCODE_STEP = 1700
 # Schema and footer of a views file and a labels file, whatever they hold.
 _SHARD_FILES = 7000
-# A file's entry in the manifest.
-_TABLE_ENTRY = 260
-
 
 # Estimates from rates are wrong by less than this share.
 _MARGIN = 1.005
@@ -43,13 +37,17 @@ def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))
-    containers = _bytes_of(manifest, "labels") - int(index.label_bytes.sum(dtype=np.int64))
-    others = containers * count / max(len(index), 1)
-    views = _bytes_of(manifest, "views") * rows / max(manifest.counts.rows, 1)
+    # Everything else in the files of shards: container and views.
+    others = _bytes_of(manifest, "labels", "views") - int(index.label_bytes.sum(dtype=np.int64))
+    share = max(count / max(len(index), 1), rows / max(manifest.counts.rows, 1))
     filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, count / SHARD_BATCHES)
+    shards = math.floor(filled) + 1
+    part = others * share * _MARGIN + _SHARD_FILES * shards
+    if shards <= len(manifest.files_of("labels")):
+        part = min(part, others)
     fixed = _bytes_of(manifest, "images", "codec", "packed") + len(manifest.dump()) + _PRUNE_STEP
-    shards = _SHARD_FILES * (math.floor(filled) + 1)
-    return math.ceil(fixed + index_bytes(count) + (labels + others + views) * _MARGIN + shards)
+    entries = min(_bytes_of(manifest, "batches"), index_bytes(count))
+    return math.ceil(fixed + entries + labels + part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +65,6 @@ class PoolSize:
     labels_per_row: float
     batch_size: int
 
-    @staticmethod
-    def of(pool: PoolReader) -> PoolSize:
-        """Take the rates of a pool as it is from its manifest; no other file is read."""
-        rows = max(pool.manifest.counts.rows, 1)
-        return PoolSize(
-            fixed=_bytes_of(pool.manifest, "images", "codec", "packed")
-            + len(pool.manifest.dump())
-            + _PRUNE_STEP,
-            per_shard=_SHARD_FILES,
-            views_per_row=_bytes_of(pool.manifest, "views") / rows,
-            labels_per_row=_bytes_of(pool.manifest, "labels") / rows,
-            batch_size=pool.header.batch_size,
-        )
-
     def total(self, batches: int, *, rows: int | None = None) -> int:
         """Return the bytes of a pool of so many batches; full ones, unless their rows are given."""
         rows = batches * self.batch_size if rows is None else rows
@@ -89,13 +73,6 @@ class PoolSize:
         shards = math.floor(filled) + 1
         views = self.views_per_row * rows
         return math.ceil(self.fixed + index_bytes(batches) + self.per_shard * shards + labels + views)
-
-
-def encoded_fixed_bytes(pool: PoolReader, codec: Codec) -> int:
-    """Return the bytes of a pool in another codec that do not depend on how many batches it has."""
-    tables = sum(len(table) + _TABLE_ENTRY for table in codec.tables().values())
-    described = len(pool.manifest.dump()) + len(to_json(codec.parameters())) + _PRUNE_STEP + _ENCODE_STEP
-    return _bytes_of(pool.manifest, "images", "packed") + tables + described
 
 
 def index_bytes(batches: int) -> int:

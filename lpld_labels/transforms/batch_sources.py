@@ -54,6 +54,16 @@ def copied_shards(pool: PoolReader, keys: Sequence[BatchKey]) -> list[Shard]:
     return cut_by_size(ordered, pool.index.rows[numbers], pool.index.label_bytes[numbers])
 
 
+def encoded_shards(pool: PoolReader, keys: Sequence[BatchKey], bytes_per_row: float) -> list[Shard]:
+    """Cut batches of a pool, in key order, into shards as large as they will be in another codec.
+
+    bytes_per_row: of labels there, about.
+    """
+    ordered = sorted(keys)
+    rows = pool.index.rows[pool.index.numbers(ordered)]
+    return cut_by_size(ordered, rows, (rows * bytes_per_row).astype(np.int64))
+
+
 def _detached(batch: EncodedBatch) -> EncodedBatch:
     """Return a batch that owns its memory.
 

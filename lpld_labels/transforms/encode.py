@@ -1,18 +1,13 @@
-"""Making a pool with another codec: fit it, encode every batch, publish.
+"""Making a pool with another codec, or with its views kept otherwise.
 
-Views are copied, labels are decoded and encoded again, batch by batch. Several processes can share the
-work. An interrupted run goes on where it stopped when it is started again with the same settings.
+Views are copied, labels are decoded and encoded again, batch by batch; where only views change, labels are
+copied too.
 """
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.fidelity import Fidelity
@@ -20,38 +15,21 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Engine, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import Views
-from lpld_labels.pool.checkpoint import Checkpoint
+from lpld_labels.pool.packing import carried
+from lpld_labels.pool.plan import BatchSource, PoolPlan
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.sizes import encoded_fixed_bytes, index_bytes, pool_bytes
-from lpld_labels.pool.staged_writer import StagedWriter
-from lpld_labels.pool.staging import StagingArea
-from lpld_labels.pool.staging_plan import deciding
-from lpld_labels.transforms.change_views import require_drawable
-from lpld_labels.transforms.codec_request import (
-    DEFAULT_TEMPERATURE,
-    CodecRequest,
-    FittedCodecs,
-    better_choice,
-)
+from lpld_labels.pool.sizes import pool_bytes
+from lpld_labels.pool.views_source import require_drawn
+from lpld_labels.transforms import lineage
+from lpld_labels.transforms.batch_sources import CopiedBatches, EncodedBatches, copied_shards, encoded_shards
 from lpld_labels.transforms.destinations import writes_pools
-from lpld_labels.transforms.encode_size import weigh
-from lpld_labels.transforms.engine import (
-    Draft,
-    as_json,
-    published,
-    require_possible,
-    same_lineage,
-    stage,
-)
-from lpld_labels.transforms.label_sample import LabelSample
-from lpld_labels.transforms.outputs import sole_writer
-from lpld_labels.transforms.sources import Selection
+from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
+from lpld_labels.transforms.prune import PrunePlan
+from lpld_labels.transforms.sample import LabelSample
+from lpld_labels.transforms.settings import DEFAULT_TEMPERATURE, EncodeSettings
 
 BUDGET_ROUNDS = 6
-_MARGIN = 0.999
-"""Share of the room for labels that is planned with: the sample is not the pool."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +37,15 @@ class EncodeResult:
     """What came of it.
 
     before, after: bytes of the source (the whole pool) and the new pool. fidelity: measured on rows the
-    codec was not fitted to. better: a simpler codec that would serve as well in no more bytes, or None.
+    codec was not fitted to; None where labels were copied. better: a simpler codec that would serve as well
+    in no more bytes, or None.
     """
 
     manifest: Manifest
     codec: Codec
     before: int
     after: int
-    fidelity: Fidelity
+    fidelity: Fidelity | None
     better: str | None
 
 
@@ -74,37 +53,130 @@ class EncodeResult:
 def encode_pool(
     pool: PoolReader,
     out: str | os.PathLike[str],
-    request: CodecRequest,
+    settings: EncodeSettings,
     *,
-    keys: Sequence[BatchKey] | None = None,
-    selection: Selection | None = None,
-    views: Views | None = None,
-    engine: Engine = ONE_PROCESS,
-    from_lossy: bool = False,
+    pruned: PrunePlan | None = None,
+    executor: Engine = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:
-    """Write the pool, or the batches `keys` of it, to `out` with the codec that is asked for.
+    """Write the pool to `out` with the codec and views that are asked for.
 
-    selection: these batches instead, and how they were chosen.
-    views: whether the new pool keeps its views or leaves them to be drawn; None to do as this one does.
-    engine: who does the work. from_lossy: accept a pool whose labels a lossy codec has already changed.
-    overwrite: replace another pool that is there.
-    progress: called with (done, total) batches.
+    pruned: batches of the pool to write; all by default. executor: who does the work.
+    overwrite: replace another pool that is there. progress: called with (done, total) batches.
     """
-    refuse_lossy(pool, accept=from_lossy)
-    require_possible(out, pool, overwrite=overwrite)
-    require_drawable(pool, views)
-    selection = selection or Selection(pool=pool, keys=sorted(pool.keys if keys is None else keys))
-    encoding = Encoding(request, Path(out).absolute(), pool, batches=len(selection.keys), views=views)
+    if settings.codec is not None:
+        refuse_lossy(pool, accept=settings.from_lossy)
+    require_drawable(pool, settings.views)
+    batches = BatchesToWrite(pool=pool, pruned=pruned, views=settings.views)
+    step = lineage.step("encode", batches.digest, settings, codec_before=pool.codec.name)
+    require_output(out, pool.location, overwrite=overwrite, step=step)
+    found = finished_before(out, step)
+    if found is not None:
+        return _found(pool, out, found)
+    trial, better = None, None
+    if settings.codec is not None:
+        sample = LabelSample(pool, settings)
+        codec = _fitted(sample, settings, batches)
+        # Judged first: a codec that cannot hold these labels fails before anything is written.
+        trial = sample.judged(codec)
+        batches = replace(batches, codec=codec, bytes_per_row=trial.payload_per_row)
+        better = sample.simpler(
+            codec,
+            temperature=settings.temperature or DEFAULT_TEMPERATURE,
+            batches=batches.count,
+            rows=batches.rows,
+        )
+        results = {"fidelity": trial.fidelity.as_json(), "better": better}
+        step = replace(step, parameters=step.parameters | results)
+    steps = (step,) if pruned is None else (pruned.step, step)
+    plan = batches.plan(out, steps, budget=settings.budget)
+    manifest = run_plan(plan, executor=executor, overwrite=overwrite, progress=progress)
+    fidelity = None if trial is None else trial.fidelity
+    return _result(pool, manifest, plan.codec, fidelity, better)
 
-    def rounds() -> Rounds:
-        return (_OneRound if request.budget is None else _BudgetRounds)(encoding, selection)
 
-    def is_ours(manifest: Manifest) -> bool:
-        return encoding.made(manifest, selection)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchesToWrite:
+    """Batches of a pool that another pool gets.
 
-    return encoding.written(is_ours, rounds, engine=engine, overwrite=overwrite, progress=progress)
+    pruned: which; None for all. codec: of the new pool; None to copy labels as they are stored.
+    bytes_per_row: of labels in that codec, about. views: whether it keeps its views; None to do as this one.
+    """
+
+    pool: PoolReader
+    pruned: PrunePlan | None
+    views: Views | None
+    codec: Codec | None = None
+    bytes_per_row: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self.pool) if self.pruned is None else self.pruned.count
+
+    @property
+    def digest(self) -> str:
+        """Content digest of a pool of these batches as they are stored."""
+        return self.pool.manifest.content_digest if self.pruned is None else self.pruned.content_digest
+
+    @property
+    def rows(self) -> int:
+        return self.pool.manifest.counts.rows if self.pruned is None else self.pruned.rows
+
+    @property
+    def incomplete(self) -> int:
+        """How many of the batches have less rows than others."""
+        full = self.pool.header.batch_size
+        rows = self.pool.index.rows if self.pruned is None else self.pool.index.rows[self.pruned.kept]
+        return int((rows < full).sum())
+
+    def plan(
+        self, out: str | os.PathLike[str], steps: tuple[LineageStep, ...], *, budget: int | None
+    ) -> PoolPlan:
+        """Return the plan of a pool of these batches. steps: of lineage, that lead to it."""
+        pool, codec = self.pool, self.codec
+        keys = pool.keys if self.pruned is None else self.pruned.keys
+        source: BatchSource = CopiedBatches(pool)
+        shards = copied_shards(pool, keys)
+        if codec is not None:
+            source = EncodedBatches(pool, codec)
+            shards = encoded_shards(pool, keys, self.bytes_per_row)
+        return PoolPlan(
+            out=pool_path(out),
+            header=replace(pool.header, lineage=(*pool.header.lineage, *steps)),
+            images=pool.images,
+            codec=codec or pool.codec,
+            views=self.views or pool.manifest.views,
+            source=source,
+            shards=shards,
+            settings={"pool": pool.manifest.content_digest},
+            packed=carried(pool),
+            content_digest=self.digest if codec is None else None,
+            most_bytes=budget,
+        )
+
+
+def _found(pool: PoolReader, out: str | os.PathLike[str], manifest: Manifest) -> EncodeResult:
+    """Return what came of an encoding that was finished before."""
+    # Of a pool at an address, no more is here than opening takes.
+    with PoolReader(out, check_sizes=False) as encoded:
+        codec = encoded.codec
+    known = manifest.header.lineage[-1].parameters
+    fidelity = None if known.get("fidelity") is None else Fidelity.from_json(known["fidelity"])
+    return _result(pool, manifest, codec, fidelity, known.get("better"))
+
+
+def _result(
+    pool: PoolReader, manifest: Manifest, codec: Codec, fidelity: Fidelity | None, better: str | None
+) -> EncodeResult:
+    return EncodeResult(
+        manifest=manifest,
+        codec=codec,
+        before=pool_bytes(pool.manifest),
+        after=pool_bytes(manifest),
+        fidelity=fidelity,
+        better=better,
+    )
 
 
 def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
@@ -118,234 +190,48 @@ def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
         )
 
 
-class Rounds(ABC):
-    """The drafts of an encoding, one after the other. The first is there when it is made.
-
-    weighed: whether what a draft turns out to weigh matters.
-    """
-
-    weighed: ClassVar[bool] = True
-
-    def __init__(self, encoding: Encoding, selection: Selection, codec: Codec) -> None:
-        self.encoding, self.selection, self.codec = encoding, selection, codec
-
-    def draft(self) -> Draft:
-        """Return the present draft."""
-        encoding = self.encoding
-        return self.selection.draft(encoding.out, encoding.purpose, self.codec, encoding.views)
-
-    @abstractmethod
-    def next(self, measured: int) -> bool:
-        """Take up the next draft if the present one's bytes will not do; return whether there was need to."""
-
-    def __call__(self, writer: StagedWriter) -> Draft | None:
-        """Judge a staged pool."""
-        fixed = encoded_fixed_bytes(self.encoding.pool, self.codec)
-        measured = fixed + index_bytes(len(self.selection.keys)) + writer.staged_bytes()
-        return self.draft() if self.next(measured) else None
+def require_drawable(pool: PoolReader, views: Views | None) -> None:
+    """Refuse at once, before anything is written, to leave out views that were not drawn from the seed."""
+    if views == "drawn" and pool.manifest.views == "stored" and len(pool):
+        require_drawn(pool.views_at(0), pool.header, pool.images)
 
 
-class _OneRound(Rounds):
-    """Whatever it weighs."""
-
-    weighed = False
-
-    def __init__(self, encoding: Encoding, selection: Selection) -> None:
-        super().__init__(encoding, selection, encoding.codec(selection, resume=True))
-
-    def next(self, measured: int) -> bool:
-        del measured
-        return False
+def _fitted(sample: LabelSample, settings: EncodeSettings, batches: BatchesToWrite) -> Codec:
+    """Return the codec that is asked for, fitted if its kind is."""
+    name, temperature, budget = settings.codec or "", settings.temperature, settings.budget
+    if budget is None:
+        return sample.codec(name, rows=batches.rows, fidelity=settings.fidelity, temperature=temperature)
+    return _within_budget(sample, settings, batches, budget)
 
 
-class _BudgetRounds(Rounds):
-    """One codec after the other until the whole pool fits the budget: estimate, write, weigh, correct."""
+def _within_budget(
+    sample: LabelSample, settings: EncodeSettings, batches: BatchesToWrite, budget: int
+) -> Codec:
+    """Return the codec that keeps most in a pool of so many bytes: estimate, weigh, correct."""
+    fitter = sample.fitter(settings.codec or "", rows=batches.rows)
 
-    def __init__(self, encoding: Encoding, selection: Selection) -> None:
-        self._budget = encoding.request.budget or 0
-        self._fitter = encoding.fitted.fitter(encoding.request, rows=selection.rows)
-        super().__init__(encoding, selection, self._fitter.smallest())
-        self._estimate = self._weighed()
-        if self._estimate > self._budget:
-            raise InvalidArgumentError(
-                f"budget is too small for these labels in codec '{self.codec.name}'",
-                expected=f"at least {self._estimate} bytes",
-                got=f"{self._budget} bytes",
-                hint="prune the pool first, or let `plan` find a ratio and a codec that fit",
-            )
-        self._codecs = self._likely_codecs()
-        self.codec = next(self._codecs)
+    def weighed(codec: Codec) -> int:
+        return sample.weigh(codec).total(batches.count, batches.rows, incomplete=batches.incomplete)
 
-    def next(self, measured: int) -> bool:
-        self._estimate = measured
-        if measured <= self._budget:
-            return False
-        self.codec = next(self._codecs)
-        return True
-
-    def _weighed(self) -> int:
-        pool, keys = self.encoding.pool, self.selection.keys
-        return weigh(pool, self.codec, keys, self.encoding.views).total(len(keys))
-
-    def _likely_codecs(self) -> Iterator[Codec]:
-        """Yield codecs that seem to fit, each by what the one before turned out to weigh."""
-        rows = self.selection.rows
-        for number in range(BUDGET_ROUNDS):
-            # Everything but labels and tables stays nearly the same from one codec to the next.
-            others = self._estimate - rows * self._fitter.bytes_per_row(self.codec)
-            room = (self._budget - others) / rows * _MARGIN
-            self.codec = self._fitter.for_bytes_per_row(room, temperature=self.encoding.temperature)
-            self._estimate = self._weighed()
-            if number and self._estimate <= self._budget:
-                yield self.codec
+    codec = fitter.smallest()
+    size = weighed(codec)
+    if size > budget:
         raise InvalidArgumentError(
-            "no setting of the codec found that meets the budget",
-            expected=f"at most {self._budget} bytes",
-            got=f"{self._estimate} bytes",
+            f"budget is too small for these labels in codec '{codec.name}'",
+            expected=f"at least {size} bytes",
+            got=f"{budget} bytes",
+            hint="prune the pool first, or let `plan` find a ratio and a codec that fit",
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Encoding:
-    """What is asked for, where, and of which pool.
-
-    views: whether the pool will keep its views; None to do as its source.
-    batches: how many the pool will have; None where some are left out to make it fit `limit` bytes.
-    """
-
-    request: CodecRequest
-    out: Path
-    pool: PoolReader
-    batches: int | None = None
-    limit: int | None = None
-    views: Views | None = None
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """What fitting and judging have come to."""
-        return Checkpoint.at(self.out, self.pool.manifest.content_digest)
-
-    @cached_property
-    def sample(self) -> LabelSample:
-        """Labels to fit to and to judge by, of the whole pool: a basis wants many rows."""
-        return LabelSample(self.pool, seed=self.request.seed, keeper=self.checkpoint)
-
-    @cached_property
-    def fitted(self) -> FittedCodecs:
-        """Codecs that are fitted to the sample."""
-        return FittedCodecs(self.sample)
-
-    @property
-    def purpose(self) -> dict[str, Any]:
-        """What makes unfinished work this encoding's."""
-        return deciding(
-            "encode",
-            pool=self.pool.manifest.content_digest,
-            codec=self.request.name,
-            target=self.request.target(),
-            batches=self.batches,
-            limit=self.limit,
-            views=self.views,
-        )
-
-    @property
-    def temperature(self) -> float:
-        """At which labels will be used."""
-        return self.request.target().get("temperature", DEFAULT_TEMPERATURE)
-
-    def codec(self, selection: Selection, *, resume: bool) -> Codec:
-        """Return the codec that is asked for; with `resume`, that of unfinished work if there is any."""
-        staged = StagingArea(self.out)
-        if resume and self.request.kind.fitted and staged.purpose() == as_json(self.purpose):
-            found = staged.codec()
-            if found is not None:
-                return found
-        return self.fitted.codec(self.request, rows=selection.rows)
-
-    def written(
-        self,
-        is_ours: Callable[[Manifest], bool],
-        rounds: Callable[[], Rounds],
-        *,
-        engine: Engine,
-        overwrite: bool,
-        progress: Progress | None,
-    ) -> EncodeResult:
-        """Return the pool that is there already, or write it; `rounds` may refuse before anything is."""
-        with sole_writer(self.out), self.checkpoint.unless_refused():
-            first = None
-            if overwrite:
-                # What cannot be made must not cost the pool that it was to replace.
-                first = rounds()
-                self.sample.judged(first.codec)
-            found = published(self.out, is_ours, purpose=self.purpose, overwrite=overwrite)
-            if found is not None:
-                return self.found(found)
-            return self.write(first or rounds(), engine=engine, progress=progress)
-
-    def write(self, rounds: Rounds, *, engine: Engine, progress: Progress | None) -> EncodeResult:
-        """Encode and publish; the search for a simpler codec comes first, nothing after the commit."""
-        # Judged first: a codec that cannot hold these labels fails before anything is written.
-        codec, fidelity = rounds.codec, self.sample.judged(rounds.codec)
-        judge = rounds if rounds.weighed else None
-        writer = stage(rounds.draft(), judge=judge, engine=engine, progress=progress)
-        if rounds.codec is not codec:
-            fidelity = self.sample.judged(rounds.codec)
-        better = better_choice(
-            rounds.codec,
-            self.pool,
-            self.sample,
-            temperature=self.temperature,
-            batches=len(rounds.selection.keys),
-        )
-        step = self._step(rounds.selection, fidelity)
-        manifest = writer.commit(lineage=(*rounds.selection.lineage, step))
-        return self._result(manifest, rounds.codec, fidelity, better)
-
-    def made(self, manifest: Manifest, selection: Selection) -> bool:
-        """Whether a pool is what this encoding makes of a selection."""
-        past, last = manifest.header.lineage[:-1], manifest.header.lineage[-1:]
-        if not last or manifest.counts.batches != len(selection.keys):
-            return False
-        fidelity = last[0].parameters.get("fidelity")
-        step = self._step(selection, None)
-        step = replace(step, parameters=step.parameters | {"fidelity": fidelity})
-        return same_lineage((*past, *last), (*selection.lineage, step))
-
-    def found(self, manifest: Manifest) -> EncodeResult:
-        """Return what came of an encoding that was finished before."""
-        self.checkpoint.close()
-        # Of a pool at an address, no more is here than opening takes.
-        with PoolReader(self.out, check_sizes=False) as pool:
-            codec = pool.codec
-        better = better_choice(
-            codec, self.pool, self.sample, temperature=self.temperature, batches=manifest.counts.batches
-        )
-        return self._result(manifest, codec, self.sample.judged(codec), better)
-
-    def _result(
-        self, manifest: Manifest, codec: Codec, fidelity: Fidelity, better: str | None
-    ) -> EncodeResult:
-        return EncodeResult(
-            manifest=manifest,
-            codec=codec,
-            before=pool_bytes(self.pool.manifest),
-            after=pool_bytes(manifest),
-            fidelity=fidelity,
-            better=better,
-        )
-
-    def _step(self, selection: Selection, fidelity: Fidelity | None) -> LineageStep:
-        return LineageStep(
-            operation="encode",
-            parent_digest=selection.digest(),
-            parameters={
-                "codec": self.request.name,
-                "from": self.pool.manifest.codec.name,
-                "target": self.request.target(),
-                "fidelity": fidelity and fidelity.as_json(),
-                **({} if self.views is None else {"views": self.views}),
-                # Planned: the codec was fitted before batches were left out to meet the budget.
-                **({} if self.limit is None else {"plan_budget": self.limit}),
-            },
-        )
+    for number in range(BUDGET_ROUNDS):
+        # Everything but labels and tables stays nearly the same from one codec to the next.
+        others = size - batches.rows * fitter.bytes_per_row(codec)
+        room = (budget - others) / batches.rows
+        codec = fitter.for_bytes_per_row(room, temperature=settings.temperature or DEFAULT_TEMPERATURE)
+        size = weighed(codec)
+        if number and size <= budget:
+            return codec
+    raise InvalidArgumentError(
+        "no setting of the codec found that meets the budget",
+        expected=f"at most {budget} bytes",
+        got=f"{size} bytes",
+    )

@@ -7,16 +7,21 @@ Lineage comes out of a file, so whatever stands there is checked as if it had be
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.lineage import SETTINGS, settings_from
-from lpld_labels.transforms.prune import PruneSettings
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.selection import ratio_that_keeps
+from lpld_labels.transforms.settings import EncodeSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +50,12 @@ def past_of(manifest: Manifest) -> Past:
     complete = int(_number(build.get("epochs"), 0)) * (
         manifest.counts.images // max(manifest.header.batch_size, 1)
     )
-    while later and build.get("replayable_by") is None and not any(map(planned, later[:2])):
+    while later and build.get("replayable_by") is None:
         kept = _random_part(later[0], manifest.header.seed, complete)
         if kept is None:
             break
         ratio, later = ratio_that_keeps(kept, complete), later[1:]
     return Past(build=build, ratio=ratio, later=later)
-
-
-def ratio_that_keeps(kept: int, candidates: int) -> float:
-    """Return a ratio at which this many of the candidates stay."""
-    ratio = candidates / kept
-    # A quotient that was rounded up would keep one less.
-    return ratio if kept_count(candidates, ratio) == kept else math.nextafter(ratio, 0)
 
 
 def prune_settings(step: LineageStep) -> PruneSettings:
@@ -73,27 +71,29 @@ def prune_settings(step: LineageStep) -> PruneSettings:
         raise _unknown(step) from error
 
 
-def codec_request(step: LineageStep) -> CodecRequest | None:
-    """Return what an encode asked for; None if it changed nothing but how views are kept."""
-    known = step.parameters
-    if "codec" not in known:
-        return None
-    target = known.get("target") or {}
-    try:
-        budget, fidelity = target.get("budget"), target.get("fidelity")
-        return CodecRequest(
-            name=str(known["codec"]),
-            fidelity=None if fidelity is None else float(fidelity),
-            budget=None if budget is None else int(budget),
-            **_fitted(target),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unknown(step) from error
+def repeat(
+    step: LineageStep,
+    pool: PoolReader,
+    out: str | os.PathLike[str],
+    *,
+    executor: Engine = ONE_PROCESS,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Do a step again: prune or encode a pool as was done before."""
+    if step.operation == "prune":
+        return prune_pool(pool, out, prune_settings(step), overwrite=overwrite, progress=progress)
+    if step.operation != "encode":
+        raise _unknown(step)
+    settings = settings_from(EncodeSettings, step.parameters.get(SETTINGS))
+    return encode_pool(
+        pool, out, settings, executor=executor, overwrite=overwrite, progress=progress
+    ).manifest
 
 
-def planned(step: LineageStep) -> bool:
-    """Whether a step is the encode of a `plan`, whose codec was fitted before batches were left out."""
-    return step.operation == "encode" and step.parameters.get("plan_budget") is not None
+def repeatable(step: LineageStep) -> bool:
+    """Whether `repeat` knows the step."""
+    return step.operation in ("prune", "encode")
 
 
 def _leading_builds(lineage: Sequence[LineageStep]) -> int:
@@ -114,14 +114,6 @@ def _random_part(step: LineageStep, seed: int | None, complete: int) -> int | No
     kept = known.get("kept_batches")
     # All of them: a build at ratio 1 would label the incomplete ones too.
     return kept if isinstance(kept, int) and 1 <= kept < complete else None
-
-
-def _fitted(target: Mapping[str, Any]) -> dict[str, Any]:
-    temperature = target.get("temperature")
-    return {
-        "temperature": None if temperature is None else float(temperature),
-        "seed": int(target.get("seed", 0)),
-    }
 
 
 def _number(value: Any, otherwise: float) -> float:

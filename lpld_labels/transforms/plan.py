@@ -1,35 +1,39 @@
 """Planning a byte budget: how far to prune and which codec to use, so that everything fits.
 
 Pruning decides how many views stay, a codec how many bytes each takes. For every codec setting there is
-one smallest prune ratio that fits the budget. The plan lists these with what they keep, measured, and
+a largest number of batches that fits the budget. The plan lists these with what they keep, measured, and
 recommends the one with the most views among those that keep enough of each label: as much as the best
-students did whose labels took such a budget (measured.py), unless told otherwise.
+students did whose labels took such a budget (measured.py), unless told otherwise. Carried out, a row prunes
+and encodes in one go.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.codecs import codec_named, planned_codecs
-from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity
-from lpld_labels.codecs.fitting import NO_KEEPER, Keeper
+from lpld_labels.codecs import Codec, codec_kind, codec_named, planned_codecs
+from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, Trial
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
-from lpld_labels.exec.job import Progress
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.schema import Views
+from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.sizes import PoolSize, most_within
-from lpld_labels.transforms.change_views import require_drawable
-from lpld_labels.transforms.codec_request import DEFAULT_TEMPERATURE, CodecRequest, FittedCodecs
-from lpld_labels.transforms.encode import refuse_lossy
-from lpld_labels.transforms.encode_size import weigh
-from lpld_labels.transforms.label_sample import LabelSample
+from lpld_labels.pool.sizes import most_within, pool_bytes
+from lpld_labels.transforms import lineage
+from lpld_labels.transforms.destinations import writes_pools
+from lpld_labels.transforms.encode import BatchesToWrite, refuse_lossy, require_drawable
 from lpld_labels.transforms.measured import DistinctViews, Loss, best_fidelity
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
+from lpld_labels.transforms.prune import PrunePlan, PruneSettings, plan_prune
+from lpld_labels.transforms.sample import LabelSample, SizeModel
+from lpld_labels.transforms.selection import ratio_that_keeps
+from lpld_labels.transforms.settings import PlanSettings
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001
@@ -38,25 +42,25 @@ ROUNDS = 2
 """How often a codec is fitted: the number of rows decides the basis, and the basis how many rows fit."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PlanRow:
     """One way to fit the budget.
 
-    ratio: prune ratio. whole: nothing is pruned, incomplete batches stay too. keep_partial: the pool has no
-    complete batch, so its incomplete ones are what is pruned. batches, rows: what stays.
-    bytes: estimate of the whole pool. expected_loss: by pruning alone; None where it is not known.
+    codec: None where labels stay as they are stored. asked: the fidelity it was fitted to, or None.
+    pruned: which batches stay; None to keep all, incomplete ones too. bytes: of the whole pool, at most.
+    expected_loss: by pruning alone; None where it is not known. reason: to take this row, or empty.
     """
 
-    request: CodecRequest
-    ratio: float
-    whole: bool
+    name: str
+    asked: float | None
+    codec: Codec | None
+    pruned: PrunePlan | None
     batches: int
     rows: int
     bytes: int
     views_per_image: float
-    fidelity: Fidelity
-    keep_partial: bool = False
-    expected_loss: Loss | None = None
+    trial: Trial
+    expected_loss: Loss | None
     reason: str = ""
 
     @property
@@ -65,20 +69,36 @@ class PlanRow:
         return bool(self.reason)
 
     @property
-    def codec(self) -> str:
+    def fidelity(self) -> Fidelity:
+        """What is kept of the labels."""
+        return self.trial.fidelity
+
+    @property
+    def ratio(self) -> float:
+        """Prune ratio that keeps as many batches."""
+        if self.pruned is None:
+            return 1.0
+        return ratio_that_keeps(self.batches, len(self.pruned.candidates))
+
+    @property
+    def keep_partial(self) -> bool:
+        """Whether the pool has no complete batch, so that incomplete ones are what is pruned."""
+        return self.pruned is not None and self.pruned.settings.keep_partial
+
+    @property
+    def title(self) -> str:
         """The codec and its setting in a few characters."""
-        fidelity = self.request.fidelity
-        return self.request.name if fidelity is None else f"{self.request.name} {fidelity:g}"
+        return self.name if self.asked is None else f"{self.name} {self.asked:g}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
         # What was measured comes first: it counts its own rows.
         return {
             **self.fidelity.as_json(),
-            "codec": self.request.name,
-            "fidelity_asked": self.request.fidelity,
+            "codec": self.name,
+            "fidelity_asked": self.asked,
             "ratio": self.ratio,
-            "whole": self.whole,
+            "whole": self.pruned is None,
             "keep_partial": self.keep_partial,
             "batches": self.batches,
             "rows": self.rows,
@@ -91,7 +111,7 @@ class PlanRow:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
     """All ways to fit a budget, the largest number of views first; one of them is recommended.
 
@@ -99,10 +119,9 @@ class BudgetPlan:
     (see `measured.BEST_FIDELITY`) that it comes from, None where it was asked for.
     """
 
-    budget: int
+    settings: PlanSettings
     minimum: float
     measured_ratio: float | None
-    temperature: float
     rows: tuple[PlanRow, ...]
 
     @property
@@ -111,62 +130,104 @@ class BudgetPlan:
         return next(row for row in self.rows if row.recommended)
 
 
-def plan_budget(
-    pool: PoolReader,
-    budget: int,
-    *,
-    codecs: Sequence[str] = (),
-    minimum: float | None = None,
-    temperature: float = DEFAULT_TEMPERATURE,
-    seed: int = 0,
-    views: Views | None = None,
-    from_lossy: bool = False,
-    keeper: Keeper = NO_KEEPER,
-    progress: Progress | None = None,
-) -> BudgetPlan:
-    """Find the smallest prune ratio at which each codec setting fits the budget in bytes.
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """What was written: its manifest and measured fidelity, and how many batches were kept."""
 
-    codecs: names to consider, all that are planned with if none; one that is fitted (``klt``) stands for
-        one row per fidelity of FIDELITIES and `minimum`.
-    minimum: share of the information at `temperature` that the recommended row must keep; None for the one
-        whose students were best in such a budget.
-    views: whether pools keep their views or leave them to be drawn; None to do as this one does.
-    keeper: of what is fitted and measured. progress: called with (done, total) settings.
+    manifest: Manifest
+    fidelity: Fidelity
+    batches: int
+
+
+def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
+    """Find the most batches of each codec setting that fit the budget.
+
+    A codec that is fitted (``klt``) stands for one row per fidelity of FIDELITIES and the one asked for.
+    progress: called with (done, total) codec settings.
     """
-    refuse_lossy(pool, accept=from_lossy)
-    require_drawable(pool, views)
-    measured_ratio = None
+    refuse_lossy(pool, accept=settings.from_lossy)
+    require_drawable(pool, settings.views)
+    sample = LabelSample(pool, settings)
+    minimum, measured_ratio = settings.min_fidelity, None
     if minimum is None:
-        measured_ratio, minimum = best_fidelity(_f16_ratio(pool, budget, views))
-    if not 0 < minimum < 1:
-        raise InvalidArgumentError("fidelity is wrong", expected="a number between 0 and 1", got=minimum)
-    names = codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
-    requests = list(_requests(names, minimum, temperature, seed))
-    law = DistinctViews.of(pool)
-    planner = _Planner(pool, budget, temperature, LabelSample(pool, seed=seed, keeper=keeper), views, law)
+        measured_ratio, minimum = best_fidelity(_f16_ratio(sample, settings))
+    names = settings.codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
+    tried = [(name, fidelity) for name in names for fidelity in _fidelities(name, minimum)]
+    planner = _Planner(sample, settings)
     rows = []
-    for done, request in enumerate(requests, 1):
-        row = planner.row(request)
+    for done, (name, fidelity) in enumerate(tried, 1):
+        row = planner.row(name, fidelity)
         if row is not None:
             rows.append(row)
         if progress is not None:
-            progress(done, len(requests))
+            progress(done, len(tried))
     if not rows:
         raise InvalidArgumentError(
             "budget is too small for even one batch",
             expected=f"at least {planner.smallest} bytes",
-            got=f"{budget} bytes",
+            got=f"{settings.budget} bytes",
             hint="that is one batch with the image table, codec tables and manifest",
         )
+    temperature = settings.temperature
     rows.sort(key=lambda row: (-row.views_per_image, -row.fidelity.kept[temperature], row.bytes))
-    marked = _marked(rows, minimum, temperature)
     return BudgetPlan(
-        budget=budget,
+        settings=settings,
         minimum=minimum,
         measured_ratio=measured_ratio,
-        temperature=temperature,
-        rows=tuple(marked),
+        rows=tuple(_marked(rows, minimum, temperature)),
     )
+
+
+@writes_pools
+def apply_plan(
+    pool: PoolReader,
+    out: str | os.PathLike[str],
+    plan: BudgetPlan,
+    *,
+    row: PlanRow | None = None,
+    executor: Engine = ONE_PROCESS,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Applied:
+    """Write the recommended pool, or return the one that this plan has written before.
+
+    row: another row than the recommended one. executor: who does the work.
+    overwrite: replace another pool that is there. progress: called with (done, total) batches.
+    """
+    row = row or plan.recommended
+    results = {
+        "codec_before": pool.codec.name,
+        "codec": row.name,
+        "fidelity_asked": row.asked,
+        "ratio": row.ratio,
+        "kept_batches": row.batches,
+        "random_seed": None if row.pruned is None else row.pruned.seed,
+        "fidelity": row.fidelity.as_json(),
+    }
+    step = applied_step(pool, plan.settings)
+    step = replace(step, parameters=step.parameters | results)
+    require_output(out, pool.location, overwrite=overwrite, step=step)
+    manifest = finished_before(out, step)
+    if manifest is None:
+        batches = BatchesToWrite(
+            pool=pool,
+            pruned=row.pruned,
+            views=plan.settings.views,
+            codec=row.codec,
+            bytes_per_row=row.trial.payload_per_row,
+        )
+        manifest = run_plan(
+            batches.plan(out, (step,), budget=plan.settings.budget),
+            executor=executor,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    return Applied(manifest=manifest, fidelity=row.fidelity, batches=manifest.counts.batches)
+
+
+def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
+    """Return the step of lineage of a plan that is carried out, without its results."""
+    return lineage.step("plan", pool.manifest.content_digest, settings)
 
 
 def image_bytes(folder: str | Path, images: ImageTable) -> int:
@@ -183,105 +244,109 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
     return total
 
 
-def _f16_ratio(pool: PoolReader, budget: int, views: Views | None) -> float:
+def _f16_ratio(sample: LabelSample, settings: PlanSettings) -> float:
     """Return how far all labels this pool ever had would be pruned to fill the budget in f16."""
-    rows = pool.manifest.counts.rows
-    if not rows:
-        return 1.0
-    size = weigh(pool, codec_named("f16"), pool.keys, views)
-    law = DistinctViews.of(pool)
-    return size.total(len(pool), rows=rows) / max(budget, 1) * law.total / law.views
+    pool = sample.pool
+    size = sample.weigh(codec_named("f16")).total(len(pool), pool.manifest.counts.rows)
+    known = DistinctViews.of(pool)
+    return size / settings.budget * known.total / known.views
 
 
-def _requests(codecs: Sequence[str], minimum: float, temperature: float, seed: int) -> Iterator[CodecRequest]:
-    for name in codecs:
-        request = CodecRequest(name=name, seed=seed)
-        if not request.kind.fitted:
-            yield request
-            continue
-        for fidelity in sorted({*FIDELITIES, minimum}, reverse=True):
-            yield replace(request, fidelity=fidelity, temperature=temperature)
+def _fidelities(name: str, minimum: float) -> list[float | None]:
+    """Return what a codec is fitted to, one row of the plan each."""
+    return [*sorted({*FIDELITIES, minimum}, reverse=True)] if codec_kind(name).fitted else [None]
 
 
 class _Planner:
     """Works out one row after the other on one sample of the pool."""
 
-    def __init__(
-        self,
-        pool: PoolReader,
-        budget: int,
-        temperature: float,
-        sample: LabelSample,
-        views: Views | None,
-        law: DistinctViews,
-    ) -> None:
-        self._views = views
-        self._pool = pool
-        self._budget = budget
-        self._temperatures = tuple(sorted({*TEMPERATURES, temperature}))
-        self._sample = sample
-        complete = int((pool.index.rows == pool.header.batch_size).sum())
+    def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
+        self._sample, self._pool, self._settings = sample, sample.pool, settings
+        self._temperatures = tuple(sorted({*TEMPERATURES, settings.temperature}))
         # Pruning leaves incomplete batches out, unless there are no others.
-        self._keep_partial = complete == 0
-        self._candidates = complete or len(pool)
-        self._codecs = FittedCodecs(self._sample)
-        self._law = law
+        incomplete = not (self._pool.index.rows == self._pool.header.batch_size).any()
+        self._everything = plan_prune(self._pool, PruneSettings(ratio=1, keep_partial=incomplete))
+        self._views = DistinctViews.of(self._pool)
         self.smallest = 0
 
-    def row(self, request: CodecRequest) -> PlanRow | None:
+    def row(self, name: str, fidelity: float | None) -> PlanRow | None:
         """Return the row of a codec setting, or None if not even one batch fits or it cannot be had."""
-        batches = len(self._pool)
-        for _ in range(ROUNDS if request.kind.fitted else 1):
-            try:
-                codec = self._codecs.codec(request, rows=self._rows(batches))
-            except InvalidArgumentError as error:
-                if not request.kind.fitted:
-                    raise
-                del error  # This fidelity is out of reach for this pool; other rows say what is not.
-                return None
-            size = weigh(self._pool, codec, self._pool.keys, self._views)
-            batches = self._fitting(size)
-            if batches == 0:
-                least = size.total(1, rows=self._rows(1))
-                self.smallest = min(self.smallest or least, least)
-                return None
-        whole = batches == len(self._pool)
-        # Rounded up to three decimals, so that it keeps at most as many.
-        ratio = 1.0 if whole else math.ceil(self._candidates / batches * 1000) / 1000
-        batches = batches if whole else kept_count(self._candidates, ratio)
-        rows = self._rows(batches)
-        loss = self._law.loss(rows)
-        fidelity = self._sample.judged(codec, temperatures=self._temperatures)
+        found = self._copied() if self._stays(name) else self._encoded(name, fidelity)
+        if found is None:
+            return None
+        codec, pruned, size = found
+        rows = self._pool.manifest.counts.rows if pruned is None else pruned.rows
+        loss = self._views.loss(rows)
         return PlanRow(
-            request=request,
-            ratio=ratio,
-            whole=whole,
-            batches=batches,
+            name=name,
+            asked=fidelity,
+            codec=codec,
+            pruned=pruned,
+            batches=len(self._pool) if pruned is None else pruned.count,
             rows=rows,
-            bytes=size.total(batches, rows=rows),
+            bytes=size,
             views_per_image=rows / max(len(self._pool.images), 1),
-            fidelity=fidelity,
-            keep_partial=self._keep_partial,
+            trial=self._sample.judged(codec or self._pool.codec, temperatures=self._temperatures),
             expected_loss=None if isinstance(loss, str) else loss,
         )
 
-    def _rows(self, batches: int) -> int:
-        """Return the rows of so many batches: all there are, or full ones; of incomplete ones, the usual."""
-        whole = self._pool.manifest.counts.rows
-        if batches == len(self._pool):
-            return whole
-        if self._keep_partial:
-            return max(1, round(whole * batches / len(self._pool)))
-        return batches * self._pool.header.batch_size
+    def _stays(self, name: str) -> bool:
+        """Whether labels and views can be copied, so that bytes are known exactly."""
+        views = self._settings.views
+        return name == self._pool.codec.spec and views in (None, self._pool.manifest.views)
 
-    def _fitting(self, size: PoolSize) -> int:
-        """Return how many batches fit: all of them, or some of the complete ones."""
-        everything = len(self._pool)
-        if size.total(everything, rows=self._rows(everything)) <= self._budget:
-            return everything
-        return most_within(
-            self._budget, self._candidates, lambda count: size.total(count, rows=self._rows(count))
-        )
+    def _copied(self) -> tuple[Codec | None, PrunePlan | None, int] | None:
+        """Return how much stays if batches are copied: codec, what is pruned, bytes."""
+        whole = pool_bytes(self._pool.manifest) + self._sample.step_bytes
+        if whole <= self._settings.budget:
+            return None, None, whole
+
+        def weight(count: int) -> int:
+            return self._everything.resized(count).most_bytes + self._sample.step_bytes
+
+        pruned = self._most(weight)
+        return None if pruned is None else (None, pruned, weight(pruned.count))
+
+    def _encoded(
+        self, name: str, fidelity: float | None
+    ) -> tuple[Codec | None, PrunePlan | None, int] | None:
+        """Return how much stays in another codec: the codec, what is pruned, bytes."""
+        counts, settings = self._pool.manifest.counts, self._settings
+        rows = counts.rows
+        for remaining in reversed(range(1 if fidelity is None else ROUNDS)):
+            try:
+                codec = self._sample.codec(
+                    name, rows=rows, fidelity=fidelity, temperature=settings.temperature
+                )
+            except InvalidArgumentError:
+                if fidelity is None:
+                    raise
+                return None  # This fidelity is out of reach for this pool; other rows say what is not.
+            size = self._sample.weigh(codec)
+            total = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
+            if total <= settings.budget:
+                return codec, None, total
+            weight = partial(self._weight, size)
+            pruned = self._most(weight)
+            if pruned is None or not remaining:
+                break
+            rows = pruned.rows
+        return None if pruned is None else (codec, pruned, weight(pruned.count))
+
+    def _weight(self, size: SizeModel, count: int) -> int:
+        """Return the most bytes of a pool of so many batches."""
+        if self._everything.settings.keep_partial:
+            return size.total(count, self._everything.resized(count).rows, incomplete=count)
+        return size.total(count, count * self._pool.header.batch_size)
+
+    def _most(self, weight: Callable[[int], int]) -> PrunePlan | None:
+        """Return the pruning that keeps the most batches within the budget; None if not even one fits."""
+        count = most_within(self._settings.budget, self._everything.count, weight)
+        if count == 0:
+            least = weight(1)
+            self.smallest = min(self.smallest or least, least)
+            return None
+        return self._everything.resized(count)
 
 
 def _marked(rows: Sequence[PlanRow], minimum: float, temperature: float) -> Iterator[PlanRow]:
@@ -296,11 +361,11 @@ def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperatur
     enough = f"at least {minimum:.4g} at T = {temperature:g}"
     if not good:
         return f"keeps the most; nothing that fits keeps {enough}"
-    if chosen.whole:
+    if chosen.pruned is None:
         reason = f"keeps every view, and the most of each label among those that keep {enough}"
     else:
         reason = f"most views per image among those that keep {enough}"
-    fitted = {row.request.name for row in good if row.request.kind.fitted}
-    if fitted and not chosen.request.kind.fitted:
+    fitted = {row.name for row in good if row.asked is not None}
+    if fitted and chosen.asked is None:
         reason += f"; here a {' or '.join(sorted(fitted))} basis costs more than it saves"
     return reason

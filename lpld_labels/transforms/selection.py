@@ -76,6 +76,13 @@ def kept_count(candidates: int, ratio: float) -> int:
     return count
 
 
+def ratio_that_keeps(kept: int, candidates: int) -> float:
+    """Return a ratio at which this many of the candidates stay."""
+    ratio = candidates / kept
+    # A quotient that was rounded up would keep one less.
+    return ratio if kept_count(candidates, ratio) == kept else math.nextafter(ratio, 0)
+
+
 def choose(candidates: Candidates, count: int, *, level: str, prefer: str | None, seed: int) -> Places:
     """Return the places of `count` batches in key order.
 

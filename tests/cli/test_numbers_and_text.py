@@ -15,10 +15,10 @@ from click.testing import Result
 from lpld_cli.main import LAZY_COMMANDS, group
 from lpld_cli.parameters import NUMBER, PART, TEXT, Budget, Number, NumberRange, Text
 
-from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.inspect.card import card_text
 from lpld_labels.pool.pool_files import manifest_of
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, write_pool
 
@@ -99,7 +99,7 @@ def test_commands_say_it_in_one_line(
 )
 def test_a_codec_that_cannot_be_is_refused_when_it_is_asked_for(demand: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"is wrong|out of range"):
-        CodecRequest(name="klt", **demand)
+        EncodeSettings(codec="klt", **demand)
 
 
 def test_a_pool_in_a_directory_that_is_no_text_needs_a_name_for_its_card(pool: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,9 +45,10 @@ def test_what_pruning_costs_stands_in_the_table(
     options = ("plan", pool, "--budget", "40kB", "--codec", "int8")
     (row,) = json.loads(cli(*options, "--json").stdout)["rows"]
     loss = row["expected_loss"]
-    low, expected, high = (100 * loss[bound] for bound in ("low", "expected", "high"))
+    monkeypatch.setenv("COLUMNS", "160")
     shown = cli(*options).stdout
-    assert f"{expected:.1f} ({low:.0f}-{high:.0f})" in shown
+    (found,) = re.findall(r"([\d.]+) \(\d+-\d+\)", shown)
+    assert float(found) == pytest.approx(100 * loss["expected"], abs=0.1)
     assert "% of top-1" in shown
 
 
@@ -56,7 +58,7 @@ def test_table_marks_the_recommended_row(cli: Cli, pool: Path) -> None:
     marked = [line for line in result.stdout.splitlines() if "->" in line]
     assert len(marked) == 2
     assert "views per image" in result.stdout or "every view" in result.stdout
-    pruned = cli("plan", pool, "--budget", "20kB", "--codec", "int8").stdout
+    pruned = cli("plan", pool, "--budget", "30kB", "--codec", "int8").stdout
     assert "0.95 gave the best students" in " ".join(pruned.split())
     assert "best students" not in cli("plan", pool, "--budget", "1GB", "--codec", "int8").stdout
     asked = cli("plan", pool, "--budget", "60kB", "--codec", "int8", "--min-fidelity", 0.9)
@@ -100,8 +102,8 @@ def test_a_budget_in_images(cli: Cli, pool: Path, tmp_path: Path) -> None:
         (("--budget", "1x-images"), "needs --images"),
         (("--budget", "0x-images"), "is not a size; write 300MB, 30K, 1 GiB"),
         (("--budget", "plenty"), "is not a size"),
-        (("--budget", "1MB", "--min-fidelity", "1"), "between 0 and 1"),
-        (("--budget", "1MB", "--temperature", "0"), "> 0"),
+        (("--budget", "1MB", "--min-fidelity", "1"), "0<x<1"),
+        (("--budget", "1MB", "--temperature", "0"), "x>0"),
         ((), "--budget"),
     ],
 )

@@ -15,8 +15,7 @@ from lpld_cli.recipe import recipe
 
 from lpld_labels import LineageStep, PoolReader, PoolWriter
 from lpld_labels.pool.pool_files import manifest_of
-from lpld_labels.transforms.past import ratio_that_keeps
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.selection import kept_count, ratio_that_keeps
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
@@ -100,10 +99,7 @@ def test_the_manifest_alone_makes_the_pool_again(name: str, cli: Cli, images: Pa
 
     result = cli("build", images, tmp_path / "again", "--like", manifest, "--json")
     assert result.exit_code == 0, result.output
-    if not json.loads(result.stdout)["same_content_as_like"]:
-        assert len(lines) > 1
-        assert "inspect --recipe prints these commands" in result.stderr
-        return
+    assert json.loads(result.stdout)["same_content_as_like"] is True
     found = manifest_of(tmp_path / "again")
     assert found.content_digest == wanted.content_digest
     assert (found.views, bool(found.files_of("packed"))) == (wanted.views, bool(wanted.files_of("packed")))
@@ -163,19 +159,41 @@ def test_other_images_are_labelled_and_said_to_be_others(cli: Cli, images: Path,
     assert "warning: the content is not that of" in result.stderr
 
 
+def test_interrupted_repetition_goes_on(
+    cli: Cli, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(cli, tmp_path, images, f"build IMAGES POOL1 {SMALL}")
+    run(cli, tmp_path, images, "encode POOL1 POOL --codec int8")
+    with monkeypatch.context() as patched:
+        patched.setattr("lpld_core.relabel.like.repeat", _interrupted)
+        result = cli("build", images, tmp_path / "again", "--like", tmp_path / "POOL")
+    assert result.exit_code == 130
+    assert not (tmp_path / "again").exists()
+    assert (tmp_path / "again.unfinished" / "built" / "pool.json").exists()
+    like = ("--like", tmp_path / "POOL", "--json")
+    facts = json.loads(cli("build", images, tmp_path / "again", *like).stdout)
+    assert (facts["labelled_batches"], facts["same_content_as_like"]) == (0, True)
+    assert "finished before" in cli("build", images, tmp_path / "again", *like).stderr
+
+
+def _interrupted(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     steps = (
         LineageStep(operation="import", parameters={"source": "a b", "format": "lpld"}),
+        LineageStep(operation="plan", parameters={"settings": {"budget": 3000, "codecs": ["klt"]}}),
         LineageStep(operation="prune", parameters={"ratio": "many"}),
-        LineageStep(operation="encode", parameters={"codec": "klt", "plan_budget": 3000}),
         LineageStep(operation="dreamt\nrm -rf ~"),
     )
     with PoolWriter(tmp_path / "pool", header=make_header(), images=make_images()) as writer:
         writer.extend(make_batches(1, 1))
         writer.commit(lineage=steps)
-    imported, plan, unknown = recipe(manifest_of(tmp_path / "pool"))
+    imported, plan, prune, unknown = recipe(manifest_of(tmp_path / "pool"))
     assert imported == "lpld-labels import 'a b' POOL1 --images IMAGES --format lpld"
     assert plan == "lpld-labels plan POOL1 --apply POOL2 --budget 3000 --codec klt"
+    assert prune == "# prune: how to repeat this step is not recorded"
     assert unknown == "# dreamt rm -rf ~: how to repeat this step is not recorded"
     with write_pool(tmp_path / "bare", make_batches(1, 1)) as bare:
         assert recipe(bare.manifest) == ["# how this pool was made is not recorded"]

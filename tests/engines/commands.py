@@ -24,8 +24,8 @@ from lpld_labels.exec.job import Engine
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import make_batches, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 from tests.lpld_core.networks import noisy_folder, tiny_teacher
@@ -66,7 +66,7 @@ def _make_pool(source: Path) -> None:
 
 def _encode(source: Path, out: Path, engine: Engine) -> str:
     with PoolReader(source / "pool") as pool:
-        result = encode_pool(pool, out, CodecRequest(name="klt", fidelity=0.9), engine=engine)
+        result = encode_pool(pool, out, EncodeSettings(codec="klt", fidelity=0.9), executor=engine)
     return result.manifest.content_digest
 
 

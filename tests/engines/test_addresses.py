@@ -13,8 +13,8 @@ from lpld_labels.exec.ray_engine import RayEngine
 from lpld_labels.exec.ray_session import RaySettings
 from lpld_labels.format.files import FileEntry
 from lpld_labels.pool.pool_files import PoolFiles
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from lpld_labels.transforms.targets import RemoteTarget
 from tests.engines.ray_cluster import WHOLE
 from tests.factories import make_batches, write_pool
@@ -22,7 +22,7 @@ from tests.lpld_labels.io.pools import content
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
 
-INT8 = CodecRequest(name="int8")
+INT8 = EncodeSettings(codec="int8")
 
 
 def test_workers_send_what_they_have_made(
@@ -46,9 +46,9 @@ def test_workers_send_what_they_have_made(
         if WHOLE:  # half a minute, because workers try again and again
             s3_proxy.behave(Rule(harm="fail", method="PUT", match="/labels/"))
             with pytest.raises(StoreError, match=r"labels/.*, in sending labels/"):
-                encode_pool(pool, out, INT8, engine=engine)
+                encode_pool(pool, out, INT8, executor=engine)
             s3_proxy.behave()
-        encode_pool(pool, out, INT8, engine=engine)
+        encode_pool(pool, out, INT8, executor=engine)
         assert set(sent_here) == {"images"}, "labels and views go by the workers"
         encode_pool(pool, tmp_path / "expected", INT8)
     assert content(out) == content(tmp_path / "expected")

@@ -26,8 +26,8 @@ from lpld_labels.exec.local import LocalEngine
 from lpld_labels.exec.ray_engine import RayEngine
 from lpld_labels.exec.ray_session import RaySettings
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.engines.commands import BUILD, COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.factories import make_batches, write_pool
@@ -172,12 +172,12 @@ def test_a_full_disk_on_a_worker(cluster: TwoNodes, tmp_path: Path) -> None:
     write_pool(tmp_path / "pool", make_batches(2, 6)).close()
     asked = RaySettings(address=cluster.address, workers=1)
     with PoolReader(tmp_path / "pool") as pool:
-        expected = encode_pool(pool, tmp_path / "expected", CodecRequest(name="int8"))
+        expected = encode_pool(pool, tmp_path / "expected", EncodeSettings(codec="int8"))
         with (
             FullDisk(asked) as engine,
             pytest.raises(PoolWriteError, match=r"staging.*, in (the batches from )?epoch 0 batch 0"),
         ):
-            encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), engine=engine)
+            encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
         with RayEngine(asked) as engine:
-            found = encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), engine=engine)
+            found = encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
     assert found.manifest.content_digest == expected.manifest.content_digest

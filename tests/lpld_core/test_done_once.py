@@ -20,9 +20,9 @@ from lpld_labels.pool import view_checks, views_source, writer
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render import apply
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 BATCHES = 12
@@ -90,7 +90,7 @@ def test_prune(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
 
 def test_encode(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
     with PoolReader(pool) as reader:
-        encode_pool(reader, tmp_path / "encoded", CodecRequest(name="int8"))
+        encode_pool(reader, tmp_path / "encoded", EncodeSettings(codec="int8"))
     assert (counts["groups"], counts["bounds"]) == (1, 0)
     # The other records are those of the batches that are weighed before, under other keys.
     assert counts["digests"] == BATCHES + counts["checks"]
@@ -98,7 +98,7 @@ def test_encode(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
 
 def test_views_that_are_drawn(pool: Path, tmp_path: Path, counts: Counter[str]) -> None:
     with PoolReader(pool) as reader:
-        encode_pool(reader, tmp_path / "drawn", CodecRequest(name="int8"), views="drawn")
+        encode_pool(reader, tmp_path / "drawn", EncodeSettings(codec="int8", views="drawn"))
     # One batch more is drawn before anything is written, to see whether it can be done.
     assert (counts["drawn"], counts["bounds"]) == (BATCHES + 1, BATCHES)
     counts.clear()

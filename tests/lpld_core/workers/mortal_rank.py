@@ -10,7 +10,8 @@ import signal
 import sys
 from typing import Any
 
-from lpld_cli.main import main as command_line
+from lpld_cli.console import run
+from lpld_cli.main import group
 
 from lpld_core import unfinished
 from lpld_core.train.trainer import Trainer
@@ -30,7 +31,7 @@ def main() -> None:
         return step(self, *arguments)
 
     Trainer._step = mortal  # type: ignore[method-assign, assignment]
-    command_line()
+    run(group)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def test_lineage_is_followed_over_several_steps(tmp_path: Path) -> None:
     encode = LineageStep(
         operation="encode",
         parent_digest=second.manifest.content_digest,
-        parameters={"codec": "f16", "from": "f16"},
+        parameters={"codec": "f16", "codec_before": "f16"},
     )
     third = with_lineage(tmp_path / "third", batches[:1], prune, encode)
     relations = compare_pools([third, second, first]).relations

@@ -19,8 +19,8 @@ from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConfl
 from lpld_labels.interop.exporting import export_pool
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.settings import ExportOptions, ImportOptions
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import make_batch, make_header, make_images
 from tests.lpld_labels.interop.conftest import REFERENCES, Reference
 from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_fkd, write_images
@@ -122,7 +122,7 @@ def test_any_codec_is_decoded(
 
 def test_fitted_codecs_are_decoded_too(tmp_path: Path, make_pool: Callable[..., Path]) -> None:
     with PoolReader(make_pool("f16", [(epoch, batch) for epoch in range(20) for batch in range(6)])) as pool:
-        encode_pool(pool, tmp_path / "small", CodecRequest(fidelity=0.5))
+        encode_pool(pool, tmp_path / "small", EncodeSettings(codec="klt", fidelity=0.5))
     with PoolReader(tmp_path / "small") as pool:
         assert pool.codec.name == "klt"
         export_pool(pool, tmp_path / "out", label_format="lpld")

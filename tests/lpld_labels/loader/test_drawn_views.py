@@ -11,14 +11,15 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.loader import PoolBatch, pool_loader
 from lpld_labels.loader.schedule import SAMPLINGS
-from lpld_labels.transforms.change_views import change_views
+from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 
 def _twins(folder: Path, kind: str = "cutmix") -> tuple[PoolReader, PoolReader, Path]:
     images = write_images(folder / "images")
     stored = build(folder / "stored", images, kind)
-    change_views(stored, folder / "drawn", "drawn")
+    encode_pool(stored, folder / "drawn", EncodeSettings(views="drawn"))
     return stored, PoolReader(folder / "drawn"), images
 
 

@@ -11,8 +11,8 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.loader import label_loader, pool_loader
 from lpld_labels.loader.schedule import Schedule
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 IMAGES, BATCH = 80, 32
@@ -36,7 +36,7 @@ def test_transform_coded_labels_are_finished_by_one_product(
     folder: Path, tmp_path: Path, label_kind: str
 ) -> None:
     plain = build(tmp_path / "plain", folder, batch_size=BATCH, label_kind=label_kind)
-    encode_pool(plain, tmp_path / "klt", CodecRequest(name="klt", fidelity=0.5))
+    encode_pool(plain, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.5))
     pool = PoolReader(tmp_path / "klt")
     for batch in label_loader(pool, sampling="stored", batches_per_epoch=len(pool)):
         assert batch.parts[0].shape[0] == batch.views.rows

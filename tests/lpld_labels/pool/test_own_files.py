@@ -14,9 +14,9 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.pool.own_files import own_paths, require_own_files
 from lpld_labels.pool.staging import StagingArea
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.outputs import delete_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
@@ -118,7 +118,7 @@ def _unfinished(out: Path, pool: Path) -> None:
         raise KeyboardInterrupt
 
     with PoolReader(pool) as reader, pytest.raises(KeyboardInterrupt):
-        encode_pool(reader, out, CodecRequest(name="int8"), progress=stop)
+        encode_pool(reader, out, EncodeSettings(codec="int8"), progress=stop)
 
 
 def _damaged(out: Path, pool: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,11 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.reader import PoolReader as Reader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.view_counts import views_per_image
-from lpld_labels.transforms.change_views import change_views
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.merge import merge_pools
-from lpld_labels.transforms.plan import plan_budget
-from lpld_labels.transforms.plan_apply import apply_row
+from lpld_labels.transforms.plan import apply_plan, plan_budget
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PlanSettings
 from tests.factories import assert_same_views, grow_pool, make_batches, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 
@@ -58,7 +57,7 @@ def stored(tmp_path: Path) -> PoolReader:
 def test_views_go_and_come_back(tmp_path: Path, mix: str) -> None:
     header = make_header(10, 16, mix=mix)
     stored = write_pool(tmp_path / "stored", drawn_batches(header), header=header, images=IMAGES)
-    change_views(stored, tmp_path / "drawn", "drawn")
+    encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn"))
     drawn = PoolReader(tmp_path / "drawn")
     assert not drawn.manifest.files_of("views")
     assert not (tmp_path / "drawn" / "views").exists()
@@ -71,7 +70,7 @@ def test_views_go_and_come_back(tmp_path: Path, mix: str) -> None:
     np.testing.assert_array_equal(drawn.images_at(3), stored.images_at(3))
     np.testing.assert_array_equal(views_per_image(drawn), views_per_image(stored))
     assert check_pool(drawn.location).whole
-    again = change_views(drawn, tmp_path / "again", "stored")
+    again = encode_pool(drawn, tmp_path / "again", EncodeSettings(views="stored")).manifest
     assert again.content_digest == stored.manifest.content_digest
     assert [e.digest for e in again.files_of("views")] == [
         e.digest for e in stored.manifest.files_of("views")
@@ -82,30 +81,30 @@ def test_views_go_and_come_back(tmp_path: Path, mix: str) -> None:
 def test_views_can_replace_another_pool(stored: PoolReader, tmp_path: Path) -> None:
     prune_pool(stored, tmp_path / "out", PruneSettings(ratio=2))
     with pytest.raises(PoolConflictError, match="another pool"):
-        change_views(stored, tmp_path / "out", "drawn")
-    made = change_views(stored, tmp_path / "out", "drawn", overwrite=True)
+        encode_pool(stored, tmp_path / "out", EncodeSettings(views="drawn"))
+    made = encode_pool(stored, tmp_path / "out", EncodeSettings(views="drawn"), overwrite=True).manifest
     assert made.counts == stored.manifest.counts
     assert check_pool(tmp_path / "out").whole
-    assert change_views(stored, tmp_path / "out", "drawn") == made
+    assert encode_pool(stored, tmp_path / "out", EncodeSettings(views="drawn")).manifest == made
 
 
 def test_labels_are_not_decoded(stored: PoolReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reader, "labels_at", lambda *_: pytest.fail("labels were decoded"))
     monkeypatch.setattr(type(stored.codec), "decode", lambda *_, **__: pytest.fail("labels were decoded"))
-    manifest = change_views(stored, tmp_path / "drawn", "drawn")
+    manifest = encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn")).manifest
     assert [e.digest for e in manifest.files_of("labels")] == [
         e.digest for e in stored.manifest.files_of("labels")
     ]
 
 
 def test_every_command_keeps_views_as_they_are(stored: PoolReader, tmp_path: Path) -> None:
-    change_views(stored, tmp_path / "drawn", "drawn")
+    encode_pool(stored, tmp_path / "drawn", EncodeSettings(views="drawn"))
     drawn = PoolReader(tmp_path / "drawn")
     for pool, name in ((stored, "a"), (drawn, "b")):
         prune_pool(pool, tmp_path / f"{name}-pruned", PruneSettings(ratio=2))
-        encode_pool(pool, tmp_path / f"{name}-encoded", CodecRequest(name="int8"))
-        plan = plan_budget(pool, 10**6, codecs=["f16"])
-        apply_row(pool, tmp_path / f"{name}-planned", plan.recommended, budget=10**6)
+        encode_pool(pool, tmp_path / f"{name}-encoded", EncodeSettings(codec="int8"))
+        plan = plan_budget(pool, PlanSettings(budget=10**6, codecs=("f16",)))
+        apply_plan(pool, tmp_path / f"{name}-planned", plan)
     for step in ("pruned", "encoded", "planned"):
         first, second = PoolReader(tmp_path / f"a-{step}"), PoolReader(tmp_path / f"b-{step}")
         assert (first.manifest.views, second.manifest.views) == ("stored", "drawn")
@@ -132,14 +131,14 @@ def test_drawn_pools_are_merged_and_extended(tmp_path: Path) -> None:
 
 
 def test_codec_and_views_change_together(stored: PoolReader, tmp_path: Path) -> None:
-    request = CodecRequest(name="klt", fidelity=0.9)
+    request = EncodeSettings(codec="klt", fidelity=0.9)
     encode_pool(stored, tmp_path / "kept", request)
-    result = encode_pool(stored, tmp_path / "left", request, views="drawn")
+    result = encode_pool(stored, tmp_path / "left", replace(request, views="drawn"))
     kept = PoolReader(tmp_path / "kept")
     assert result.manifest.content_digest == kept.manifest.content_digest
     assert result.after < pool_bytes(kept.manifest)
-    assert result.manifest.header.lineage[-1].parameters["views"] == "drawn"
-    assert encode_pool(stored, tmp_path / "left", request, views="drawn").manifest == result.manifest
+    assert result.manifest.header.lineage[-1].parameters["settings"]["views"] == "drawn"
+    assert encode_pool(stored, tmp_path / "left", replace(request, views="drawn")).manifest == result.manifest
 
 
 @pytest.mark.parametrize("change", [{"seed": None}, {"seed": 1}])
@@ -148,7 +147,7 @@ def test_views_that_were_not_drawn_are_kept(tmp_path: Path, change: dict[str, An
     header = make_header(10, 8, **change)
     pool = write_pool(tmp_path / "pool", make_batches(1, 2), header=header, images=IMAGES)
     with pytest.raises(InvalidArgumentError, match="cannot be left out"):
-        change_views(pool, tmp_path / "drawn", "drawn")
+        encode_pool(pool, tmp_path / "drawn", EncodeSettings(views="drawn"))
     assert not (tmp_path / "drawn").exists()
 
 
@@ -193,7 +192,7 @@ def test_a_drawn_pool_is_little_more_than_its_labels(tmp_path: Path) -> None:
 
 def test_a_drawn_klt_pool_is_little_more_than_its_labels(tmp_path: Path) -> None:
     pool = _many(tmp_path / "pool", 62, "f16")
-    manifest = encode_pool(pool, tmp_path / "klt", CodecRequest(name="klt", fidelity=0.99)).manifest
+    manifest = encode_pool(pool, tmp_path / "klt", EncodeSettings(codec="klt", fidelity=0.99)).manifest
     assert manifest.views == "drawn"
     assert pool_bytes(manifest) > 1e6
     payload = manifest.components["labels"] + manifest.components["codec"]
@@ -202,8 +201,8 @@ def test_a_drawn_klt_pool_is_little_more_than_its_labels(tmp_path: Path) -> None
 
 def test_views_are_a_third_of_a_small_pool(tmp_path: Path) -> None:
     pool = _many(tmp_path / "pool", 20, "f16")
-    request = CodecRequest(name="klt", fidelity=0.8)
+    request = EncodeSettings(codec="klt", fidelity=0.8)
     drawn = encode_pool(pool, tmp_path / "drawn", request)
-    stored = encode_pool(pool, tmp_path / "stored", request, views="stored")
+    stored = encode_pool(pool, tmp_path / "stored", replace(request, views="stored"))
     assert drawn.manifest.content_digest == stored.manifest.content_digest
     assert stored.after >= 1.5 * drawn.after

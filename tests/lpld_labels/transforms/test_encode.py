@@ -21,9 +21,11 @@ from lpld_labels.errors import (
 from lpld_labels.exec.local import LocalEngine
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import CodecRequest, FittedCodecs
-from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.encode_size import weigh
+from lpld_labels.pool.unfinished import partial_directory
+from lpld_labels.transforms.encode import EncodeResult, encode_pool
+from lpld_labels.transforms.prune import PruneSettings, plan_prune
+from lpld_labels.transforms.sample import LabelSample
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
 from tests.label_factory import make_logits, make_probabilities
 
@@ -49,17 +51,22 @@ def pool(tmp_path: Path) -> PoolReader:
     return write_pool(tmp_path / "pool", labelled(), header=header)
 
 
+def kept_of(result: EncodeResult) -> dict[float, float]:
+    assert result.fidelity is not None
+    return result.fidelity.kept
+
+
 REQUESTS = {
-    "int8": CodecRequest(name="int8"),
-    "int4": CodecRequest(name="int4"),
-    "f16:plain": CodecRequest(name="f16:plain"),
-    "topk": CodecRequest(name="topk:10:8"),
-    "klt": CodecRequest(fidelity=0.97, temperature=4),
+    "int8": EncodeSettings(codec="int8"),
+    "int4": EncodeSettings(codec="int4"),
+    "f16:plain": EncodeSettings(codec="f16:plain"),
+    "topk": EncodeSettings(codec="topk:10:8"),
+    "klt": EncodeSettings(codec="klt", fidelity=0.97, temperature=4),
 }
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_every_codec(tmp_path: Path, pool: PoolReader, request_: CodecRequest) -> None:
+def test_every_codec(tmp_path: Path, pool: PoolReader, request_: EncodeSettings) -> None:
     result = encode_pool(pool, tmp_path / "out", request_)
     assert check_pool(tmp_path / "out").whole
     with PoolReader(tmp_path / "out") as out:
@@ -72,29 +79,30 @@ def test_every_codec(tmp_path: Path, pool: PoolReader, request_: CodecRequest) -
         step = out.header.lineage[-1]
         assert step.operation == "encode"
         assert step.parent_digest == pool.manifest.content_digest
+        assert result.fidelity is not None
         assert step.parameters["fidelity"] == result.fidelity.as_json()
     assert result.before == pool_bytes(pool.manifest)
     assert result.after == sum(f.stat().st_size for f in (tmp_path / "out").rglob("*") if f.is_file())
-    assert result.fidelity.kept[20] > (0.3 if request_.name.startswith("topk") else 0.9)
+    assert kept_of(result)[20] > (0.3 if str(request_.codec).startswith("topk") else 0.9)
 
 
 def test_lossless_there_and_back(tmp_path: Path, pool: PoolReader) -> None:
-    plain = encode_pool(pool, tmp_path / "plain", CodecRequest(name="f16:plain"))
+    plain = encode_pool(pool, tmp_path / "plain", EncodeSettings(codec="f16:plain"))
     assert plain.manifest.content_digest == pool.manifest.content_digest
-    assert plain.fidelity.kept == {1.0: 1.0, 4.0: 1.0, 20.0: 1.0}
-    back = encode_pool(PoolReader(tmp_path / "plain"), tmp_path / "back", CodecRequest(name="f16"))
+    assert kept_of(plain) == {1.0: 1.0, 4.0: 1.0, 20.0: 1.0}
+    back = encode_pool(PoolReader(tmp_path / "plain"), tmp_path / "back", EncodeSettings(codec="f16"))
     assert back.manifest.content_digest == pool.manifest.content_digest
     assert [step.operation for step in back.manifest.header.lineage] == ["encode", "encode"]
 
 
 def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None:
     done: list[tuple[int, int]] = []
-    alone = encode_pool(pool, tmp_path / "alone", CodecRequest(fidelity=0.95))
+    alone = encode_pool(pool, tmp_path / "alone", EncodeSettings(codec="klt", fidelity=0.95))
     together = encode_pool(
         pool,
         tmp_path / "together",
-        CodecRequest(fidelity=0.95),
-        engine=LocalEngine(2),
+        EncodeSettings(codec="klt", fidelity=0.95),
+        executor=LocalEngine(2),
         progress=lambda d, t: done.append((d, t)),
     )
     assert together.manifest.content_digest == alone.manifest.content_digest
@@ -104,67 +112,83 @@ def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None
 def test_an_interrupted_run_goes_on(
     tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = encode_pool(pool, tmp_path / "whole", CodecRequest(fidelity=0.95))
+    monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
+    settings = EncodeSettings(codec="klt", fidelity=0.95)
+    whole = encode_pool(pool, tmp_path / "whole", settings)
 
     def stop(done: int, total: int) -> None:
-        if done == 5:
+        if done == 8:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        encode_pool(pool, out, settings, progress=stop)
+    assert not out.exists()
+    assert partial_directory(out).is_dir()
+    done: list[int] = []
+    result = encode_pool(pool, out, settings, progress=lambda d, t: done.append(d))
+    assert result.manifest.content_digest == whole.manifest.content_digest
+    assert done[-1] == 12
+    assert min(done) >= 6, "two of four shards were safe already"
+    assert not partial_directory(out).exists()
+    again = encode_pool(pool, out, settings, progress=lambda d, t: pytest.fail("nothing is left to do"))
+    assert again.manifest == result.manifest
+    assert again.fidelity is not None
+    assert result.fidelity is not None
+    assert again.fidelity.as_json() == result.fidelity.as_json()
+
+
+def test_other_settings_do_not_mix_with_unfinished_work(
+    tmp_path: Path, pool: PoolReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lpld_labels.pool.plan.SHARD_BATCHES", 3)
+
+    def stop(done: int, total: int) -> None:
+        if done == 8:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=stop)
-    assert not (tmp_path / "out" / "pool.json").exists()
-    # The staged codec is used, so nothing is fitted again.
-    monkeypatch.setattr(FittedCodecs, "codec", None)
-    done: list[int] = []
-    result = encode_pool(
-        pool, tmp_path / "out", CodecRequest(fidelity=0.95), progress=lambda d, t: done.append(d)
-    )
-    assert result.manifest.content_digest == whole.manifest.content_digest
-    assert done == list(range(6, 13)), "five of twelve batches were safe already"
-
-
-def test_other_settings_do_not_mix_with_unfinished_work(tmp_path: Path, pool: PoolReader) -> None:
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), progress=stop)
-    with pytest.raises(StagingMismatchError, match="another pool"):
-        encode_pool(pool, tmp_path / "out", CodecRequest(name="int4"))
-    with pytest.raises(StagingMismatchError, match="unfinished work for something else"):
-        encode_pool(pool, tmp_path / "out", CodecRequest(name="int8"), keys=list(pool.keys)[5:])
+        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), progress=stop)
+    with pytest.raises(StagingMismatchError):
+        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int4"))
+    pruned = plan_prune(pool, PruneSettings(ratio=2))
+    with pytest.raises(StagingMismatchError):
+        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), pruned=pruned)
 
 
 def test_some_batches_only(tmp_path: Path, pool: PoolReader) -> None:
-    keys = list(pool.keys)[2:7]
-    result = encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.97), keys=keys)
-    assert result.manifest.counts.batches == 5
+    settings = EncodeSettings(codec="klt", fidelity=0.9)
+    pruned = plan_prune(pool, PruneSettings(ratio=2))
+    result = encode_pool(pool, tmp_path / "out", settings, pruned=pruned)
     with PoolReader(tmp_path / "out") as out:
-        assert list(out.keys) == keys
+        assert list(out.keys) == pruned.keys
+    steps = result.manifest.header.lineage
+    assert [step.operation for step in steps] == ["prune", "encode"]
+    assert steps[1].parent_digest == pruned.content_digest
 
 
 def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: PoolReader) -> None:
-    encode_pool(pool, tmp_path / "int8", CodecRequest(name="int8"))
+    encode_pool(pool, tmp_path / "int8", EncodeSettings(codec="int8"))
     with PoolReader(tmp_path / "int8") as lossy:
         with pytest.raises(InvalidArgumentError, match="already lost information"):
-            encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"))
+            encode_pool(lossy, tmp_path / "out", EncodeSettings(codec="int4"))
         assert not (tmp_path / "out").exists()
-        encode_pool(lossy, tmp_path / "out", CodecRequest(name="int4"), from_lossy=True)
+        encode_pool(lossy, tmp_path / "out", EncodeSettings(codec="int4", from_lossy=True))
 
 
 def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
     with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
-        encode_pool(pool, tmp_path / "pool", CodecRequest(name="int8"))
+        encode_pool(pool, tmp_path / "pool", EncodeSettings(codec="int8"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(PoolConflictError, match="already here"):
-        encode_pool(pool, tmp_path / "other", CodecRequest(name="int8"))
+        encode_pool(pool, tmp_path / "other", EncodeSettings(codec="int8"))
 
 
 @pytest.mark.parametrize("share", [0.6, 0.75])
 def test_budgets_are_met(tmp_path: Path, pool: PoolReader, share: float) -> None:
     budget = int(pool_bytes(pool.manifest) * share)
-    result = encode_pool(pool, tmp_path / "out", CodecRequest(budget=budget))
+    result = encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", budget=budget))
     total = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
     assert 0.75 * budget < total <= budget
     assert result.after == total
@@ -172,13 +196,13 @@ def test_budgets_are_met(tmp_path: Path, pool: PoolReader, share: float) -> None
 
 def test_a_budget_below_the_smallest_possible(tmp_path: Path, pool: PoolReader) -> None:
     with pytest.raises(InvalidArgumentError, match=r"budget is too small.*at least"):
-        encode_pool(pool, tmp_path / "out", CodecRequest(budget=3000))
+        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", budget=3000))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_swapped_basis_is_refused(tmp_path: Path, pool: PoolReader) -> None:
-    encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.97))
-    encode_pool(pool, tmp_path / "other", CodecRequest(fidelity=0.97, seed=1))
+    encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.97))
+    encode_pool(pool, tmp_path / "other", EncodeSettings(codec="klt", fidelity=0.97, seed=1))
     table = tmp_path / "out" / "codec" / "mean.npy"
     shutil.copy(tmp_path / "other" / "codec" / "mean.npy", table)
     with pytest.raises(PoolCorruptError, match=r"mean\.npy.*not the one this pool was written with"):
@@ -191,26 +215,29 @@ def test_a_swapped_basis_is_refused(tmp_path: Path, pool: PoolReader) -> None:
 
 def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
     with write_pool(tmp_path / "one", labelled(1), header=make_header(CLASSES, ROWS)) as one:
-        result = encode_pool(one, tmp_path / "out", CodecRequest(fidelity=0.9))
+        result = encode_pool(one, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.9))
         assert result.manifest.counts.rows == ROWS
     with (
         write_pool(tmp_path / "none", []) as none,
         pytest.raises(InvalidArgumentError, match="no labels"),
     ):
-        encode_pool(none, tmp_path / "nothing", CodecRequest(name="int8"))
+        encode_pool(none, tmp_path / "nothing", EncodeSettings(codec="int8"))
 
 
 def test_two_classes_are_better_off_without_a_basis(tmp_path: Path) -> None:
     with write_pool(tmp_path / "pool", labelled(2, classes=2), header=make_header(2, ROWS)) as pool:
-        assert encode_pool(pool, tmp_path / "out", CodecRequest(fidelity=0.99)).better == "f16"
-        assert encode_pool(pool, tmp_path / "int8", CodecRequest(name="int8")).better is None
+        assert encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.99)).better == "f16"
+        assert encode_pool(pool, tmp_path / "int8", EncodeSettings(codec="int8")).better is None
 
 
 def test_estimates_are_close(tmp_path: Path, pool: PoolReader) -> None:
     for name in ("int8", "topk:10", "f16"):
         codec = codec_named(name)
-        estimate = weigh(pool, codec, pool.keys).total(len(pool))
-        written = encode_pool(pool, tmp_path / name.replace(":", "_"), CodecRequest(name=name)).after
+        counts = pool.manifest.counts
+        settings = EncodeSettings(codec=name)
+        size = LabelSample(pool, settings).weigh(codec)
+        estimate = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
+        written = encode_pool(pool, tmp_path / name.replace(":", "_"), settings).after
         assert written <= estimate < 1.25 * written
 
 
@@ -218,12 +245,12 @@ def test_probabilities(tmp_path: Path) -> None:
     header = make_header(CLASSES, ROWS, label_kind="probabilities")
     with write_pool(tmp_path / "pool", labelled(probabilities=True), header=header) as pool:
         for name, request in {
-            "klt": CodecRequest(fidelity=0.97, temperature=1),
-            "topk": CodecRequest(name="topk:10"),
-            "int8": CodecRequest(name="int8"),
+            "klt": EncodeSettings(codec="klt", fidelity=0.97, temperature=1),
+            "topk": EncodeSettings(codec="topk:10"),
+            "int8": EncodeSettings(codec="int8"),
         }.items():
             result = encode_pool(pool, tmp_path / name, request)
-            assert result.fidelity.kept[1] > 0.9
+            assert kept_of(result)[1] > 0.9
             with PoolReader(tmp_path / name) as out:
                 total = out.read_labels((0, 0)).astype(np.float64).sum(axis=1)
                 np.testing.assert_allclose(total, 1, atol=0.05)
@@ -232,11 +259,11 @@ def test_probabilities(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fidelity": 0.9, "budget": 1000}, "fidelity or a budget"),
-        ({"name": "int8", "fidelity": 0.9}, "has no fidelity"),
-        ({"name": "int8", "temperature": 4.0}, "has no temperature"),
+        ({"codec": "klt", "fidelity": 0.9, "budget": 1000}, "fidelity or a budget"),
+        ({"codec": "int8", "fidelity": 0.9}, "has no fidelity"),
+        ({"codec": "int8", "temperature": 4.0}, "has no temperature"),
     ],
 )
 def test_requests_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        CodecRequest(**options)
+        EncodeSettings(**options)

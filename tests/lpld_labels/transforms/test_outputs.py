@@ -14,12 +14,11 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import Progress
-from lpld_labels.transforms.change_views import change_views
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.merge import merge_pools
 from lpld_labels.transforms.outputs import delete_pool, require_apart, sole_writer
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import make_batches, write_pool
 
 
@@ -75,10 +74,10 @@ def test_unfinished_work_of_another_job_is_replaced_only_when_asked(tmp_path: Pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode_pool(pool, out, CodecRequest(name="int8"), progress=stop)
+        encode_pool(pool, out, EncodeSettings(codec="int8"), progress=stop)
     with pytest.raises(PoolConflictError):
-        encode_pool(pool, out, CodecRequest(name="int4"))
-    encode_pool(pool, out, CodecRequest(name="int4"), overwrite=True)
+        encode_pool(pool, out, EncodeSettings(codec="int4"))
+    encode_pool(pool, out, EncodeSettings(codec="int4"), overwrite=True)
     assert PoolReader(out).codec.name == "int4"
 
 
@@ -86,7 +85,7 @@ def test_what_cannot_be_made_costs_nothing(tmp_path: Path, pool: PoolReader) -> 
     out = tmp_path / "out"
     kept = prune_pool(pool, out, PruneSettings(ratio=2))
     with pytest.raises(InvalidArgumentError):
-        encode_pool(pool, out, CodecRequest(name="topk:11"), overwrite=True)
+        encode_pool(pool, out, EncodeSettings(codec="topk:11"), overwrite=True)
     assert PoolReader(out).manifest == kept
 
 
@@ -146,10 +145,12 @@ def test_labels_of_another_pool_are_never_mixed_in(tmp_path: Path, pool: PoolRea
             source, tmp_path / "out", PruneSettings(ratio=2), progress=progress
         ),
         "encode": lambda source, progress: encode_pool(
-            source, tmp_path / "out", CodecRequest(name="f16:plain"), progress=progress
+            source, tmp_path / "out", EncodeSettings(codec="f16:plain"), progress=progress
         ),
         "merge": lambda source, progress: merge_pools([source, rest], tmp_path / "out", progress=progress),
-        "views": lambda source, progress: change_views(source, tmp_path / "out", "stored", progress=progress),
+        "views": lambda source, progress: encode_pool(
+            source, tmp_path / "out", EncodeSettings(views="stored"), progress=progress
+        ),
     }
 
     def stop(done: int, total: int) -> None:

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from lpld_labels import PoolReader
-from lpld_labels.codecs.request import CodecRequest
 from lpld_labels.errors import (
     ImageMismatchError,
     InvalidArgumentError,
@@ -32,6 +31,7 @@ from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.merge import merge_pools
 from lpld_labels.transforms.pack import pack_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from lpld_labels.transforms.unpack import unpack_images
 from tests import independent_reader
 from tests.factories import grow_pool
@@ -160,13 +160,13 @@ def test_pools_made_of_it_keep_the_images(kind: str, packed: PoolReader, tmp_pat
         pack_pool(halves[1], tmp_path / "half1packed", find_images(packed))
         manifest = merge_pools([halves[0], PoolReader(tmp_path / "half1packed")], out)
     elif kind == "encode":
-        manifest = encode_pool(packed, out, CodecRequest(name="int8")).manifest
+        manifest = encode_pool(packed, out, EncodeSettings(codec="int8")).manifest
     else:
         manifest = prune_pool(packed, out, PruneSettings(ratio=2))
     if kind == "prune and encode":
         with PoolReader(out) as pruned:
             out = tmp_path / "out2"
-            manifest = encode_pool(pruned, out, CodecRequest(name="int8")).manifest
+            manifest = encode_pool(pruned, out, EncodeSettings(codec="int8")).manifest
     assert manifest.files_of("packed") == packed.manifest.files_of("packed")
     assert check_pool(out).problems == ()
     with PoolReader(out) as pool:

@@ -21,9 +21,9 @@ from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool import plan as plan_module
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.codec_request import CodecRequest
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import KeptCoverage, PruneSettings, plan_prune, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
 from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, SMALL, with_partials
 
@@ -60,7 +60,7 @@ def test_survivors_are_bit_identical(tmp_path: Path, codec: str, features: dict[
 
 
 def test_encoded_pools_can_be_pruned_and_pruned_ones_encoded(pool: PoolReader, tmp_path: Path) -> None:
-    request = CodecRequest(name="klt", fidelity=0.9)
+    request = EncodeSettings(codec="klt", fidelity=0.9)
     encode_pool(pool, tmp_path / "encoded", request)
     encoded = PoolReader(tmp_path / "encoded")
     child = pruned(encoded, tmp_path / "child", ratio=6)

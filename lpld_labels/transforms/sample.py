@@ -1,0 +1,261 @@
+"""Labels of a pool drawn at random: some to fit a codec, some to tune it, some to judge and weigh it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lpld_labels.codecs import Codec, Payload, codec_kind, codec_named, planned_codecs
+from lpld_labels.codecs.base import Fitter
+from lpld_labels.codecs.fidelity import TEMPERATURES, Trial, payload_bytes, try_codec
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import BatchKey, LabelArray
+from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
+from lpld_labels.format.strict_json import to_json
+from lpld_labels.pool.reader import PoolReader
+from lpld_labels.pool.shard_files import views_file_bytes, write_labels
+from lpld_labels.pool.sizes import index_bytes
+from lpld_labels.transforms.lineage import settings_json
+from lpld_labels.transforms.settings import (
+    DEFAULT_FIDELITY,
+    DEFAULT_TEMPERATURE,
+    EncodeSettings,
+    PlanSettings,
+)
+
+FIT_VALUES = 1 << 25
+FIT_ROWS = (8192, 65536)
+"""Fit on FIT_VALUES label values (33,554 rows of 1000 classes), but within these numbers of rows."""
+TUNE_VALUES = 1 << 21
+TUNE_ROWS = (768, 4096)
+"""Likewise for choosing settings, which decodes these rows a dozen times."""
+MEASURE_ROWS = 4096
+WEIGHED_BATCHES = 16
+
+_RESULTS = 900
+"""Bytes of a step of lineage besides its settings, at most."""
+_TABLE_ENTRY = 260
+"""Bytes of a codec table's entry in the manifest, at most."""
+_SPREADS = 3.0
+"""A sum of batches is taken to be at most so many standard deviations above its estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeModel:
+    """What a pool weighs in a codec, by what its bytes grow with.
+
+    fixed: image table, images that the pool carries, codec tables, manifest. index: of all batches of the
+    source. per_shard: of a shard's files, without batches. labels_per_row: with the container; spread: its
+    standard deviation from batch to batch, found on `sampled` batches. per_incomplete: what an incomplete
+    batch has besides its rows' share.
+    """
+
+    fixed: int
+    index: int
+    per_shard: float
+    views_per_row: float
+    labels_per_row: float
+    spread: float
+    sampled: int
+    per_incomplete: int
+
+    def labels(self, batches: int, rows: int) -> float:
+        """Return the most bytes that labels of so many batches will have."""
+        error = self.spread * rows / max(batches, 1) * math.sqrt(batches + batches**2 / self.sampled)
+        return self.labels_per_row * rows + _SPREADS * error
+
+    def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
+        """Return the most bytes that a pool of so many batches will have, `incomplete` of them not full."""
+        labels = self.labels(batches, rows) + self.per_incomplete * incomplete
+        filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, batches / SHARD_BATCHES)
+        shards = self.per_shard * (math.floor(filled) + 1)
+        index = min(self.index, index_bytes(batches))
+        return math.ceil(self.fixed + index + shards + labels + self.views_per_row * rows)
+
+
+class LabelSample:
+    """Whole batches of a pool, each for one purpose only, read when they are asked for.
+
+    A pool of two batches has none left to judge with: tuning and judging then share. Of a single batch
+    every other row is for fitting. settings: what the sample is drawn for.
+    """
+
+    def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
+        self.pool = pool
+        self._seed = seed = settings.seed
+        self._views: Views = settings.views or pool.manifest.views
+        self.step_bytes = len(to_json(settings_json(settings))) + _RESULTS
+        keys = list(pool.keys)
+        if not keys:
+            raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="a batch")
+        order = keyed_generator(seed, len(keys)).permutation(len(keys))
+        shuffled = [keys[place] for place in order.tolist()]
+        size = pool.header.batch_size
+        quarter = len(keys) // 4
+        wanted = {
+            "tune": min(_batches(TUNE_VALUES // pool.classes, TUNE_ROWS, size), max(quarter, 1)),
+            "measure": min(-(-MEASURE_ROWS // size), quarter),
+            "fit": _batches(FIT_VALUES // pool.classes, FIT_ROWS, size),
+        }
+        self._single = len(keys) == 1
+        self._keys: dict[str, list[BatchKey]] = {}
+        for purpose, count in wanted.items():
+            chosen, shuffled = shuffled[:count], shuffled[count:]
+            self._keys[purpose] = sorted(chosen)
+        self._fitters: dict[str, Fitter] = {}
+
+    @cached_property
+    def fit(self) -> list[LabelArray]:
+        """Blocks [B, C] to fit to."""
+        return [block[::2] for block in self._read("tune")] if self._single else self._read("fit")
+
+    @cached_property
+    def tune(self) -> list[LabelArray]:
+        """Blocks [B, C] to choose settings by."""
+        blocks = self._read("tune")
+        return [block[1::2] for block in blocks] if self._single else blocks
+
+    @cached_property
+    def measure(self) -> list[LabelArray]:
+        """Blocks [B, C] to judge the result by; none of their rows were fitted to."""
+        return self._read("measure") or self.tune
+
+    def _read(self, purpose: str) -> list[LabelArray]:
+        # Copies, because what a reader hands out may hold on to a whole row group.
+        return [np.array(self.pool.read_labels(key)) for key in self._keys[purpose]]
+
+    def codec(
+        self, name: str, *, rows: int, fidelity: float | None = None, temperature: float | None = None
+    ) -> Codec:
+        """Return a codec for a pool of `rows` rows, fitted to the sample if its kind is fitted at all."""
+        if not codec_kind(name).fitted:
+            return codec_named(name, label_kind=self.pool.header.label_kind)
+        return self.fitter(name, rows=rows).for_fidelity(
+            fidelity or DEFAULT_FIDELITY, temperature=temperature or DEFAULT_TEMPERATURE
+        )
+
+    def fitter(self, name: str, *, rows: int) -> Fitter:
+        """Return the fitter of a kind of codec for a pool of `rows` rows."""
+        if name not in self._fitters:
+            self._fitters[name] = codec_kind(name).fitter(
+                self.fit,
+                self.tune,
+                rows=rows,
+                batch_size=self.pool.header.batch_size,
+                label_kind=self.pool.header.label_kind,
+                seed=self._seed,
+            )
+        return self._fitters[name].for_rows(rows)
+
+    def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Trial:
+        """Return what a codec makes of the labels to judge by."""
+        header = self.pool.header
+        return try_codec(
+            codec,
+            self.measure,
+            batch_size=header.batch_size,
+            label_kind=header.label_kind,
+            temperatures=temperatures,
+        )
+
+    def weigh(self, codec: Codec) -> SizeModel:
+        """Weigh the pool in another codec by writing labels files of some of its batches.
+
+        Files of n and then 2n batches tell what each file costs from what grows with the pool.
+        """
+        manifest = self.pool.manifest
+        payloads = [codec.encode(block).payload for block in self._weighed]
+        sizes = [len(block) for block in self._weighed]
+        rows = sum(sizes)
+        once = _labels_file(payloads, sizes, codec, self.pool.classes)
+        per_row = (_labels_file(payloads * 2, sizes * 2, codec, self.pool.classes) - once) / rows
+        rates = [payload_bytes(payload) / size for payload, size in zip(payloads, sizes, strict=True)]
+        tables = sum(len(table) + _TABLE_ENTRY for table in codec.tables().values())
+        described = len(manifest.dump()) + len(to_json(codec.parameters())) + self.step_bytes
+        carried = sum(entry.bytes for role in ("images", "packed") for entry in manifest.files_of(role))
+        views_file, views_per_row = self._view_bytes
+        return SizeModel(
+            fixed=carried + tables + described,
+            index=manifest.files_of("batches")[0].bytes,
+            per_shard=max(once - per_row * rows, 0) + views_file,
+            views_per_row=views_per_row,
+            labels_per_row=per_row,
+            spread=float(np.std(rates, ddof=1)) if len(rates) > 1 else 0.0,
+            sampled=len(rates),
+            per_incomplete=payload_bytes(codec.encode(self._weighed[0][:1]).payload),
+        )
+
+    @cached_property
+    def _weighed(self) -> list[LabelArray]:
+        """Blocks to weigh codecs by: full ones, if there are any."""
+        blocks = self._read("measure") or self._read("tune")
+        most = max(map(len, blocks))
+        return [block for block in blocks if len(block) == most][:WEIGHED_BATCHES]
+
+    @cached_property
+    def _view_bytes(self) -> tuple[float, float]:
+        """Bytes of a views file without rows, and of each row."""
+        if self._views == "drawn":
+            return 0.0, 0.0
+        manifest = self.pool.manifest
+        found = [self.pool.read(key) for key in (self._keys["measure"] or self._keys["tune"])]
+        rows = sum(batch.rows for batch in found)
+        numbered = [replace(batch, key=BatchKey(0, number)) for number, batch in enumerate(found * 2)]
+        once = views_file_bytes(numbered[: len(found)])
+        per_row = (views_file_bytes(numbered) - once) / rows
+        file = max(once - per_row * rows, 0)
+        stored = manifest.files_of("views")
+        if stored:
+            used = sum(entry.bytes for entry in stored) - file * len(stored)
+            per_row = max(per_row, used / max(manifest.counts.rows, 1))
+        return file, per_row
+
+    def simpler(self, codec: Codec, *, temperature: float, batches: int, rows: int) -> str | None:
+        """Return a simpler codec that keeps no less than a fitted one in a pool that is no larger, if any.
+
+        In small pools the basis weighs more than it saves, and few classes leave little to transform.
+        batches, rows: of the encoded pool.
+        """
+        if not codec.fitted:
+            return None
+
+        def kept(candidate: Codec) -> float:
+            return self.judged(candidate, temperatures=(temperature,)).fidelity.kept[temperature]
+
+        limit, enough = self.weigh(codec).total(batches, rows), kept(codec)
+        for name in planned_codecs(fitted=False):
+            other = codec_named(name)
+            if self.weigh(other).total(batches, rows) <= limit and kept(other) >= enough:
+                return name
+        return None
+
+
+class _Weighed(NamedTuple):
+    """What a labels file needs to know of a batch."""
+
+    key: BatchKey
+    payload: Payload
+    nbytes: int
+
+
+def _labels_file(payloads: Sequence[Payload], rows: Sequence[int], codec: Codec, classes: int) -> int:
+    """Return the bytes of a labels file that holds the batches."""
+    batches = [
+        _Weighed(BatchKey(0, number), payload, sum(array.nbytes for array in payload.values()))
+        for number, payload in enumerate(payloads)
+    ]
+    sink = pa.MockOutputStream()
+    write_labels(sink, batches, rows, codec, classes)
+    return int(sink.size())
+
+
+def _batches(rows: int, bounds: tuple[int, int], batch_size: int) -> int:
+    """Return how many batches hold so many rows, within bounds."""
+    return -(-min(max(rows, bounds[0]), bounds[1]) // batch_size)

@@ -1,0 +1,97 @@
+"""Settings of `encode` and `plan`, apart from what carries them out: help texts must not load Arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.settings import Setting, check_settings
+
+DEFAULT_FIDELITY = 0.97
+DEFAULT_TEMPERATURE = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings:
+    """The codec of a new pool, and whether it keeps its views."""
+
+    codec: Annotated[
+        str | None,
+        Setting("f16, f16:plain, f32, f32:plain, int8, int6, int4, topk:K, topk:K:BITS (8, 16, 32) or klt."),
+    ] = None
+    views: Annotated[
+        Literal["stored", "drawn"] | None,
+        Setting("Keep views in files, or leave them to be drawn when read.  [default: as POOL does]"),
+    ] = None
+    fidelity: Annotated[
+        float | None,
+        Setting(f"klt: share of the information to keep.  [default: {DEFAULT_FIDELITY}]", gt=0, lt=1),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        Setting(f"klt: at which labels will be used.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
+    ] = None
+    budget: Annotated[int | None, Setting("klt: bytes of the whole new pool, e.g. 300MB or 10%.", gt=0)] = (
+        None
+    )
+    seed: Annotated[int, Setting("klt: which rows are sampled.", ge=0, le=MAX_SEED)] = 0
+    from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        fitting = [name for name in ("fidelity", "budget", "temperature") if getattr(self, name) is not None]
+        if self.codec is None:
+            if self.views is None or fitting:
+                raise InvalidArgumentError("no codec is given", expected="a codec, or views alone (--codec)")
+            return
+        from lpld_labels.codecs import codec_kind
+
+        kind = codec_kind(self.codec)
+        if fitting and not kind.fitted:
+            raise InvalidArgumentError(
+                f"codec '{self.codec}' has no {fitting[0]}", expected="codec klt", got=self.codec
+            )
+        if kind.fitted and self.codec != kind.name:
+            raise InvalidArgumentError(
+                f"codec '{kind.name}' has nothing after its name", expected=kind.name, got=self.codec
+            )
+        if {"fidelity", "budget"} <= set(fitting):
+            raise InvalidArgumentError("give a fidelity or a budget", expected="one of them", got="both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """What a pool has to fit into, and what its labels must keep."""
+
+    budget: Annotated[int, Setting("E.g. 300MB, 10% of the pool, or 1x-images with --images.", gt=0)]
+    codecs: Annotated[
+        tuple[str, ...],
+        Setting("Consider this codec; repeat for more.  [default: f16, int8, int6, int4, klt]"),
+    ] = ()
+    min_fidelity: Annotated[
+        float | None,
+        Setting(
+            "Share of the information the recommended row must keep.  "
+            "[default: what the best students had in such a budget]",
+            gt=0,
+            lt=1,
+        ),
+    ] = None
+    temperature: Annotated[float, Setting("Temperature of --min-fidelity.", gt=0)] = DEFAULT_TEMPERATURE
+    views: Annotated[
+        Literal["stored", "drawn"] | None,
+        Setting("Keep views in files or leave them to be drawn.  [default: as POOL does]"),
+    ] = None
+    seed: Annotated[int, Setting("Which rows are sampled.", ge=0, le=MAX_SEED)] = 0
+    from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for name in self.codecs:
+            EncodeSettings(codec=name)
