@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from .common_options import FOLDER, json_option
+from lpld_labels.format.limits import MAX_SEED
+from lpld_labels.settings import Setting
+
+from .common import FILE, FOLDER, json_option
 from .console import print_json, save_html, stdout_console
-from .method_options import NetworkOptions, network_options
-from .parameters import SEED
+from .groups import NetworkOptions
+from .options import settings_options
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -24,11 +27,11 @@ if TYPE_CHECKING:
 class Options(NetworkOptions):
     """What the command line said."""
 
+    real_per_class: Annotated[int, Setting("Real images used of every class, a random choice.", ge=2)] = 200
+    seed: Annotated[int, Setting("Of that choice.", ge=0, le=MAX_SEED)] = 0
+    batch_size: Annotated[int, Setting("Images in a forward pass.", ge=1)] = 128
     folders: tuple[Path, ...]
     real: Path
-    real_per_class: int
-    seed: int
-    batch_size: int
     plot: Path | None
     html: Path | None
     as_json: bool
@@ -37,20 +40,9 @@ class Options(NetworkOptions):
 @click.command("analyze")
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
-@network_options
-@click.option(
-    "--real-per-class",
-    type=click.IntRange(2),
-    default=200,
-    show_default=True,
-    help="Real images used of every class, a random choice.",
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Of that choice.")
-@click.option("-b", "--batch-size", type=click.IntRange(1), default=128, show_default=True)
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the table, as PNG, SVG or PDF.")
-@click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it, with images, as a page."
-)
+@settings_options(Options)
+@click.option("--plot", type=FILE, help="Also draw the table, as PNG, SVG or PDF.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as a page.")
 @json_option()
 def command(**given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.

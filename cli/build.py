@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from lpld_core.relabel.settings import BuildSettings
 from lpld_core.train.presets import preset_named
 from lpld_labels.inspect.text import human_bytes
 
-from .build_like import Model, chosen_teachers, like_option
-from .build_options import settings_options
-from .common_options import FOLDER, json_option, out_argument, overwrite_option, preset_option
-from .console import print_json, print_line, stdout_console
-from .engine_options import EngineOptions, engine_options
-from .image_notes import look_over
-from .outputs import says_if_finished
-from .progress import progress_bar
-from .teacher_options import check_device, teacher_options
+from .common import (
+    FOLDER,
+    json_option,
+    look_over,
+    out_argument,
+    overwrite_option,
+    preset_option,
+    quiet,
+    says_if_finished,
+)
+from .console import facts_table, print_json, print_line, stdout_console
+from .groups import EngineOptions, TeacherOptions, check_device
+from .options import settings_options, take
+from .progress import human_seconds, progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.relabel.build import BuildResult
-    from lpld_core.relabel.settings import BuildSettings
     from lpld_labels.exec.job import Engine
+    from lpld_labels.format.manifest import Manifest
 
 
 @click.command("build")
 @click.argument("images", type=FOLDER)
 @out_argument
-@teacher_options
+@settings_options(TeacherOptions)
 @preset_option(without="imagenet1k")
-@like_option
-@settings_options
-@engine_options("Processes that label together; with --device cuda, spread over the GPUs")
-@click.option("--dry-run", is_flag=True, help="Try one batch, say what the whole would cost, write nothing.")
+@click.option(
+    "--like",
+    type=click.Path(),
+    metavar="POOL",
+    help="Label as POOL was labelled; its pool.json is enough. Other options replace parts of it.",
+)
+@settings_options(BuildSettings, preset=preset_named(None).label)
+@settings_options(EngineOptions)
+@click.option("--dry-run", is_flag=True, help="Try one batch and print what the whole would cost.")
 @overwrite_option
 @json_option("text")
 def command(
@@ -51,13 +62,13 @@ def command(
 ) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
-    Run the same command again after a crash or Ctrl-C: finished batches are kept. Run it with a
-    smaller --ratio to grow a pool: only the difference is labelled. Two views are labelled in memory
-    before anything is written, so what cannot work is told at once.
+    Run the same command again after a crash or Ctrl-C to resume. Run it with a smaller --ratio to grow a
+    pool: only the difference is labelled. Two views are labelled in memory before anything is written, so
+    invalid settings fail at once.
 
-    Images are shown as their files store them: EXIF orientation is not applied. Samples of 16 bits are
-    scaled to 8; images of floating-point or 32-bit samples are refused. Files in class folders that are
-    no images by their names are passed over and named; hidden folders and __MACOSX are no classes.
+    EXIF orientation is not applied. 16-bit samples are scaled to 8 bits; floating-point and 32-bit samples
+    are refused. Files without an image extension are skipped and listed; hidden folders and __MACOSX are no
+    classes.
 
     \b
     Examples:
@@ -77,7 +88,7 @@ def command(
       lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --dry-run
 
     \b
-    A pool again, or from 40x to 20x, by whoever has its pool.json, its images and its teacher:
+    The labels of a pool again, or from 40x to 20x; its pool.json, images and teacher are enough:
       lpld-labels build syn/in1k_ipc10 pools/again --like published/pool.json
       lpld-labels build syn/in1k_ipc10 pools/in1k_20x --like pools/in1k_40x --ratio 20
 
@@ -86,17 +97,84 @@ def command(
       lpld-labels build syn pools/in1k --teacher resnet18 --part 1/3     (2/3, 3/3)
       lpld-labels build syn pools/in1k --teacher resnet18
     """
-    workers = EngineOptions.taken_from(given)
-    model = None if like is None else Model.read(like)
-    settings = _settings(preset, given, workers, model)
-    if workers.engine == "local":
-        check_device(settings.device)
+    like_pool = None if like is None else _read_manifest(like)
+    base = preset_named(preset).label
+    if like_pool is not None:
+        from lpld_core.relabel.like import settings_like
+
+        if preset is not None:
+            raise click.UsageError("--like is a preset of its own: give one of --like and --preset")
+        base = settings_like(like_pool, where=like or "")
+    workers = take(EngineOptions, given)
+    changed = any(given[name] not in (None, ()) for name in _DECIDING)
+    own_teachers = bool(given["teachers"])
+    teachers = take(TeacherOptions, given).choices(base.teachers)
+    settings = take(BuildSettings, _machine_defaults(given, base, workers), base=base, teachers=teachers)
+    _check(images, out, settings, workers, overwrite=overwrite)
+    if dry_run:
+        look_over(images)
+        _show_dry_run(images, out, settings, workers, as_json=as_json)
+        return
+
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.io.addresses import is_address
     from lpld_labels.transforms.destinations import destination
     from lpld_labels.transforms.engine import require_free
-    from lpld_labels.transforms.outputs import require_apart, sole_writer
+    from lpld_labels.transforms.outputs import sole_writer
 
+    require_free(out, lambda found: True, overwrite=overwrite)
+    follow = None if own_teachers else like_pool
+    try:
+        with (
+            workers.opened() as engine,
+            destination(out, overwrite=overwrite, extend=True, engine=engine) as path,
+            says_if_finished(path / MANIFEST_FILE),
+            sole_writer(path, shared=settings.part is not None),
+        ):
+            classes = len(look_over(images))
+            result = _build(images, path, settings, engine, follow, overwrite=overwrite)
+    except KeyboardInterrupt:
+        print_line(f"stopped: finished batches are safe in {out}; run the same command again", err=True)
+        raise
+    same = None
+    if like_pool is not None and result.manifest is not None:
+        same = _compare(result.manifest, like_pool, like or "", changed=changed)
+    _show(out, result, classes, same, as_json)
+
+
+_DECIDING = (
+    *("teachers", "size", "mean", "std", "epochs", "batch_size", "ratio", "seed", "crop_scale", "flip"),
+    *("mix", "cutout_fraction", "patch_grid", "resize", "replayable_by", "codec", "amp"),
+)
+"""Options that decide a pool's content."""
+
+
+def _read_manifest(where: str) -> Manifest:
+    from lpld_labels.pool.pool_files import manifest_of
+
+    return manifest_of(where)
+
+
+def _machine_defaults(given: dict[str, Any], base: BuildSettings, workers: EngineOptions) -> dict[str, Any]:
+    """Fill in what follows from other options: threads, workers, resize code."""
+    cores = os.cpu_count() or 1
+    if given["workers"] is None and (given["device"] or base.device) != "cpu":
+        given["workers"] = min(8, cores)
+    if given["threads"] is None and base.threads is None:
+        given["threads"] = workers.threads or max(1, cores // (workers.jobs or 1))
+    if given["replayable_by"] is not None and given["resize"] is None:
+        given["resize"] = "pil"
+    return given
+
+
+def _check(
+    images: Path, out: str, settings: BuildSettings, workers: EngineOptions, *, overwrite: bool
+) -> None:
+    """Refuse options that contradict each other, before anything is loaded."""
+    from lpld_labels.io.addresses import is_address
+    from lpld_labels.transforms.outputs import require_apart
+
+    if workers.engine == "local":
+        check_device(settings.device)
     if overwrite and settings.part is not None:
         raise click.UsageError("--overwrite is for a whole build: it does not go with --part")
     if is_address(out) and settings.part is not None:
@@ -106,53 +184,6 @@ def command(
     require_apart(out, images, *caches)
     for cache in caches:
         require_apart(cache, images)
-    if dry_run:
-        from .build_dry_run import show_dry_run
-
-        look_over(images)
-        device = None if workers.engine == "local" else "cpu"
-        show_dry_run(images, out, settings, workers=workers.jobs or 1, device=device, as_json=as_json)
-        return
-    require_free(out, lambda found: True, overwrite=overwrite)
-    try:
-        with (
-            workers.opened() as engine,
-            destination(out, overwrite=overwrite, extend=True, engine=engine) as path,
-            says_if_finished(path / MANIFEST_FILE),
-        ):
-            classes = len(look_over(images))
-            if model is not None and model.steps:
-                result = model.build(
-                    path,
-                    lambda place: _build(images, place, settings, engine, model, overwrite=False),
-                    engine=engine,
-                    overwrite=overwrite,
-                )
-            else:
-                with sole_writer(path, shared=settings.part is not None):
-                    result = _build(images, path, settings, engine, model, overwrite=overwrite)
-    except KeyboardInterrupt:
-        print_line(f"stopped: finished batches are safe in {out}; run the same command again", err=True)
-        raise
-    _show(out, result, classes, model, as_json)
-
-
-def _settings(
-    preset: str | None, given: dict[str, Any], workers: EngineOptions, model: Model | None
-) -> BuildSettings:
-    """Return the preset, or the model's settings, with what was given explicitly in its place."""
-    base = preset_named(preset).label if model is None else model.settings(given)
-    about = {name: given.pop(name) for name in ("teachers", "weights", "size", "mean", "std")}
-    teachers = chosen_teachers(base, about, like=model is not None)
-    cores = os.cpu_count() or 1
-    if given["workers"] is None and given["device"] != "cpu":
-        given["workers"] = min(8, cores)
-    if given["threads"] is None and base.threads is None:
-        given["threads"] = workers.threads or max(1, cores // (workers.jobs or 1))
-    if given["replayable_by"] is not None and given["resize"] is None:
-        given["resize"] = "pil"
-    wishes = {name: value for name, value in given.items() if value is not None}
-    return replace(base, teachers=teachers, **wishes)
 
 
 def _build(
@@ -160,20 +191,25 @@ def _build(
     out: Path,
     settings: BuildSettings,
     engine: Engine,
-    model: Model | None,
+    like: Manifest | None,
     *,
     overwrite: bool,
 ) -> BuildResult:
-    """Scan, load, label, publish."""
+    """Scan, load, label, publish. like: whose teachers these must be."""
     from lpld_core.relabel.build import Build
     from lpld_core.relabel.jobs import run_build
+    from lpld_core.relabel.verify_teacher import wrong_teachers
+    from lpld_labels.errors import InvalidArgumentError
 
-    # Where others label, this machine only rehearses, and may be without their devices.
+    # Where others label, this machine only tries one batch, and may be without their devices.
     device = None if engine.on_this_machine else "cpu"
     with progress_bar("reading images") as progress:
         build = Build.prepare(images, out, settings, device=device, image_progress=progress)
-    if model is not None:
-        model.check(build.ensemble)
+    if like is not None and (problems := wrong_teachers(like.header, build.ensemble)):
+        raise InvalidArgumentError(
+            problems[0],
+            hint="give the pool's weights (--teacher-weights), or another --teacher on purpose",
+        )
     count, batch_size = len(build.table), settings.batch_size
     if count < batch_size:
         click.echo(
@@ -185,11 +221,75 @@ def _build(
         return run_build(build, engine, overwrite=overwrite, progress=progress)
 
 
-def _show(out: str, result: BuildResult, classes: int, model: Model | None, as_json: bool) -> None:
+def _compare(manifest: Manifest, like: Manifest, where: str, *, changed: bool) -> bool:
+    """Return whether the pool that was followed has the same content, and say so."""
+    from lpld_core.relabel.like import later_steps
+
+    same = manifest.content_digest == like.content_digest
+    steps = [step.operation for step in later_steps(like)]
+    if quiet():
+        return same
+    if same:
+        click.echo(f"the content is that of {where}", err=True)
+    elif steps:
+        click.echo(
+            f"note: after it was built, {where} went through {', '.join(steps)}; "
+            "inspect --recipe prints these commands",
+            err=True,
+        )
+    elif not changed:
+        click.echo(
+            f"warning: the content is not that of {where}: other images, or another machine or "
+            "other libraries, whose sums round otherwise",
+            err=True,
+        )
+    return same
+
+
+def _show_dry_run(
+    images: Path, out: str, settings: BuildSettings, workers: EngineOptions, *, as_json: bool
+) -> None:
+    """Label one batch and print what all of them will cost; write nothing."""
+    from lpld_core.relabel.build import Build
+    from lpld_core.relabel.dry_run import dry_run
+    from lpld_labels.transforms.destinations import gathered_at
+
+    device = None if workers.engine == "local" else "cpu"
+    count = workers.jobs or 1
+    with progress_bar("reading images") as progress:
+        build = Build.prepare(images, gathered_at(out), settings, device=device, image_progress=progress)
+    found = dry_run(build)
+    cost = found.cost
+    if as_json:
+        print_json(
+            {
+                "images": str(images),
+                "pool": out,
+                **asdict(cost),
+                "workers": count,
+                "trial_views": found.trial_views,
+                "trial_seconds": round(found.trial_seconds, 4),
+                "seconds": round(found.seconds / count, 1),
+            }
+        )
+        return
+    rate = found.trial_views / found.trial_seconds
+    rows = {
+        "batches": f"{cost.batches:,}",
+        "views": f"{cost.views:,}",
+        "teacher forwards": f"{cost.forwards:,} images",
+        "staged": human_bytes(cost.staged_bytes),
+        "pool": human_bytes(cost.final_bytes),
+        "time": f"{human_seconds(found.seconds / count)} with {count} worker{'s' if count > 1 else ''} "
+        f"of {rate:.3g} views/s (one batch of {found.trial_views} tried)",
+    }
+    stdout_console().print(facts_table(f"Dry run: {images} -> {out}, nothing written", rows.items()))
+
+
+def _show(out: str, result: BuildResult, classes: int, same: bool | None, as_json: bool) -> None:
     from lpld_labels.pool.sizes import pool_bytes
 
     manifest = result.manifest
-    same = None if model is None else model.compare(manifest)
     if as_json:
         print_json(
             {
@@ -201,7 +301,7 @@ def _show(out: str, result: BuildResult, classes: int, model: Model | None, as_j
                 "rows": manifest.counts.rows if manifest else None,
                 "bytes": pool_bytes(manifest) if manifest else None,
                 "content_digest": manifest.content_digest if manifest else None,
-                **({} if model is None else {"same_content_as_like": same}),
+                **({} if same is None else {"same_content_as_like": same}),
             }
         )
         return

@@ -9,11 +9,10 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
-from .console import print_json, stdout_console
+from .common import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
+from .console import facts_table, print_json, stdout_console
 from .parameters import NUMBER, TEXT
 from .progress import progress_bar
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Manifest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common_options import seed_option
+from .common import seed_option
 from .console import stderr_console, stdout_console
 from .demo_steps import Chain, DemoLog, Step, run_chains, run_command, run_step
 from .progress import progress_bar

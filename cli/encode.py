@@ -11,14 +11,12 @@ import click
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.transforms.settings import EncodeSettings
 
-from .common_options import json_option, out_argument, overwrite_option, pool_argument, quiet
-from .console import print_json, print_line, stdout_console, times_smaller
-from .engine_options import EngineOptions, engine_options
+from .common import json_option, out_argument, overwrite_option, pool_argument, quiet, says_if_finished
+from .console import facts_table, print_json, print_line, stdout_console, times_smaller
+from .groups import EngineOptions
 from .options import settings_options, take
-from .outputs import says_if_finished
 from .parameters import Amount, Budget
 from .progress import progress_bar
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.transforms.encode import EncodeResult
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 @pool_argument
 @out_argument
 @settings_options(EncodeSettings, types={"budget": Budget()})
-@engine_options(gpus=False)
+@settings_options(EngineOptions)
 @overwrite_option
 @json_option()
 def command(
@@ -61,7 +59,7 @@ def command(
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    workers = EngineOptions.taken_from(options)
+    workers = take(EngineOptions, options)
     workers.require_shared(out)
 
     from lpld_labels.format.schema import MANIFEST_FILE

@@ -10,10 +10,9 @@ import click
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.interop.settings import ExportOptions
 
-from .common_options import json_option, out_argument, overwrite_option, pool_argument, quiet
+from .common import json_option, out_argument, overwrite_option, pool_argument, quiet, says_if_finished
 from .console import print_json, stdout_console
 from .options import settings_options, take
-from .outputs import says_if_finished
 from .progress import progress_bar
 
 if TYPE_CHECKING:

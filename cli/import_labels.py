@@ -10,13 +10,11 @@ import click
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.interop.settings import ImportOptions
 
-from .common_options import FOLDER, json_option, out_argument, overwrite_option
-from .console import print_json, stdout_console, times_smaller
-from .engine_options import EngineOptions, engine_options
+from .common import FOLDER, json_option, out_argument, overwrite_option, says_if_finished
+from .console import facts_table, print_json, stdout_console, times_smaller
+from .groups import EngineOptions
 from .options import settings_options, take
-from .outputs import says_if_finished
 from .progress import progress_bar
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.interop.importing import ImportReport
@@ -42,7 +40,7 @@ SHOWN_HOLES = 5
     show_default=True,
     help="Who wrote the folder; auto finds out from its layout and one file.",
 )
-@engine_options("Processes that read and encode", gpus=False)
+@settings_options(EngineOptions)
 @click.option(
     "--skip-bad",
     is_flag=True,
@@ -93,7 +91,7 @@ def command(
     if (given["mean"] is None) != (given["std"] is None):
         raise click.UsageError("--mean and --std go together")
     options = take(ImportOptions, given)
-    workers = EngineOptions.taken_from(given)
+    workers = take(EngineOptions, given)
     workers.require_shared(out)
     require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)

@@ -9,10 +9,9 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import json_option, overwrite_option, quiet
-from .console import print_json, stdout_console, times_smaller
+from .common import json_option, overwrite_option, quiet
+from .console import facts_table, print_json, stdout_console, times_smaller
 from .parameters import TEXT
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from rich.table import Table

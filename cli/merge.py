@@ -10,11 +10,9 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import json_option, out_argument, overwrite_option
-from .console import print_json, stdout_console
-from .outputs import says_if_finished
+from .common import json_option, out_argument, overwrite_option, says_if_finished
+from .console import facts_table, print_json, stdout_console
 from .progress import progress_bar
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Manifest

@@ -7,7 +7,7 @@ settings = take(SqueezeSettings, given)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -26,7 +26,6 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("-b", "--batch-size"),
     "codecs": ("--codec",),
     "cutout_fraction": ("--cutout",),
-    "image_format": ("--format",),
     "jobs": ("-j", "--jobs"),
     "label_format": ("--format",),
     "learning_rate": ("--lr",),
@@ -38,21 +37,31 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "TrainSettings.workers": ("-j", "--workers"),
 }
 """Fields whose options are not simply --name-of-the-field."""
+FILES = ("weights",)
+"""Fields of text that may be a path: the shell completes it."""
 
 
 def settings_options(
-    cls: type, *, preset: Any = None, leave_out: Iterable[str] = (), types: Mapping[str, Any] | None = None
+    cls: type,
+    *,
+    preset: Any = None,
+    unset: bool = False,
+    leave_out: type | None = None,
+    types: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    preset: settings that a --preset may replace. Options then are None unless given, and their help shows the
-    values of these settings. types: click types of fields, where the field's own type does not say enough.
+    preset: settings that a --preset may replace: options are None unless given, and help shows the preset's
+    values. unset: options are None unless given, for defaults that depend on other options (help texts
+    say on which).
+    leave_out: a class whose fields are left out. types: click types of fields whose own do not say enough.
     """
 
     def add(command: F) -> F:
-        for name, entry in reversed(setting_fields(cls).items()):
-            if entry.setting.option and name not in leave_out:
-                command = _option(cls, entry, preset, (types or {}).get(name))(command)
+        left_out = set() if leave_out is None else {entry.name for entry in fields(leave_out)}
+        for entry in reversed(setting_fields(cls).values()):
+            if entry.setting.option and entry.name not in left_out:
+                command = _option(cls, entry, preset, (types or {}).get(entry.name), unset=unset)(command)
         return command
 
     return add
@@ -68,47 +77,40 @@ def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: 
     return cls(**values) if base is None else replace(base, **values)  # type: ignore[type-var]
 
 
-def _option(cls: type, entry: SettingField, preset: Any, special: Any) -> Callable[[F], F]:
+def _option(cls: type, entry: SettingField, preset: Any, special: Any, *, unset: bool) -> Callable[[F], F]:
+    unset = unset or preset is not None
     spelled = SPELLED.get(f"{cls.__name__}.{entry.name}") or SPELLED.get(
         entry.name, (f"--{entry.name.replace('_', '-')}",)
     )
-    default = _default(cls, entry.name)
-    help_text = entry.setting.help
+    kind, help_text = entry.kinds[0], entry.setting.help
+    default = next(known.default for known in fields(cls) if known.name == entry.name)
     more: dict[str, Any] = {}
-    kind = entry.kinds[0]
     if special is not None:
         more["type"] = special
     elif kind is bool:
-        if preset is not None or default is True:
+        if unset or default is True:
             spelled = (f"{spelled[0]}/--no-{spelled[0].removeprefix('--')}",)
         else:
             more["is_flag"] = True
     elif get_origin(kind) is tuple and ... not in get_args(kind):
         more |= {"type": Number(), "nargs": len(get_args(kind)), "metavar": "LOW HIGH"}
-    elif kind == tuple[str, ...]:
-        more |= {"type": TEXT, "multiple": True}
     else:
-        more["type"] = _click_type(entry)
-    if default is MISSING and preset is None:
+        more |= {"type": _click_type(entry), "multiple": kind == tuple[str, ...]}
+    if default is MISSING and "[default:" not in help_text and preset is None:
         more["required"] = True
-    elif preset is None:
-        more["default"] = default
-        more["show_default"] = kind is not bool and default not in (None, ()) and "[default:" not in help_text
     else:
-        more["default"] = None
-        value = getattr(preset, entry.name)
-        if value is not None and kind is not bool and "[default:" not in help_text:
-            shown = " ".join(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
-            help_text += f"  [default: {shown}]"
-    return click.option(*spelled, entry.name, help=help_text, **more)
+        more["default"] = None if unset or default is MISSING else default
+    if kind is not bool and "[default:" not in help_text:
+        shown = default if preset is None else getattr(preset, entry.name)
+        if shown not in (None, (), MISSING):
+            help_text += (
+                f"  [default: {' '.join(map(_plain, shown if isinstance(shown, tuple) else (shown,)))}]"
+            )
+    return click.option(*spelled, entry.name, help=help_text.strip(), **more)
 
 
 def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _default(cls: Any, name: str) -> Any:
-    return next(entry.default for entry in fields(cls) if entry.name == name)
 
 
 def _click_type(entry: SettingField) -> Any:
@@ -123,7 +125,8 @@ def _click_type(entry: SettingField) -> Any:
     if kind is float:
         least = setting.ge if setting.gt is None else setting.gt
         most = setting.le if setting.lt is None else setting.lt
-        if least is None and most is None:
-            return Number()
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    return {str: TEXT, Path: click.Path(path_type=Path), Part: PART, tuple[float, ...]: CHANNELS}[kind]
+    if entry.name in FILES:
+        return click.Path()
+    types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
+    return types[kind] if kind in types else click.Path(path_type=Path)

@@ -8,11 +8,9 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import FOLDER, json_option, out_argument, overwrite_option, pool_argument
-from .console import print_json, stdout_console
-from .outputs import says_if_finished
+from .common import FOLDER, json_option, out_argument, overwrite_option, pool_argument, says_if_finished
+from .console import facts_table, print_json, stdout_console
 from .progress import progress_bar
-from .tables import facts_table
 
 
 @click.command("pack")

@@ -10,13 +10,19 @@ import click
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.transforms.settings import PlanSettings
 
-from .common_options import FOLDER, jobs_option, json_option, overwrite_option, pool_argument, quiet
-from .console import print_json, print_line, stdout_console
+from .common import (
+    FOLDER,
+    jobs_option,
+    json_option,
+    overwrite_option,
+    pool_argument,
+    quiet,
+    says_if_finished,
+)
+from .console import Column, fitted_table, print_json, print_line, stdout_console
 from .options import settings_options, take
-from .outputs import says_if_finished
 from .parameters import Amount, Budget
 from .progress import progress_bar
-from .tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from .common_options import progress_as_json, quiet
+from .common import progress_as_json, quiet
 from .console import stderr_console
 
 if TYPE_CHECKING:

@@ -10,12 +10,10 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import json_option, out_argument, overwrite_option, pool_argument
-from .console import print_json, stdout_console
-from .outputs import says_if_finished
+from .common import json_option, out_argument, overwrite_option, pool_argument, says_if_finished
+from .console import facts_table, print_json, stdout_console
 from .parameters import NUMBER, SEED, Amount, Budget
 from .progress import progress_bar
-from .tables import facts_table
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader

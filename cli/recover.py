@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -18,12 +18,10 @@ from lpld_core.recover.settings import (
     method_settings,
 )
 
-from .common_options import json_option, overwrite_option
+from .common import json_option, look_over, overwrite_option
 from .console import print_json, save_html
-from .engine_options import EngineOptions, engine_options
-from .image_notes import look_over
-from .method_options import NetworkOptions, network_options
-from .options import settings_options
+from .groups import EngineOptions, NetworkOptions
+from .options import settings_options, take
 from .parameters import PART
 from .progress import Progress, progress_bar
 
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
     from lpld_core.settings import Part
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
     from lpld_labels.exec.job import Engine
-
-
-_USUAL = method_settings("lpld", size=(224, 224), classes=1000, ipc=10)
-_USUAL_RDED = method_settings("rded", size=(224, 224), classes=1000, ipc=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +54,7 @@ class Options(NetworkOptions):
 
 @click.command("recover")
 @click.argument("out", type=click.Path(path_type=Path))
-@network_options
-@click.option("--ipc", type=click.IntRange(1), required=True, help="Images per class.")
+@settings_options(NetworkOptions)
 @click.option("--method", type=click.Choice(get_args(Method)), default="lpld", show_default=True)
 @click.option(
     "--statistics", type=click.Path(path_type=Path), help="Class statistics from squeeze (lpld needs them)."
@@ -75,15 +68,15 @@ class Options(NetworkOptions):
     help="Iterations, lr, alpha and roll of the paper's programs "
     "[default: tiny up to 64 px, imagenet1k above].",
 )
-@settings_options(RecoverSettings, preset=_USUAL, leave_out=("ipc",))
-@settings_options(RdedSettings, preset=_USUAL_RDED, leave_out=[entry.name for entry in fields(ImageSettings)])
+@settings_options(RecoverSettings, unset=True)
+@settings_options(RdedSettings, unset=True, leave_out=ImageSettings)
 @click.option("--part", type=PART, help="Make one share of the groups; see the examples.")
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also show the images as a page, beside those of --real where given.",
 )
-@engine_options("Processes that make groups; with --device cuda, spread over the GPUs")
+@settings_options(EngineOptions)
 @overwrite_option
 @json_option("text")
 def command(**given: Any) -> None:
@@ -153,7 +146,7 @@ def _write_page(options: Options, path: Path) -> None:
 
 def _options(given: dict[str, Any]) -> Options:
     """Tell settings of the method from the rest of the command line."""
-    workers = EngineOptions.taken_from(given)
+    workers = take(EngineOptions, given)
     about_run = {name: given.pop(name) for name in Options.__dataclass_fields__ if name in given}
     settings = {name: value for name, value in given.items() if value is not None}
     return Options(settings=settings, workers=workers, **about_run)

@@ -10,7 +10,7 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import FILE, FOLDER, json_option, quiet
+from .common import FILE, FOLDER, json_option, quiet
 from .console import print_json, stdout_console
 from .progress import progress_bar
 

@@ -12,11 +12,9 @@ import click
 from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import FOLDER, json_option, overwrite_option
+from .common import FOLDER, json_option, look_over, overwrite_option, val_by_order_option
 from .console import print_json
-from .engine_options import EngineOptions, engine_options
-from .image_notes import look_over
-from .method_options import NetworkOptions, network_options, val_by_order_option
+from .groups import EngineOptions, NetworkOptions
 from .options import settings_options, take
 from .progress import progress_bar
 
@@ -47,7 +45,7 @@ class Options(NetworkOptions):
 @click.command("squeeze")
 @click.argument("data", type=FOLDER)
 @click.argument("out", type=click.Path(path_type=Path))
-@network_options
+@settings_options(NetworkOptions)
 @settings_options(SqueezeSettings)
 @click.option(
     "--train-teacher",
@@ -57,11 +55,11 @@ class Options(NetworkOptions):
 @click.option("--epochs", type=click.IntRange(1), help="Of --train-teacher [default: 30].")
 @click.option("--val", type=FOLDER, help="Image folder to measure a trained teacher on.")
 @val_by_order_option
-@engine_options("Processes that gather; with --device cuda, spread over the GPUs")
+@settings_options(EngineOptions)
 @overwrite_option
 @json_option("text")
 def command(**given: Any) -> None:
-    """Take class-wise BatchNorm statistics of a teacher on DATA and save them as OUT.
+    """Compute per-class BatchNorm statistics of a teacher on DATA and save them as OUT.
 
     DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
     classes. The paper's bound says how many a moving average needs; exact moments need no such thing,
@@ -77,7 +75,7 @@ def command(**given: Any) -> None:
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
     settings = take(SqueezeSettings, given)
-    options = Options(settings=settings, workers=EngineOptions.taken_from(given), **given)
+    options = Options(settings=settings, workers=take(EngineOptions, given), **given)
     _check(options)
     machine = options.prepare_machine(options.workers)
     look_over(options.data)

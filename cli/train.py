@@ -11,22 +11,23 @@ import click
 from lpld_core.train.presets import preset_named
 from lpld_core.train.settings import TrainSettings
 
-from .common_options import (
+from .common import (
     FILE,
     FOLDER,
     json_option,
+    look_over,
     overwrite_option,
     pool_argument,
     preset_option,
     quiet,
+    threads_option,
+    val_by_order_option,
 )
 from .console import print_json, print_line
-from .image_notes import look_over
-from .method_options import val_by_order_option
+from .groups import check_device
 from .options import settings_options, take
 from .progress import no_progress, progress_bar
 from .ranks import SpokenOnce, one_voice
-from .teacher_options import check_device, threads_option
 
 if TYPE_CHECKING:
     from lpld_core.train.evaluate import Accuracy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .common_options import json_option, overwrite_option, pool_argument, quiet
+from .common import json_option, overwrite_option, pool_argument, quiet
 from .console import print_json, print_line
 from .progress import progress_bar
 

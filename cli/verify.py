@@ -9,11 +9,12 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common_options import FOLDER, json_option, pool_argument
+from .common import FOLDER, json_option, pool_argument
 from .console import print_json, stdout_console
+from .groups import MachineOptions, TeacherOptions, check_device
+from .options import settings_options, take
 from .parameters import SEED, NumberRange
 from .progress import progress_bar
-from .teacher_options import check_device, machine_options, teacher_choices, teacher_options
 
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     help="The labelled image folder; not needed if POOL carries its images. With --teacher, label some "
     "batches again and compare.",
 )
-@teacher_options
+@settings_options(TeacherOptions)
 @click.option(
     "--batches", type=click.IntRange(1), default=8, show_default=True, help="Batches to label again."
 )
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="For pools from strangers: in a child process with limits, and report all that is not needed.",
 )
-@machine_options
+@settings_options(MachineOptions)
+@click.option("--amp", is_flag=True, help="Mixed precision, as the pool was labelled.")
 @json_option("text")
 def command(pool: str, as_json: bool, **options: Any) -> None:
     """Check that a pool is whole and, given its images and teacher, that its labels are true.
@@ -100,21 +102,15 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
     from lpld_core.teachers.ensemble import load_ensemble
     from lpld_labels.pool.reader import PoolReader
 
-    choices = teacher_choices(
-        options["teachers"],
-        options["weights"],
-        size=options["size"],
-        mean=options["mean"],
-        std=options["std"],
-    )
-    check_device(options["device"])
-    if options["threads"] is not None:
-        torch.set_num_threads(options["threads"])
+    size = options["size"]
+    choices = take(TeacherOptions, options).choices()
+    machine = take(MachineOptions, options)
+    check_device(machine.device)
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
     with PoolReader(pool) as reader, progress_bar("labelling batches again") as progress:
-        _require_size(reader, options["size"])
-        ensemble = load_ensemble(
-            choices, classes=reader.classes, device=options["device"], amp=options["amp"]
-        )
+        _require_size(reader, size)
+        ensemble = load_ensemble(choices, classes=reader.classes, device=machine.device, amp=options["amp"])
         return verify_with_teacher(
             reader,
             options["images"],

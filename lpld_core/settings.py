@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_BATCH_SIZE
+from lpld_labels.settings import Setting, check_settings
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Augmentation
@@ -40,31 +42,26 @@ FLIP_PROBABILITY = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings:
-    """Random crops of images, and what else is done to them.
+    """Random crops of images, and what else is done to them."""
 
-    batch_size: how many views are mixed, labelled and stored together.
-    crop_scale: area share of random crops. flip: mirror every other view.
-    mix: blend views with others of their batch. cutout_fraction: side of the box that is painted over.
-    patch_grid: shuffle this many patches a side (RDED). resize: which code resizes.
-    """
+    batch_size: Annotated[
+        int, Setting("Views mixed, labelled and stored together.", ge=1, le=MAX_BATCH_SIZE)
+    ] = 128
+    crop_scale: Annotated[tuple[float, float], Setting("Area share of random crops.")] = (0.08, 1.0)
+    flip: Annotated[bool, Setting("Mirror every other view.")] = True
+    mix: Annotated[Mix, Setting("Blend views with others of their batch.")] = "none"
+    cutout_fraction: Annotated[float | None, Setting("Paint over a box with this share of the side.")] = None
+    patch_grid: Annotated[int | None, Setting("Shuffle N x N patches (RDED).", ge=1, le=15)] = None
+    resize: Annotated[Resize, Setting("Resize code.")] = "torch"
 
-    batch_size: int = 128
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-    flip: bool = True
-    mix: Mix = "none"
-    cutout_fraction: float | None = None
-    patch_grid: int | None = None
-    resize: Resize = "torch"
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def augmentation(self, size: tuple[int, int]) -> Augmentation:
         """Return what a pool records, for views of this height and width."""
         # Imports Arrow, which command-line help must not wait for.
         from lpld_labels.format.manifest import Augmentation
 
-        if self.mix not in MIX_ALPHAS:
-            raise InvalidArgumentError(
-                "unknown mix", expected=f"one of {', '.join(MIX_ALPHAS)}", got=self.mix
-            )
         return Augmentation(
             output_height=size[0],
             output_width=size[1],

@@ -1,27 +1,20 @@
 """Labelling as a pool was labelled: its manifest says how, so it can be made again, or at another ratio.
 
 A manifest names everything that decides a label but two: the images and the teachers' weights, of which it
-keeps digests. What was done to the pool after it was built is done again too.
+keeps digests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import DEFAULT_WEIGHTS, TeacherChoice
-from lpld_core.unfinished import unfinished_beside, workplace
 from lpld_labels.codecs import CODECS
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Engine, Progress
-from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
 from lpld_labels.format.schema import Views
-from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.past import Past, past_of, repeat, repeatable
+from lpld_labels.transforms.past import Past, past_of
 
 
 def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
@@ -34,13 +27,6 @@ def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
             expected="a lineage that begins with 'build'",
             got=manifest.header.lineage[0].operation[:40] if manifest.header.lineage else "none",
         )
-    for step in past.later:
-        if not repeatable(step):
-            raise InvalidArgumentError(
-                f"step '{step.operation[:40]}' of the pool's lineage cannot be repeated here",
-                where=where,
-                hint="follow `lpld-labels recipe`, step by step",
-            )
     header, known = manifest.header, past.build
     how = header.augmentation
     settings = BuildSettings(
@@ -67,37 +53,6 @@ def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
 def later_steps(manifest: Manifest) -> tuple[LineageStep, ...]:
     """Return what was done to a pool after it was built, but for what `settings_like` leaves out at once."""
     return past_of(manifest).later
-
-
-def build_and_repeat(
-    out: Path,
-    steps: Sequence[LineageStep],
-    build: Callable[[Path], object],
-    *,
-    engine: Engine = ONE_PROCESS,
-    overwrite: bool = False,
-    bar: Callable[[str], AbstractContextManager[Progress]],
-) -> Manifest:
-    """Build a pool beside `out`, do the steps with it, the last of them into `out`; return its manifest.
-
-    build: called with where to build. engine: who does the steps. bar: gives a progress callback for a step.
-    Whatever is interrupted goes on when it is called again; pools on the way are deleted in the end.
-    """
-    with workplace(unfinished_beside(out)) as place:
-        source = place / "built"
-        build(source)
-        for number, step in enumerate(steps, 1):
-            last = number == len(steps)
-            target = out if last else place / f"step{number}"
-            with (
-                PoolReader(source, view_cache_bytes=0, open_shards=2) as pool,
-                bar(f"{step.operation}: batches") as progress,
-            ):
-                manifest = repeat(
-                    step, pool, target, executor=engine, overwrite=overwrite and last, progress=progress
-                )
-            source = target
-    return manifest
 
 
 def _views(how: Augmentation, batch_size: int, *, where: str) -> dict[str, Any]:

@@ -1,23 +1,20 @@
-"""All that a build is told, in one object. An option of the command line is a field here.
+"""Settings of a build. Nothing here needs torch.
 
 What decides labels is in the pool's header or in `Making` (growing.py), on which all builds of a pool agree;
 tests/lpld_core/test_build_settings.py says of each field which it is.
-
-Nothing here needs torch, so the command line can list choices without loading it.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from lpld_core.settings import Part, TeacherChoice, ViewSettings
-from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_SEED
+from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.format.records import MAX_INDEX
 from lpld_labels.format.schema import Views
+from lpld_labels.settings import Setting
 
 Replayer = Literal["sre2l", "lpld"]
 
@@ -26,50 +23,49 @@ Replayer = Literal["sre2l", "lpld"]
 class BuildSettings(ViewSettings):
     """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, without its mixing.
 
-    epochs: views of every image, at ratio 1. seed: all views and their pruning follow from it.
-    ratio: label only the batches that random pruning by this ratio would keep.
-    replayable_by: program whose image order to follow, so that an exported folder suits it (see
-        replayable.py); None to draw the order from the seed.
-
-    teachers: who labels; several are an ensemble. Empty where the caller brings them loaded.
-    fewer_classes: the folder may have fewer classes than the teachers.
-    codec: a spelling of `codec_named`. views: whether the pool keeps its views.
-    pack: whether it carries its images.
-
-    device, amp, threads: of torch, in each process; threads None leaves them as they are.
-    workers: threads that prepare pixels.
-    image_cache: directory for decoded images that processes share; None keeps them in memory.
-    part: label this share only, and do not publish. seal_seconds: work that a crash may cost;
-        None for the rule of all commands.
+    teachers: several are an ensemble. Empty where the caller brings them loaded.
     """
 
-    epochs: int = 300
-    ratio: float = 1.0
-    seed: int = 0
-    replayable_by: Replayer | None = None
+    epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
+    ratio: Annotated[
+        float, Setting("Label only the 1/RATIO of the batches that random pruning would keep.", ge=1)
+    ] = 1.0
+    seed: Annotated[int, Setting("All views and their pruning follow from it.", ge=0, le=MAX_SEED)] = 0
+    replayable_by: Annotated[
+        Replayer | None,
+        Setting(
+            "Take images in the order that this program's trainer draws, and resize with Pillow as it does: "
+            "it then replays the exported pool exactly."
+        ),
+    ] = None
 
     teachers: tuple[TeacherChoice, ...] = ()
-    fewer_classes: bool = False
-    codec: str = "f16"
-    views: Views = "stored"
-    pack: bool = False
+    fewer_classes: Annotated[
+        bool,
+        Setting("The folder may have fewer classes than the teacher; class numbers are the folder's."),
+    ] = False
+    codec: Annotated[
+        str,
+        Setting("How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool)."),
+    ] = "f16"
+    views: Annotated[
+        Views, Setting("Keep the views in files, or let readers draw them again from the seed: smaller.")
+    ] = "stored"
+    pack: Annotated[bool, Setting("Put the images into the pool too, as copy --pack does.")] = False
 
-    device: str = "cpu"
-    amp: bool = False
-    threads: int | None = None
-    workers: int = 1
-    image_cache: Path | None = None
-    part: Part | None = None
-    seal_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("epochs", 1, MAX_INDEX + 1),
-            ("batch_size", 1, MAX_BATCH_SIZE),
-            ("seed", 0, MAX_SEED),
-            ("workers", 1, math.inf),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                expected = f"at least {least}" if most == math.inf else f"{least} to {most}"
-                raise InvalidArgumentError(f"{name.replace('_', ' ')} is wrong", expected=expected, got=value)
+    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
+    amp: Annotated[bool, Setting("Mixed precision: faster on GPUs, no longer bit-identical.")] = False
+    threads: Annotated[int | None, Setting("CPU threads per process.  [default: all, shared out]", ge=1)] = (
+        None
+    )
+    workers: Annotated[
+        int, Setting("Threads that prepare pixels.  [default: 1 on a CPU, up to 8 beside a GPU]", ge=1)
+    ] = 1
+    image_cache: Annotated[
+        Path | None,
+        Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),
+    ] = None
+    part: Annotated[Part | None, Setting("Label one share and do not publish; see the examples.")] = None
+    seal_seconds: Annotated[
+        float | None, Setting("How often finished work is made safe against a crash.", ge=0)
+    ] = None

@@ -7,21 +7,15 @@ Lineage comes out of a file, so whatever stands there is checked as if it had be
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Engine, Progress
-from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
-from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.lineage import SETTINGS, settings_from
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import PruneSettings
 from lpld_labels.transforms.selection import ratio_that_keeps
-from lpld_labels.transforms.settings import EncodeSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,28 +65,8 @@ def prune_settings(step: LineageStep) -> PruneSettings:
         raise _unknown(step) from error
 
 
-def repeat(
-    step: LineageStep,
-    pool: PoolReader,
-    out: str | os.PathLike[str],
-    *,
-    executor: Engine = ONE_PROCESS,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Manifest:
-    """Do a step again: prune or encode a pool as was done before."""
-    if step.operation == "prune":
-        return prune_pool(pool, out, prune_settings(step), overwrite=overwrite, progress=progress)
-    if step.operation != "encode":
-        raise _unknown(step)
-    settings = settings_from(EncodeSettings, step.parameters.get(SETTINGS))
-    return encode_pool(
-        pool, out, settings, executor=executor, overwrite=overwrite, progress=progress
-    ).manifest
-
-
 def repeatable(step: LineageStep) -> bool:
-    """Whether `repeat` knows the step."""
+    """Whether a step can be done again."""
     return step.operation in ("prune", "encode")
 
 

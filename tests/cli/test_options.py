@@ -88,7 +88,7 @@ def test_help_shows_default_range_and_choices() -> None:
     _, text = run("--help")
     text = " ".join(text.split())
     assert "-b, --batch-size INTEGER RANGE Rows. [default: the pool's] [x>=1]" in text
-    assert "--lr FLOAT RANGE Rate. [default: 0.5; 0<x<=1]" in text
+    assert "--lr FLOAT RANGE Rate. [default: 0.5] [0<x<=1]" in text
     assert "--by [random|diff] How. [default: random]" in text
     assert "--heat same|NUMBER" in text
     assert "--part I/N" in text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lpld_cli.extras import EXTRAS
+from lpld_cli.main import EXTRAS
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from lpld_cli.console import run
-from lpld_cli.main import group
+from lpld_cli.main import main as command_line
 
 from lpld_core import unfinished
 from lpld_core.train.trainer import Trainer
@@ -31,7 +30,7 @@ def main() -> None:
         return step(self, *arguments)
 
     Trainer._step = mortal  # type: ignore[method-assign, assignment]
-    run(group)
+    command_line()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Options and arguments that several commands have: one spelling, one help text, one place to change them."""
+"""What several commands share: arguments, plain options, and notes about inputs and outputs."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from .parameters import SEED
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
+_SHOWN_FILES = 3
 
 # Neither has to exist for click: a pool may be a URI, and the library says better what is wrong. The types
 # are there so that the shell completes directories and files.
@@ -29,13 +30,14 @@ from_lossy_option = click.option(
 )
 
 
-def together(*options: Decorator[Any]) -> Decorator[Any]:
-    """Return a decorator that adds options, listed by --help in this order."""
-
-    def add(command: F) -> F:
-        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
-
-    return add
+val_by_order_option = click.option(
+    "--val-by-order",
+    is_flag=True,
+    help="The class folders of --val may have other names: they come in the same order.",
+)
+threads_option = click.option(
+    "--threads", type=click.IntRange(1), help="CPU threads per process.  [default: all, shared out]"
+)
 
 
 def json_option(instead_of: str = "a table") -> Decorator[Any]:
@@ -121,3 +123,41 @@ def quiet() -> bool:
     """Whether the command was asked to say nothing but results and errors (``-q``)."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get("lpld_labels.quiet"))
+
+
+@contextlib.contextmanager
+def says_if_finished(file: Path) -> Iterator[None]:
+    """Say that nothing was done if a job ends with the very file that was there before it.
+
+    file: what is written last: a pool's manifest, a run's result, a folder that is put in its place.
+    """
+    before = _identity(file)
+    yield
+    if before is not None and _identity(file) == before and not quiet():
+        where = file if file.is_dir() else file.parent
+        click.echo(f"{where}: finished before, nothing was left to do", err=True)
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def look_over(folder: Path) -> list[str]:
+    """Return the class names; refuse a folder that cannot be used, and say which of its files are no images.
+
+    One image of each kind is decoded, so that what cannot be read at all is told at once.
+    """
+    from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
+
+    paths, _ = list_images(folder)
+    try_each_kind(folder, paths)
+    strangers = passed_over(folder)
+    if strangers and not quiet():
+        files = f"{len(strangers)} files" if len(strangers) > 1 else "1 file"
+        shown = ", ".join(strangers[:_SHOWN_FILES]) + (", ..." if len(strangers) > _SHOWN_FILES else "")
+        click.echo(f"note: {files} in {folder} passed over, no images by name: {shown}", err=True)
+    return class_names(folder)
