@@ -89,7 +89,8 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
     if step.operation == "build":
         settings = settings | _teachers(manifest, settings.get("teachers"))
     if step.operation == "import":
-        settings = settings | {"label_format": step.parameters.get("format")}
+        known = step.parameters
+        settings = settings | {"label_format": known.get("format"), "skip_bad": bool(known.get("holes"))}
     return {name: value for name, value in settings.items() if name not in _MACHINE}
 
 

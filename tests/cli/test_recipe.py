@@ -164,7 +164,20 @@ def test_other_images_are_labelled_and_said_to_be_others(cli: Cli, images: Path,
 
 def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     steps = (
-        LineageStep(operation="import", parameters={"source": "a b", "format": "lpld"}),
+        LineageStep(
+            operation="import",
+            parameters={
+                "source": "a b",
+                "format": "lpld",
+                "settings": {
+                    "torch_era": "old",
+                    "batch_size": 128,
+                    "mean": [0.5, 0.25, 1],
+                    "teachers": ["a", "b"],
+                },
+                "holes": [{"file": "x", "why": "gone"}],
+            },
+        ),
         LineageStep(operation="plan", parameters={"settings": {"budget": 3000, "codecs": ["klt"]}}),
         LineageStep(operation="prune", parameters={"ratio": "many"}),
         LineageStep(operation="dreamt\nrm -rf ~"),
@@ -173,7 +186,9 @@ def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
         writer.extend(make_batches(1, 1))
         writer.commit(lineage=steps)
     imported, plan, prune, unknown = recipe(manifest_of(tmp_path / "pool"))
-    assert imported == "lpld-labels import 'a b' POOL1 --images IMAGES --format lpld"
+    places, options = imported.split(" --images IMAGES ")
+    assert places == "lpld-labels import 'a b' POOL1"
+    assert options == ("--format lpld --skip-bad --torch-era old --teacher a --teacher b --mean 0.5,0.25,1")
     assert plan == "lpld-labels plan POOL1 --apply POOL2 --budget 3000 --codec klt"
     assert prune == "# prune: how to repeat this step is not recorded"
     assert unknown == "# dreamt rm -rf ~: how to repeat this step is not recorded"
