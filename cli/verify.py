@@ -18,7 +18,7 @@ from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
-    from lpld_labels.inspect.check_shards import CheckReport
+    from lpld_labels.inspect.check import CheckReport
     from lpld_labels.pool.reader import PoolReader
 
 

@@ -316,7 +316,7 @@ def test_verify_refuses_a_table_that_grows(path: Path, monkeypatch: pytest.Monke
     pool.manifest["counts"]["images"] = rows
     pool.manifest["coverage"] |= {"minimum": 0, "median": 0.0}
     pool.save(path)
-    monkeypatch.setattr("lpld_labels.inspect.check_shards.TABLE_SPARE_BYTES", 0)
+    monkeypatch.setattr("lpld_labels.inspect.check.TABLE_SPARE_BYTES", 0)
     problems = check_pool(path).problems
     assert any("far larger than its file" in problem.message for problem in problems), problems
 
@@ -326,7 +326,7 @@ def test_strict_survives_what_its_child_does_not(
     path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
 ) -> None:
     # No second: importing has taken more.
-    monkeypatch.setattr(f"lpld_labels.inspect.strict.{limit}", 1000 if limit == "MEMORY_BYTES" else 0)
+    monkeypatch.setattr(f"lpld_labels.inspect.check.{limit}", 1000 if limit == "MEMORY_BYTES" else 0)
     (problem,) = check_pool(path, strict=True).problems
     assert words in problem.message
 
