@@ -18,7 +18,7 @@ from .progress import progress_bar
 if TYPE_CHECKING:
     from lpld_labels.interop.exporting import ExportReport
 
-FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm", "fkd")
+FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
 
 
 @click.command("export")
@@ -56,8 +56,8 @@ def command(
       lpld-labels export pool lpqld --format lpqld --top-k 50
     """
     options = take(ExportOptions, given)
-    if options.top_k is not None and label_format not in ("lpqld", "fkd"):
-        raise click.UsageError("--top-k goes with --format lpqld or fkd")
+    if options.top_k is not None and label_format != "lpqld":
+        raise click.UsageError("--top-k goes with --format lpqld")
 
     from lpld_labels.interop.exporting import export_pool
     from lpld_labels.pool.reader import PoolReader

@@ -167,18 +167,7 @@ CLAIMS: Mapping[str, Callable[[Written], list[Claim]]] = {
     "lpld": lpld_claims,
     "lpqld": lpqld_claims,
 }
-"""Layout of batch files -> what to claim of its trainer."""
-
-
-def fkd_claims(*, hard: bool, kept: int) -> list[Claim]:
-    """Say what FKD's trainer does with the labels; its pixels are its own."""
-    kinds = {1: "smoothing", 5: "marginal_smoothing_k5", 10: "marginal_smoothing_k10"}
-    kind = "hard" if hard else kinds.get(kept)
-    problems = ["it resizes crops to 224 pixels with a bilinear filter, whatever the teacher saw"]
-    if kind is None:
-        problems.append(f"it reads the 1, 5 or 10 largest labels, not {kept}")
-    needs = "images must lie in a folder named train"
-    return [Claim.make("FKD train_FKD.py", f"--soft_label_type {kind or '?'}", problems, needs=needs)]
+"""Layout -> what to claim of its trainer."""
 
 
 def _cut_out_or_pixel_problems(written: Written) -> list[str]:

@@ -28,7 +28,12 @@ class BatchExport:
     def __init__(self, pool: PoolReader, layout: Layout, options: ExportOptions) -> None:
         self.notes: list[str] = []
         self._pool, self._layout = pool, layout
-        require_label_kinds(pool, "logits")
+        if pool.header.label_kind != "logits":
+            raise LabelSourceError(
+                f"labels are {pool.header.label_kind}, the format holds logits",
+                where=pool.location,
+                hint="keep the pool",
+            )
         self._top_k = options.top_k or (None if pool.codec.top_k is None else pool.codec.top_k.k)
         self._require_types()
         regular = is_regular(pool)
@@ -39,7 +44,7 @@ class BatchExport:
             regular=regular,
             top_k=self._top_k if self._sparse else None,
         )
-        self.batches = self.files = len(self._written.files)
+        self.batches = len(self._written.files)
         rows = dict(zip(pool.keys, pool.index.rows.tolist(), strict=True))
         self.rows = sum(rows[key] for key, _ in self._written.files)
 
@@ -136,7 +141,7 @@ class BatchExport:
         pool = self._pool
         views, augmentation = pool.read_views(key), pool.header.augmentation
         cutout = views.cutout
-        labels, classes = self._largest(key) if self._sparse else (self._dense(key), None)
+        labels, classes = self._top(key) if self._sparse else (self._dense(key), None)
         return BatchFile(
             coords=stored_fractions(views, pool.images),
             flips=views.flips,
@@ -156,7 +161,7 @@ class BatchExport:
             raise LabelSourceError("labels are too large for float16", where=f"{self._pool.location}, {key}")
         return labels
 
-    def _largest(self, key: BatchKey) -> tuple[LabelArray, IntArray]:
+    def _top(self, key: BatchKey) -> tuple[LabelArray, IntArray]:
         """Return values float16 [B, k] and their classes, largest first."""
         codec, kept = self._pool.codec.top_k, self._top_k or 1
         if codec is not None and kept == codec.k:
@@ -164,7 +169,7 @@ class BatchExport:
             sparse = codec.sparse(stored.payload, rows=stored.views.rows, classes=self._pool.classes)
             values, classes = sparse.values, sparse.indices
         else:
-            values, classes = largest(self._pool.read_labels(key, dtype=np.float32), kept)
+            values, classes = _largest(self._pool.read_labels(key, dtype=np.float32), kept)
         return values.astype(np.float16), classes
 
     def id_files(self) -> dict[str, Iterator[str]]:
@@ -194,17 +199,7 @@ def _epoch_file(key: BatchKey) -> str:
     return f"epoch_{key.epoch}/batch_{key.batch}.tar"
 
 
-def require_label_kinds(pool: PoolReader, *kinds: str) -> None:
-    """Refuse pools whose labels are none of these kinds."""
-    if pool.header.label_kind not in kinds:
-        raise LabelSourceError(
-            f"labels are {pool.header.label_kind}, the format holds {' or '.join(kinds)}",
-            where=pool.location,
-            hint="export to fkd" if pool.header.label_kind == "probabilities" else "keep the pool",
-        )
-
-
-def largest(labels: LabelArray, kept: int) -> tuple[LabelArray, IntArray]:
+def _largest(labels: LabelArray, kept: int) -> tuple[LabelArray, IntArray]:
     """Return the largest labels of each row [B, k] and their classes, largest first."""
     if kept > labels.shape[1]:
         raise LabelSourceError("--top-k is more than there are classes", expected=labels.shape[1], got=kept)

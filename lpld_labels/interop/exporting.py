@@ -19,7 +19,6 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.claims import Claim
 from lpld_labels.interop.export_batches import BatchExport
-from lpld_labels.interop.export_images import ImageExport
 from lpld_labels.interop.label_folder import BATCH_IDS, EPOCH_IDS, is_label_file
 from lpld_labels.interop.layouts import LAYOUTS
 from lpld_labels.interop.settings import ExportOptions
@@ -73,8 +72,7 @@ def export_pool(
     if overwrite:
         _require_label_folder(out)
     options = options or ExportOptions()
-    layout = LAYOUTS[label_format]
-    export = ImageExport(pool, options) if layout.files == "images" else BatchExport(pool, layout, options)
+    export = BatchExport(pool, LAYOUTS[label_format], options)
     job = {"pool": pool.manifest.content_digest, "format": label_format, **asdict(options)}
     if _is_export(export, out, progress):
         _clear_workplace(out)
@@ -113,26 +111,24 @@ def _require_label_folder(path: Path) -> None:
             )
 
 
-def _is_export(export: BatchExport | ImageExport, folder: Path, progress: Progress | None) -> bool:
+def _is_export(export: BatchExport, folder: Path, progress: Progress | None) -> bool:
     """Whether a folder holds what would be written, byte for byte, and nothing else."""
     there = {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
-    if len(there) != export.files + len(export.id_files()):
+    if len(there) != export.batches + len(export.id_files()):
         return False
     for done, (name, content) in enumerate(export.contents(lambda name: True), 1):
         path = folder / name
         if path not in there or path.read_bytes() != _encoded(name, content):
             return False
         if progress is not None:
-            progress(done, export.files)
+            progress(done, export.batches)
     return all(
         (folder / name) in there and (folder / name).read_text(encoding="utf-8") == "".join(pieces)
         for name, pieces in export.id_files().items()
     )
 
 
-def _write(
-    export: BatchExport | ImageExport, out: Path, job: dict[str, Any], progress: Progress | None
-) -> None:
+def _write(export: BatchExport, out: Path, job: dict[str, Any], progress: Progress | None) -> None:
     """Fill a directory beside `out` and move it into place; unfinished work of the same job is used."""
     workplace = _workplace(out)
     with sole_writer(workplace), write_errors(out), _nothing_of_refused(workplace):
@@ -146,7 +142,7 @@ def _write(
             temporary.write_bytes(_encoded(name, content))
             temporary.replace(path)
             if progress is not None:
-                progress(done, export.files)
+                progress(done, export.batches)
         for name, pieces in export.id_files().items():
             with (folder / name).open("w", encoding="utf-8") as stream:
                 stream.writelines(pieces)

@@ -26,6 +26,7 @@ import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolCorruptError
 from lpld_labels.format.records import MAX_INDEX, IntArray
+from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
 from lpld_labels.io.byte_access import LocalFile
 
 Era = Literal["old", "new"]
@@ -33,47 +34,25 @@ ERAS: tuple[Era, ...] = ("new", "old")
 """PyTorch since 1.11, PyTorch until 1.10."""
 PERMUTATIONS_PER_EPOCH: dict[Era, int] = {"old": 1, "new": 2}
 
-DEFAULT_SEED = 42
 MAX_IMAGES = (2**32 - 1) // 20
 """Above this PyTorch draws 64 bits a step."""
 
 _WORDS = 624
 
 
-class RandomOrder:
-    """Permutations as ``torch.randperm(count, generator=g)`` gives them one after another."""
+class SampledOrders:
+    """The image ids of any epoch in the order they were drawn; asking for epochs in turn is cheapest."""
 
-    def __init__(self, count: int, *, seed: int = DEFAULT_SEED) -> None:
+    def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SAMPLER_SEED) -> None:
         if not 1 <= count <= MAX_IMAGES:
             raise InvalidArgumentError(
                 "cannot rebuild the order of that many images", expected=f"1 to {MAX_IMAGES}", got=count
             )
-        self._count = count
-        self._generator = _torch_generator(seed)
-
-    def skip(self, permutations: int) -> None:
-        """Pass over some permutations."""
-        self._generator.random_raw(permutations * (self._count - 1), output=False)
-
-    def next(self) -> IntArray:
-        """Return the next permutation: int32 [count]."""
-        places_left = np.arange(self._count, 1, -1, dtype=np.uint64)
-        steps = self._generator.random_raw(self._count - 1) % places_left
-        order = list(range(self._count))
-        for i, step in enumerate(steps.tolist()):
-            order[i], order[i + step] = order[i + step], order[i]
-        return np.array(order, np.int32)
-
-
-class SampledOrders:
-    """The image ids of any epoch in the order they were drawn; asking for epochs in turn is cheapest."""
-
-    def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SEED) -> None:
         self._count, self._seed, self._drawn = count, seed, PERMUTATIONS_PER_EPOCH[era]
         self._restart()
 
     def _restart(self) -> None:
-        self._permutations = RandomOrder(self._count, seed=self._seed)
+        self._generator = _torch_generator(self._seed)
         self._epoch = -1
         self._order = np.empty(0, np.int32)
 
@@ -82,11 +61,23 @@ class SampledOrders:
         if epoch < self._epoch:
             self._restart()
         if epoch > self._epoch:
-            self._permutations.skip((epoch - self._epoch - 1) * self._drawn)
-            self._order = self._permutations.next()
-            self._permutations.skip(self._drawn - 1)
+            self._skip((epoch - self._epoch - 1) * self._drawn)
+            self._order = self._permutation()
+            self._skip(self._drawn - 1)
             self._epoch = epoch
         return self._order
+
+    def _skip(self, permutations: int) -> None:
+        self._generator.random_raw(permutations * (self._count - 1), output=False)
+
+    def _permutation(self) -> IntArray:
+        """Return what ``torch.randperm(count, generator=g)`` gives next."""
+        places_left = np.arange(self._count, 1, -1, dtype=np.uint64)
+        steps = self._generator.random_raw(self._count - 1) % places_left
+        order = list(range(self._count))
+        for i, step in enumerate(steps.tolist()):
+            order[i], order[i + step] = order[i + step], order[i]
+        return np.array(order, np.int32)
 
 
 def _torch_generator(seed: int) -> np.random.MT19937:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,68 +27,46 @@ _EPOCHS_PER_FOLDER = 16
 """Epochs that a folder may speak of: these, and so many for each that has files."""
 
 
-class Places(Protocol):
-    """Where the batches of a folder are: their keys in order, and for each its file, rows and image ids."""
-
-    @property
-    def root(self) -> Path: ...
-
-    @property
-    def keys(self) -> list[BatchKey]: ...
-
-    def path(self, key: BatchKey) -> Path: ...
-
-    def rows(self, key: BatchKey) -> int: ...
-
-    def ids(self, key: BatchKey) -> IntArray | None:
-        """Return the image ids of a batch; None where its file holds them."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EpochPlaces:
-    """Batches below epoch folders. counts: rows of each epoch. orders: image ids of each epoch."""
+class Places:
+    """Where the batches of a folder are, and the image ids of their rows.
+
+    rows: of each batch, in key order. lists: image ids by epoch; None where the files hold them.
+    numbers: of each batch where they are numbered through; `lists` then are by number.
+    """
 
     root: Path
     batch_size: int
-    counts: Mapping[int, int]
-    orders: SampledOrders | IdLists | None
+    rows: Mapping[BatchKey, int]
+    lists: SampledOrders | IdLists | None
+    numbers: Mapping[BatchKey, int] | None = None
 
-    @cached_property
-    def keys(self) -> list[BatchKey]:
-        lengths = {epoch: -(-rows // self.batch_size) for epoch, rows in self.counts.items()}
-        return [BatchKey(epoch, batch) for epoch, length in lengths.items() for batch in range(length)]
+    @staticmethod
+    def by_epoch(
+        root: Path, batch_size: int, counts: Mapping[int, int], lists: SampledOrders | IdLists | None
+    ) -> Places:
+        """Return the places of batches in epoch folders. counts: rows of each epoch."""
+        rows = {
+            BatchKey(epoch, batch): min(batch_size, count - first)
+            for epoch, count in counts.items()
+            for batch, first in enumerate(range(0, count, batch_size))
+        }
+        return Places(root=root, batch_size=batch_size, rows=rows, lists=lists)
 
     def path(self, key: BatchKey) -> Path:
+        """Return the file of a batch."""
+        if self.numbers is not None:
+            return self.root / f"batch_{self.numbers[key]}.tar"
         return self.root / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar"
 
-    def rows(self, key: BatchKey) -> int:
-        return min(self.batch_size, self.counts[key.epoch] - key.batch * self.batch_size)
-
     def ids(self, key: BatchKey) -> IntArray | None:
+        """Return the image ids of a batch; None where its file holds them."""
+        if self.lists is None:
+            return None
+        if self.numbers is not None:
+            return self.lists[self.numbers[key]]
         first = key.batch * self.batch_size
-        return None if self.orders is None else self.orders[key.epoch][first : first + self.rows(key)]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class NumberedPlaces:
-    """Batches numbered through. numbers: of each batch. lists: image ids by number."""
-
-    root: Path
-    numbers: Mapping[BatchKey, int]
-    lists: IdLists
-
-    @property
-    def keys(self) -> list[BatchKey]:
-        return list(self.numbers)
-
-    def path(self, key: BatchKey) -> Path:
-        return self.root / f"batch_{self.numbers[key]}.tar"
-
-    def rows(self, key: BatchKey) -> int:
-        return len(self.ids(key))
-
-    def ids(self, key: BatchKey) -> IntArray:
-        return self.lists[self.numbers[key]]
+        return self.lists[key.epoch][first : first + self.rows[key]]
 
 
 # Reading
@@ -118,7 +95,7 @@ class BatchFiles:
 
     def shards(self) -> list[Shard]:
         """Return the work: batches in key order."""
-        return cut_evenly(self.places.keys, raw_batches_per_shard(self.target.header))
+        return cut_evenly(list(self.places.rows), raw_batches_per_shard(self.target.header))
 
     def item(self, key: BatchKey) -> BatchKey:
         """Return the item that gives a batch."""
@@ -129,7 +106,7 @@ def read_encoded(key: BatchKey, places: Places, layout: Layout, target: Target) 
     """Read the file of a batch. Raises LabelFileError or InvalidBatchError for a file that is no use."""
     path = places.path(key)
     batch = read_batch_file(path, layout.items)
-    _require_like_others(batch, places.rows(key), target, path)
+    _require_like_others(batch, places.rows[key], target, path)
     images = places.ids(key)
     if images is None:
         if batch.images is None:
@@ -243,33 +220,24 @@ def plan_batches(request: Request, *, skip_bad: bool) -> tuple[BatchFiles, dict[
         raise LabelSourceError("no label files of this layout", where=folder.root, expected=layout.summary)
     sample = first_readable(files, layout.items)
     places, recorded = _PLACES[layout.ids](request, sample)
-    if isinstance(places, EpochPlaces):
-        _require_places(request, places)
-        batch_size = places.batch_size
-    else:
-        batch_size = max(places.rows(key) for key in places.keys)
-    target = batch_target(request, sample, batch_size)
-    missing = sorted({places.path(key) for key in places.keys}.difference(files))
+    extra = sorted(folder.by_epoch.keys() - places.rows.keys())
+    if extra:
+        raise LabelSourceError(
+            f"{len(extra)} files have no place in their epoch, the first is {extra[0]}",
+            where=folder.by_epoch[extra[0]],
+            expected=f"{sum(key.epoch == extra[0].epoch for key in places.rows)} batches in this epoch",
+            hint="another run's files may be among them, or the image folder is the wrong one",
+        )
+    there = set(files)
+    missing = [path for path in map(places.path, places.rows) if path not in there]
     if missing and not skip_bad:
         raise LabelSourceError(
-            f"{len(missing)} of {len(places.keys)} label files are missing",
+            f"{len(missing)} of {len(places.rows)} label files are missing",
             where=missing[0],
             hint="copy the folder again, or go on without them with --skip-bad",
         )
+    target = batch_target(request, sample, places.batch_size)
     return BatchFiles(layout=layout, places=places, target=target, skip_bad=skip_bad), recorded
-
-
-def _require_places(request: Request, places: EpochPlaces) -> None:
-    """Refuse files that have no place in their epoch."""
-    extra = sorted(request.folder.by_epoch.keys() - set(places.keys))
-    if extra:
-        expected = -(-places.counts.get(extra[0].epoch, 0) // places.batch_size)
-        raise LabelSourceError(
-            f"{len(extra)} files have no place in their epoch, the first is {extra[0]}",
-            where=request.folder.by_epoch[extra[0]],
-            expected=f"{expected} batches of {places.batch_size} rows in this epoch",
-            hint="another run's files may be among them, or the image folder is the wrong one",
-        )
 
 
 def _in_sampler_order(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
@@ -277,13 +245,12 @@ def _in_sampler_order(request: Request, sample: BatchFile) -> tuple[Places, dict
     batch_size, counts = epoch_sizes(request, sample)
     era = chosen_era(request, batch_size)
     orders = SampledOrders(len(request.images), era=era, seed=request.options.sampler_seed)
-    places = EpochPlaces(root=request.folder.root, batch_size=batch_size, counts=counts, orders=orders)
-    return places, {"torch_era": era}
+    return Places.by_epoch(request.folder.root, batch_size, counts, orders), {"torch_era": era}
 
 
 def _with_ids_inside(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
     batch_size, counts = epoch_sizes(request, sample)
-    return EpochPlaces(root=request.folder.root, batch_size=batch_size, counts=counts, orders=None), {}
+    return Places.by_epoch(request.folder.root, batch_size, counts, None), {}
 
 
 def _by_epoch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
@@ -316,7 +283,7 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[s
         if len(repeating) > 1:
             which = f"{len(repeating)} epochs, the first {repeating[0]}, show"
         notes.odd.append(f"{which} an image more than once, as epochs of a pruned pool do")
-    return EpochPlaces(root=request.folder.root, batch_size=batch_size, counts=counts, orders=lists), {}
+    return Places.by_epoch(request.folder.root, batch_size, counts, lists), {}
 
 
 def _by_batch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
@@ -328,7 +295,7 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[s
     images, notes = request.images, request.notes
     lists = _id_lists(request, BATCH_IDS, "copy it with the labels")
     _require_lists(lists, set(request.folder.numbered), "batch")
-    numbers, sizes, rows = {}, [0], [0]
+    numbers, rows, sizes = {}, {}, [0]
     batch, seen = 0, np.zeros(len(images), np.bool_)
     for number in lists.numbers:
         ids = lists[number]
@@ -340,11 +307,12 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[s
             sizes.append(0)
             seen[:] = False
         seen[ids] = True
-        numbers[BatchKey(len(sizes) - 1, batch)] = number
+        key = BatchKey(len(sizes) - 1, batch)
+        numbers[key], rows[key] = number, len(ids)
         batch += 1
         sizes[-1] += len(ids)
-        rows.append(len(ids))
-    check_image_count(request, max(sizes), max(rows), where=lists.path)
+    batch_size = max(rows.values())
+    check_image_count(request, max(sizes), batch_size, where=lists.path)
     notes.found.append(f"{len(numbers)} batches, image ids stored for each")
     notes.assumed.append(f"{len(sizes)} epochs: one ends where an image would come again")
     largest = max(int(images.heights.max()), int(images.widths.max()))
@@ -353,7 +321,8 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[s
             f"{sample.coords.dtype} crops cannot tell all pixels of a {largest} pixel image apart: "
             "crops of the largest images may be off by a pixel"
         )
-    return NumberedPlaces(root=request.folder.root, numbers=numbers, lists=lists), {}
+    root = request.folder.root
+    return Places(root=root, batch_size=batch_size, rows=rows, lists=lists, numbers=numbers), {}
 
 
 _PLACES: Mapping[str, Callable[[Request, BatchFile], tuple[Places, dict[str, Any]]]] = {

@@ -186,6 +186,7 @@ FKD = Layout(
     summary="[[NAME/]train/]CLASS/IMAGE.tar, crops and labels by image (FKD)",
     files="images",
     programs={1000: Program(name="FKD's program", normalisation=IMAGENET)},
+    exported=False,
 )
 
 LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (SRE2L, LPLD, LPLD21K, LPQLD, GVBSM, FKD)}

@@ -74,7 +74,7 @@ class ExportOptions:
     """What of a pool is exported."""
 
     top_k: Annotated[
-        int | None, Setting("LPQLD, FKD: keep only the K largest labels of a row.", ge=1, le=MAX_CLASSES)
+        int | None, Setting("LPQLD: keep only the K largest labels of a row.", ge=1, le=MAX_CLASSES)
     ] = None
 
 

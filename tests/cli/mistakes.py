@@ -210,7 +210,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("export nowhere out --format lpld", 1, "not a label pool"),
     ("export pool out --format sre2l", 1, "--format lpld"),
     ("export pool out --format lpqld --top-k 99", 1, "--top-k"),
-    ("export pool out --format lpld --top-k 3", 2, "--top-k goes with --format lpqld or fkd"),
+    ("export pool out --format lpld --top-k 3", 2, "--top-k goes with --format lpqld"),
     ("export pool full --format lpld", 1, "something is already here"),
     ("export pool full --format lpld --overwrite", 1, "no label file"),
     ("export pool pool/sub --format lpld", 1, "the output is inside an input"),

@@ -17,7 +17,7 @@ from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.layouts import TINY
 from lpld_labels.interop.settings import ExportOptions, ImportOptions
 from tests.factories import make_batch, make_header, make_images
-from tests.lpld_labels.interop.label_folders import write_epochs, write_fkd, write_images
+from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 
 
 def claims_of(
@@ -134,11 +134,3 @@ def test_half_precision_moves_crops_of_large_images() -> None:
         moved[side] = moved_crops(fractions.astype(np.float16), views, table)
     assert (moved[224], moved[1023]) == (0, 0)
     assert moved[3000] > 100
-
-
-def test_fkd_says_which_labels_its_trainer_reads(tmp_path: Path) -> None:
-    images = write_images(tmp_path / "images")
-    write_fkd(tmp_path / "labels", images, kept=3)
-    import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=ImportOptions(classes=20))
-    (claim,) = claims_of(tmp_path / "pool", tmp_path / "out", "fkd").values()
-    assert "1, 5 or 10 largest labels, not 3" in claim.why

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.interop.image_ids import MAX_IMAGES, RandomOrder, SampledOrders
+from lpld_labels.interop.image_ids import MAX_IMAGES, SampledOrders
 from tests.lpld_labels.interop.conftest import Reference
 
 
@@ -37,13 +36,6 @@ def test_old_era_draws_one_permutation_an_epoch(count: int, seed: int) -> None:
         assert orders[epoch].tolist() == torch.randperm(count, generator=generator).tolist()
 
 
-def test_skipping_is_drawing_without_looking() -> None:
-    one, other = RandomOrder(500), RandomOrder(500)
-    one.next()
-    other.skip(1)
-    assert np.array_equal(one.next(), other.next())
-
-
 def test_the_ids_that_lpld_stored(reference: Callable[[str], Reference]) -> None:
     stored = json.loads((reference("lpld_in1k").labels / "sampler_indices_epoch.json").read_text())
     orders = SampledOrders(len(stored["0"]), era="new")
@@ -61,4 +53,4 @@ def test_epochs_in_any_turn() -> None:
 @pytest.mark.parametrize("count", [0, -1, MAX_IMAGES + 1])
 def test_counts_it_cannot_do(count: int) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot rebuild the order"):
-        RandomOrder(count)
+        SampledOrders(count)
