@@ -117,16 +117,16 @@ def command(
         return
 
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.transforms.destinations import destination
     from lpld_labels.transforms.engine import require_free
     from lpld_labels.transforms.outputs import sole_writer
+    from lpld_labels.transforms.remote_output import destination
 
     require_free(out, lambda found: True, overwrite=overwrite)
     follow = None if own_teachers else like_pool
     try:
         with (
             workers.opened() as engine,
-            destination(out, overwrite=overwrite, extend=True, engine=engine) as path,
+            destination(out, overwrite=overwrite, extend=True) as path,
             says_if_finished(path / MANIFEST_FILE),
             sole_writer(path, shared=settings.part is not None),
         ):
@@ -252,7 +252,7 @@ def _show_dry_run(
     """Label one batch and print what all of them will cost; write nothing."""
     from lpld_core.relabel.build import Build
     from lpld_core.relabel.dry_run import dry_run
-    from lpld_labels.transforms.destinations import gathered_at
+    from lpld_labels.transforms.remote_output import gathered_at
 
     device = None if workers.engine == "local" else "cpu"
     count = workers.jobs or 1

@@ -1,145 +1,120 @@
-"""``lpld-labels copy``: a pool, or a part of it, from anywhere to anywhere."""
+"""``lpld-labels copy``: pools from anywhere to anywhere, several into one, images in or out."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common import from_lossy_option, json_option, out_argument, overwrite_option, pool_argument
+from .common import FOLDER, json_option, out_argument, overwrite_option, says_if_finished
 from .console import facts_table, print_json, stdout_console
-from .parameters import NUMBER, TEXT
 from .progress import progress_bar
-
-if TYPE_CHECKING:
-    from lpld_labels.format.manifest import Manifest
-
-    from .progress import Progress
 
 
 @click.command("copy")
-@pool_argument
+@click.argument("pools", nargs=-1, required=True, metavar="POOL...", type=click.Path(file_okay=False))
 @out_argument
-@click.option("--ratio", type=NUMBER, help="Copy what random pruning by RATIO keeps; fetch no more.")
-@click.option("--codec", type=TEXT, help="Store labels by another codec on the way, as encode does.")
-@from_lossy_option
+@click.option("--images", type=FOLDER, help="The labelled image folder: OUT then carries its images.")
+@click.option("--unpack", is_flag=True, help="Write only the images that POOL carries, to a new folder OUT.")
 @overwrite_option
 @json_option()
 def command(
-    pool: str,
-    out: str,
-    ratio: float | None,
-    codec: str | None,
-    from_lossy: bool,
-    overwrite: bool,
-    as_json: bool,
+    pools: tuple[str, ...], out: str, images: Path | None, unpack: bool, overwrite: bool, as_json: bool
 ) -> None:
     """Copy POOL to OUT; both may be directories or addresses (s3://, https:// to read from, and others).
 
     Files that are at OUT already, digest for digest, are not sent again; every file is compared with its
-    digest on arrival, and the manifest comes last. The same command goes on with an interrupted copy.
-    With --ratio and --codec OUT is the pool that prune and encode would make, and only the label batches
-    that it keeps are fetched.
+    digest on arrival, and the manifest comes last. The same command resumes an interrupted copy.
+
+    Several POOLs become one pool with the batches of all, bit for bit. They must be of the same images,
+    teachers, settings and codec, and have no batch in common: shares of one labelling, for instance.
+
+    With --images the pool carries its images: every file is compared with its digest and stored as it is.
+    train, verify and report then need no image folder. --unpack writes the folder again.
 
     \b
     Examples:
       lpld-labels copy pools/in1k s3://bucket/pools/in1k
       lpld-labels copy https://example.org/pools/in1k pools/in1k
-      lpld-labels copy s3://bucket/pools/in1k pools/in1k_40x --ratio 40
-      lpld-labels copy s3://bucket/pools/in1k pools/small --ratio 10 --codec klt
+      lpld-labels copy share_1 share_2 share_3 whole
+      lpld-labels copy pools/in1k_40x pools/in1k_40x_packed --images syn/in1k_ipc10
+      lpld-labels copy pools/in1k_40x_packed syn/in1k_ipc10 --unpack
     """
-    began = time.monotonic()
-    facts = (
-        _copy(pool, out, overwrite)
-        if ratio is None and codec is None
-        else _copy_part(pool, out, ratio, codec, from_lossy=from_lossy, overwrite=overwrite)
-    )
-    facts["seconds"] = round(time.monotonic() - began, 3)
+    if unpack:
+        if len(pools) > 1 or images is not None or overwrite:
+            raise click.UsageError("--unpack takes one POOL and a new folder OUT, and no other options")
+        facts = _unpack(pools[0], out)
+    else:
+        facts = _copy(pools, out, images, overwrite)
     if as_json:
         print_json(facts)
         return
-    rows = [
-        ("pool", facts["pool"]),
-        ("written", f"{facts['out']}, {human_bytes(facts['bytes'])}"),
-        ("content", facts["content_digest"]),
-    ]
-    if "sent" in facts:
-        rate = human_bytes(int(facts["sent"] / max(facts["seconds"], 1e-3)))
-        rows.insert(1, ("sent", f"{human_bytes(facts['sent'])} in {facts['files']} files, {rate}/s"))
-        rows.insert(2, ("found there", human_bytes(facts["found"])))
+    rows = [(name.replace("_", " "), _shown(name, value)) for name, value in facts.items()]
     stdout_console().print(facts_table("Copy", rows))
 
 
-def _copy(pool: str, out: str, overwrite: bool) -> dict[str, Any]:
-    """Copy all files."""
-    from lpld_labels.transforms.copying import copy_pool
+def _copy(pools: tuple[str, ...], out: str, images: Path | None, overwrite: bool) -> dict[str, Any]:
+    from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.io.addresses import shown
+    from lpld_labels.pool.sizes import pool_bytes
+    from lpld_labels.transforms.copy import copy_pool
 
-    with progress_bar("copying MB") as bar:
-        copied = copy_pool(pool, out, overwrite=overwrite, progress=_with_rate(bar))
-    return _facts(pool, out, copied.manifest) | {
+    began = time.monotonic()
+    with (
+        says_if_finished(Path(out) / MANIFEST_FILE),
+        progress_bar("copying") as progress,
+        progress_bar("packing images") as image_progress,
+    ):
+        copied = copy_pool(
+            pools,
+            out,
+            images=images,
+            overwrite=overwrite,
+            progress=progress,
+            image_progress=image_progress,
+        )
+    manifest = copied.manifest
+    return {
+        "pools": [shown(pool) for pool in pools],
+        "out": shown(out),
+        "batches": manifest.counts.batches,
+        "images": manifest.counts.images,
+        "bytes": pool_bytes(manifest),
+        "image_bytes": manifest.components["packed"],
         "files": copied.files,
         "sent": copied.sent,
         "found": copied.found,
-    }
-
-
-def _copy_part(
-    pool: str, out: str, ratio: float | None, codec: str | None, *, from_lossy: bool, overwrite: bool
-) -> dict[str, Any]:
-    """Write what a ratio keeps, in another codec if there is one."""
-    from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.encode import encode_pool
-    from lpld_labels.transforms.prune import PruneSettings, plan_prune, write_pruned
-    from lpld_labels.transforms.settings import EncodeSettings
-
-    with (
-        PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader,
-        progress_bar("copying batches") as bar,
-    ):
-        plan = None if ratio is None else plan_prune(reader, PruneSettings(ratio=ratio))
-        if codec is None and plan is not None:
-            manifest = write_pruned(plan, out, overwrite=overwrite, progress=bar)
-        else:
-            manifest = encode_pool(
-                reader,
-                out,
-                EncodeSettings(codec=codec or "", from_lossy=from_lossy),
-                pruned=plan,
-                overwrite=overwrite,
-                progress=bar,
-            ).manifest
-    return _facts(pool, out, manifest)
-
-
-def _facts(pool: str, out: str, manifest: Manifest) -> dict[str, Any]:
-    from lpld_labels.io.addresses import shown
-    from lpld_labels.pool.sizes import pool_bytes
-
-    return {
-        "pool": shown(pool),
-        "out": shown(out),
-        "bytes": pool_bytes(manifest),
-        "batches": manifest.counts.batches,
         "content_digest": manifest.content_digest,
+        "seconds": round(time.monotonic() - began, 3),
     }
 
 
-class _with_rate:  # noqa: N801  # used as a function
-    """Progress in megabytes, with how many a second."""
+def _unpack(pool: str, folder: str) -> dict[str, Any]:
+    from lpld_labels.errors import InvalidArgumentError
+    from lpld_labels.pool.packed_images import packed_images
+    from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.transforms.outputs import require_apart
+    from lpld_labels.transforms.unpack import unpack_images
 
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._began = time.monotonic()
-        self._first: int | None = None
+    require_apart(folder, pool)
+    with PoolReader(pool) as reader:
+        images = packed_images(reader)
+        if images is None:
+            raise InvalidArgumentError(
+                "the pool does not carry its images",
+                where=pool,
+                hint="ask for the image folder it was labelled from; `copy --images` puts images in",
+            )
+        with says_if_finished(Path(folder)), progress_bar("writing images") as progress:
+            written = unpack_images(images, folder, progress=progress)
+    return {"pool": pool, "folder": folder, "images": len(images.table), "written": written}
 
-    def __call__(self, done: int, total: int) -> None:
-        if self._first is None:
-            # What was there already says nothing of the rate.
-            self._first = done
-        seconds = time.monotonic() - self._began
-        if seconds > 0:
-            self._bar.note(f"{human_bytes(int((done - self._first) / seconds))}/s")
-        self._bar(done // 1_000_000, max(1, total // 1_000_000))
+
+def _shown(name: str, value: Any) -> str:
+    if name in ("bytes", "image_bytes", "sent", "found"):
+        return human_bytes(value)
+    return ", ".join(value) if isinstance(value, list) else str(value)

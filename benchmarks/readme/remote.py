@@ -51,7 +51,7 @@ def remote(results: Results) -> Iterable[str]:
     inspect, verify, copy = found["inspect"], found["verify"], found["copy_ratio_40"]
     yield (
         f"`inspect` asks {_times(inspect['requests'])} for {inspect['bytes'] / 1e3:.0f} kB; `verify` fetches "
-        f"{verify['bytes'] / plain['pool_bytes']:.2f} times the pool's bytes; `copy --ratio 40` over HTTP "
+        f"{verify['bytes'] / plain['pool_bytes']:.2f} times the pool's bytes; `prune --ratio 40` over HTTP "
         f"{copy['of_result']:.2f} times those of its result. {results.source('remote')}"
     )
 

@@ -11,7 +11,7 @@ of 1 Gbit/s; without one (`unlimited`) the processors limit everything, bare req
 In each round, with an empty cache: bare range requests of the same bytes; an epoch that plays every label
 batch once in random order, for f16:plain and klt at .97 (of every fourth batch: decoding it takes long);
 the next epoch, from the cache; and two from the local disk. All batches are compared with the local ones.
-Then what `inspect`, `verify` and `copy --ratio 40` ask for. `--peers-python` names an interpreter with
+Then what `inspect`, `verify` and `prune --ratio 40` ask for. `--peers-python` names an interpreter with
 MosaicML Streaming (`pip install mosaicml-streaming`), which then plays the f16 labels from the same server
 over the same link.
 """

@@ -78,3 +78,14 @@ def field_of(structs: Column | Array, name: str) -> Array:
     """Return one field of a column of structs."""
     whole = structs.combine_chunks() if isinstance(structs, pa.ChunkedArray) else structs
     return cast("Array", cast("Any", whole).field(name))
+
+
+def value_bytes(array: Array) -> int:
+    """Return the bytes of an array's values as a page holds them, however the array came to be."""
+    kind = array.type
+    if pa.types.is_binary(kind):
+        ends = values_of(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+        return int(ends[-1] - ends[0]) + 4 * len(array)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return flattened(array).nbytes
+    return len(array) * int(kind.bit_width) // 8

@@ -134,12 +134,20 @@ def refuse_devices(path: Path) -> None:
 def refuse_links(paths: Iterable[Path]) -> None:
     """Refuse symbolic links before anything is put or deleted behind them: that belongs to somebody else."""
     for path in paths:
-        if path.is_symlink():
+        if _is_link(path):
             raise PoolConflictError(
                 "a link stands where a pool has its own files",
                 where=path,
                 hint="delete the link, or choose another path",
             )
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except PermissionError:
+        # Whoever may not look may not write either, and says so.
+        return False
 
 
 def move(source: Path, target: Path) -> None:

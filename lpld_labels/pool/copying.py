@@ -12,14 +12,14 @@ from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_errors
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 
 
-def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> None:
-    """Copy a file to the same place of a local pool; one that is there, byte for byte, stays.
+def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> bool:
+    """Copy a file to the same place of a local pool unless it is there; return whether it was not.
 
     within: directory on the same file system for the bytes on their way, where a crash may leave them.
     """
     target = pool / entry.path
     if target.is_file() and target.stat().st_size == entry.bytes and file_digest(target) == entry.digest:
-        return
+        return False
     temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -30,6 +30,7 @@ def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+    return True
 
 
 def _pour(files: PoolFiles, entry: FileEntry, path: Path) -> None:

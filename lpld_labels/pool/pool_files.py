@@ -118,7 +118,7 @@ def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
     return NotAPoolError(
         "not a label pool: no pool.json",
         where=location,
-        hint="an unfinished build is staged here: run the same command again to finish it"
+        hint="the pool is unfinished: run the same command again to finish it"
         if staged
         else "give the directory that holds pool.json",
     )
@@ -178,7 +178,7 @@ class LocalFiles(PoolFiles):
                 refuse_links_out(self.path, [MANIFEST_FILE])
             return _start_of(self.at(MANIFEST_FILE))
         except FileNotFoundError:
-            staged = Path(self.at(STAGING_DIRECTORY)).is_dir()
+            staged = Path(f"{self.path}.partial").is_dir() or Path(self.at(STAGING_DIRECTORY)).is_dir()
             raise no_manifest(self._location, staged=staged) from None
         except OSError as error:
             raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None

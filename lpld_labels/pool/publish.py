@@ -113,10 +113,10 @@ def publish(
         )
     with write_errors(work.out):
         if base is None:
-            _put_in_place(work, text, overwrite=overwrite)
+            put_in_place(work, text, overwrite=overwrite)
         else:
             _grow(work, manifest, text)
-        work.delete()
+            work.delete()
     return manifest
 
 
@@ -176,8 +176,11 @@ def require_unchanged(
         )
 
 
-def _put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool and rename it to its place; an old one is moved aside first, and then deleted."""
+def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
+    """Complete a new pool and rename it to its place; an old one is moved aside first, and then deleted.
+
+    text: the manifest; all other files are there.
+    """
     write_atomically(work.pool / MANIFEST_FILE, text, within=work.directory)
     _mark(work, text)
     if overwrite and (work.out / MANIFEST_FILE).exists():
@@ -194,6 +197,7 @@ def _put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
             hint="choose another path, or move it away: only what we wrote is ever replaced",
         ) from None
     fsync(work.out.parent)
+    work.delete()
 
 
 def _grow(work: Unfinished, manifest: Manifest, text: bytes) -> None:

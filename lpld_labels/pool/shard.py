@@ -62,7 +62,7 @@ class EncodedBatch:
 
     @cached_property
     def nbytes(self) -> int:
-        return sum([array.nbytes for array in self.payload.values()])
+        return sum([arrow.value_bytes(array) for array in self.payload.values()])
 
     @property
     def key(self) -> BatchKey:

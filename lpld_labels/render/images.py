@@ -289,7 +289,7 @@ def no_images(pool: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         "the pool does not carry its images",
         where=pool,
-        hint="give the labelled image folder (--images), or pack the pool (lpld-labels pack)",
+        hint="give the labelled image folder (--images), or put them in (lpld-labels copy --images)",
     )
 
 

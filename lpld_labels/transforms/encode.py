@@ -23,9 +23,9 @@ from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.views_source import require_drawn
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import CopiedBatches, EncodedBatches, copied_shards, encoded_shards
-from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
 from lpld_labels.transforms.prune import PrunePlan
+from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.settings import DEFAULT_TEMPERATURE, EncodeSettings
 

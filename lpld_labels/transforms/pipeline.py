@@ -22,6 +22,7 @@ from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.schema import MANIFEST_FILE, Views
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.addresses import is_address
+from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links
 from lpld_labels.pool.own_files import require_own_files
 from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity
@@ -148,7 +149,7 @@ def _cut(plan: PoolPlan) -> list[int]:
 
 def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
     """Return the manifest at the plan's place if this very command has written it; refuse anything else."""
-    found = _manifest_at(plan.out, overwrite=overwrite)
+    found = manifest_there(plan.out, overwrite=overwrite)
     if found is None:
         return None
     if plan.base is not None and found == plan.base:
@@ -182,7 +183,7 @@ def _described(header: PoolHeader, views: Views, codec: tuple[str, Any]) -> Any:
     return from_json(to_json({"header": asdict(before), "views": views, "codec": codec}), where="plan")
 
 
-def _manifest_at(out: Path, *, overwrite: bool) -> Manifest | None:
+def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
     """Return the manifest of the pool at a place; None if there is none, or a broken one to overwrite."""
     refuse_links([out / MANIFEST_FILE])
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -221,6 +222,13 @@ def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest 
 
     step: its parameters may leave out results.
     """
+    if is_address(out):
+        store = RemoteStore(os.fspath(out))
+        try:
+            found = Manifest.parse(store.read(MANIFEST_FILE), where=store.shown)
+        except (FileNotFoundError, PoolFormatError):
+            return None
+        return found if made_by(found, [step]) else None
     path = pool_path(out)
     if not (path / MANIFEST_FILE).is_file():
         return None
@@ -250,10 +258,10 @@ def require_output(
         return
     path = pool_path(out)
     require_apart(partial_directory(path), *inputs)
-    found = _manifest_at(path, overwrite=overwrite)
+    found = manifest_there(path, overwrite=overwrite)
     if overwrite and path.exists():
         require_own_files(path)
-    elif found is not None and not (step is not None and made_by(found, [step])):
+    elif found is not None and not made_by(found, [] if step is None else [step]):
         raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
 
 

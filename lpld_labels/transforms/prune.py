@@ -24,9 +24,9 @@ from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import CopiedBatches, copied_shards
-from lpld_labels.transforms.destinations import writes_pools
 from lpld_labels.transforms.metrics import METRICS, score_batches
 from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
+from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.selection import (
     LEVELS,
     PREFERENCES,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lpld_labels import LineageStep, PoolWriter, Teacher
 from lpld_labels.render.images import find_images
-from lpld_labels.transforms.pack import pack_pool
+from lpld_labels.transforms.copy import merge_pools
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels.interop.label_folders import write_epochs
@@ -38,7 +38,7 @@ def make_place(root: Path) -> None:
     _built_pool(root / "built")
     pictures = write_pictures(root / "pictures", 12)
     with build(root / "bare", pictures) as bare:
-        pack_pool(bare, root / "packed", find_images(bare, pictures))
+        merge_pools([bare], root / "packed", images=find_images(bare, pictures))
     (root / "empty").mkdir()
     (root / "full").mkdir()
     (root / "full" / "thesis.txt").write_text("years of work")

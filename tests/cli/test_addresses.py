@@ -87,7 +87,7 @@ def test_no_page_and_no_line_has_a_password(pool: Path, tmp_path: Path, cli: Cli
             ("report", address, "--out", page),
             ("report", address, pool, "--out", tmp_path / "compare.html"),
             ("inspect", address, "--recipe"),
-            ("unpack", address, tmp_path / "images"),
+            ("copy", address, tmp_path / "images", "--unpack"),
             ("prune", address, tmp_path / "pruned", "--ratio", "2"),
             ("encode", address, tmp_path / "small", "--codec", "int8"),
             ("encode", address, tmp_path / "drawn", "--views", "stored"),

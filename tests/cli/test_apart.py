@@ -15,7 +15,7 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import pool_loader
 from lpld_labels.render.images import find_images
-from lpld_labels.transforms.pack import pack_pool
+from lpld_labels.transforms.copy import merge_pools
 from tests.cli.build_runs import TEACHER, one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
@@ -28,7 +28,7 @@ def test_nothing_is_written_into_an_image_folder(tmp_path: Path, cli: Cli) -> No
     before = sorted(images.rglob("*"))
     cache = ("--image-cache", images / "cache")
     for words in (
-        ("pack", tmp_path / "pool", images / "packed", "--images", images),
+        ("copy", tmp_path / "pool", images / "packed", "--images", images),
         ("build", images, tmp_path / "other", *TEACHER, "--epochs", 1, "-b", 9, *cache),
         ("build", images, tmp_path / "other", *TEACHER, "--image-cache", tmp_path / "other" / "cache"),
         ("train", tmp_path / "pool", "--images", images, "--out", tmp_path / "run", *cache),
@@ -49,7 +49,7 @@ def test_the_library_keeps_to_it_too(tmp_path: Path) -> None:
     build_pool(images, tmp_path / "pool", settings)
     with PoolReader(tmp_path / "pool") as pool:
         with pytest.raises(InvalidArgumentError, match="inside an input"):
-            pack_pool(pool, images / "packed", find_images(pool, images))
+            merge_pools([pool], images / "packed", images=find_images(pool, images))
         with pytest.raises(InvalidArgumentError, match="inside an input"):
             pool_loader(pool, images, cache_directory=images / "cache")
     assert not {"cache", "packed"} & {path.name for path in images.iterdir()}

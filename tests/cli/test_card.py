@@ -18,7 +18,7 @@ from lpld_labels import LineageStep, PoolReader, PoolWriter, Teacher
 from lpld_labels.inspect.card import card_text, size_category
 from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.render.images import find_images
-from lpld_labels.transforms.pack import pack_pool
+from lpld_labels.transforms.copy import merge_pools
 from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, make_header, make_images
 from tests.lpld_labels.loader.loader_pools import build, write_images
@@ -70,7 +70,7 @@ def shown(pool: Path, home: Path, *names: str) -> dict[str, object]:
 def packed(tmp_path: Path) -> Path:
     folder = write_images(tmp_path / "images")
     with build(tmp_path / "plain", folder, codec="f16:plain") as pool:
-        pack_pool(pool, tmp_path / "packed", find_images(pool, folder))
+        merge_pools([pool], tmp_path / "packed", images=find_images(pool, folder))
     return tmp_path / "packed"
 
 

@@ -58,8 +58,8 @@ def test_one_word_for_one_thing() -> None:
     options = all_options()
     for gone in ("--model", "--model-weights", "--sampling", "--warm-up-epochs", "--warm-up-from", "--force"):
         assert not [name for name, words in options.items() if gone in words], gone
-    writers = ("squeeze", "recover", "build", "prune", "encode", "merge", "plan", "train", "import", "export")
-    for name in (*writers, "pack", "unpack", "inspect"):
+    writers = ("squeeze", "recover", "build", "prune", "encode", "copy", "plan", "train", "import", "export")
+    for name in (*writers, "inspect"):
         assert "--overwrite" in options[name], name
     for name, words in options.items():
         assert {"-q", "--quiet", "-v", "--verbose"} <= words.keys(), name

@@ -1,4 +1,4 @@
-"""`pack`, `unpack` and `build --pack`: from an image folder to a student with nothing but the pool."""
+"""`copy` with images in and out, `build --pack`: from an image folder to a student with the pool alone."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def build(cli: Cli, images: Path, out: Path, *words: object) -> Path:
 
 def test_pack_and_unpack(cli: Cli, images: Path, tmp_path: Path) -> None:
     pool, packed, again = build(cli, images, tmp_path / "pool"), tmp_path / "packed", tmp_path / "again"
-    facts = json.loads(run(cli, "pack", pool, packed, "--images", images, "--json").stdout)
+    facts = json.loads(run(cli, "copy", pool, packed, "--images", images, "--json").stdout)
     assert facts["images"] == 27
     assert facts["bytes"] > facts["image_bytes"] > sum(path.stat().st_size for path in images.rglob("*.png"))
     assert facts["content_digest"] == json.loads(run(cli, "inspect", pool, "--json").stdout)["content_digest"]
-    assert "finished before" in run(cli, "pack", pool, packed, "--images", images).stderr
-    facts = json.loads(run(cli, "unpack", packed, again, "--json").stdout)
+    assert "finished before" in run(cli, "copy", pool, packed, "--images", images).stderr
+    facts = json.loads(run(cli, "copy", packed, again, "--unpack", "--json").stdout)
     assert (facts["images"], facts["written"]) == (27, 27)
     for path in sorted(images.rglob("*.png")):
         assert (again / path.relative_to(images)).read_bytes() == path.read_bytes()
-    assert "finished before" in run(cli, "unpack", packed, again).stderr
+    assert "finished before" in run(cli, "copy", packed, again, "--unpack").stderr
     # What was unpacked is an image folder like any other.
     assert "whole" in run(cli, "verify", pool, "--images", again, *TEACHER[:-2]).stdout
 
@@ -87,7 +87,7 @@ def test_building_again_packs_what_is_there_and_growing_keeps_it(
 def test_a_changed_image_is_refused(cli: Cli, images: Path, tmp_path: Path) -> None:
     pool = build(cli, images, tmp_path / "pool")
     other = write_images(tmp_path / "other", per_class=10)
-    result = cli("pack", pool, tmp_path / "out", "--images", other)
+    result = cli("copy", pool, tmp_path / "out", "--images", other)
     assert result.exit_code == 1
     one_line_error(result)
     assert "has changed since it was labelled" in result.stderr

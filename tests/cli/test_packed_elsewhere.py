@@ -30,7 +30,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(cli: Cli, images: Path, bucket: str, tmp_path: Path) -> str:
     """A pool that was packed straight to an address; what it was packed from is in `pool`."""
     build_pool(cli, images, tmp_path / "pool", "--mix", "cutmix")
-    run(cli, "pack", tmp_path / "pool", f"{bucket}/packed", "--images", images)
+    run(cli, "copy", tmp_path / "pool", f"{bucket}/packed", "--images", images)
     return f"{bucket}/packed"
 
 
@@ -48,7 +48,7 @@ def test_batches_are_those_from_the_folder(address: str, images: Path, tmp_path:
 
 def test_commands_take_the_address(cli: Cli, address: str, images: Path, tmp_path: Path) -> None:
     assert "true: 18 rows" in run(cli, "verify", address, *TEACHER, "--batches", 2).stdout
-    run(cli, "unpack", address, tmp_path / "again")
+    run(cli, "copy", address, tmp_path / "again", "--unpack")
     for path in sorted(images.rglob("*.png")):
         assert (tmp_path / "again" / path.relative_to(images)).read_bytes() == path.read_bytes()
     told = json.loads(run(cli, "inspect", address, "--recipe", "--json").stdout)

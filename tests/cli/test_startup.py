@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lpld_labels.render.images import find_images
-from lpld_labels.transforms.pack import pack_pool
+from lpld_labels.transforms.copy import merge_pools
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
@@ -36,7 +36,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a pool that carries its images, which lie beside it too."""
     root = tmp_path_factory.mktemp("packed")
     with build(root / "bare", write_images(root / "images", 12)) as bare:
-        pack_pool(bare, root / "pool", find_images(bare, root / "images"))
+        merge_pools([bare], root / "pool", images=find_images(bare, root / "images"))
     return root / "pool"
 
 
@@ -49,8 +49,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["prune", "OUT", "--ratio", "3"],
         ["report", "--out", "OUT"],
         ["report", "POOL"],
-        ["pack", "OUT", "--images", "IMAGES"],
-        ["unpack", "OUT"],
+        ["copy", "OUT", "--images", "IMAGES"],
+        ["copy", "OUT", "--unpack"],
         ["inspect", "--recipe"],
         ["inspect", "--card", "-"],
     ],

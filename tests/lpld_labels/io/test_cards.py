@@ -11,7 +11,7 @@ from click.testing import Result
 
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.io.remote import RemoteStore
-from lpld_labels.transforms.copying import copy_pool
+from lpld_labels.transforms.copy import copy_pool
 from tests.lpld_labels.io.pools import small_pool
 from tests.servers.files import FileServer
 

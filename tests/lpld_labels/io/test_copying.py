@@ -17,9 +17,9 @@ from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms.copying import copy_pool
-from lpld_labels.transforms.destinations import destination, outgoing_folder
+from lpld_labels.transforms.copy import copy_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.remote_output import destination, outgoing_folder
 from tests.lpld_labels.io.pools import content, put_pool, small_pool
 from tests.servers.files import FileServer
 from tests.servers.proxy import Proxy
@@ -188,17 +188,16 @@ def test_a_pool_that_is_extended_is_fetched_first_also_after_a_kill(
     assert content(address) == content(pool)
 
 
-@pytest.mark.parametrize("command", ["prune", "encode", "merge", "copy"])
+@pytest.mark.parametrize("command", ["prune", "encode", "copy"])
 def test_commands_write_to_addresses(
     command: str, pool: Path, bucket: str, tmp_path: Path, cli: Callable[..., Result]
 ) -> None:
     words: dict[str, list[object]] = {
         "prune": [pool, "OUT", "--ratio", 2],
         "encode": [pool, "OUT", "--codec", "int8"],
-        "merge": [pool, tmp_path / "rest", "OUT"],
-        "copy": [pool, "OUT", "--ratio", 2, "--codec", "int8"],
+        "copy": [pool, tmp_path / "rest", "OUT"],
     }
-    if command == "merge":
+    if command == "copy":
         from tests.factories import make_batches, make_header, make_images, write_pool
 
         images = make_images(classes=10)
@@ -216,13 +215,13 @@ def test_commands_write_to_addresses(
     assert not (outgoing_folder(f"{bucket}/out") / "pool").exists()
 
 
-def test_copying_a_fortieth_fetches_little_more(
+def test_pruning_to_a_fortieth_fetches_little_more(
     http: FileServer, http_proxy: Proxy, tmp_path: Path, cli: Callable[..., Result]
 ) -> None:
     big = small_pool(tmp_path / "big", codec="f16:plain", epochs=40, classes=1000, rows=64)
     http.add(big, tmp_path.name)
     http_proxy.behave()
-    result = cli("copy", f"{http_proxy.url}/{tmp_path.name}", tmp_path / "part", "--ratio", 10, "--json")
+    result = cli("prune", f"{http_proxy.url}/{tmp_path.name}", tmp_path / "part", "--ratio", 10, "--json")
     assert result.exit_code == 0, result.output
     with PoolReader(big) as reader:
         prune_pool(reader, tmp_path / "pruned", PruneSettings(ratio=10))

@@ -1,4 +1,4 @@
-"""Scoring for a pool at an address: what it has come to waits with the pool on its way."""
+"""A command that writes to an address, interrupted before and after others have written there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
-from lpld_labels.transforms.copying import copy_pool
-from lpld_labels.transforms.destinations import outgoing_folder
+from lpld_labels.transforms.copy import copy_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.remote_output import outgoing_folder
 from tests.lpld_labels.io.pools import content, small_pool
 
 SCORED = PruneSettings(ratio=2, by="diff", prefer="hard")
@@ -20,7 +20,6 @@ SCORED = PruneSettings(ratio=2, by="diff", prefer="hard")
 @pytest.fixture(autouse=True)
 def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LPLD_LABELS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("lpld_labels.pool.pace.SAVE_SECONDS", 0.0)
 
 
 class Reads:
@@ -47,7 +46,6 @@ def test_scoring_goes_on(bucket: str, tmp_path: Path, monkeypatch: pytest.Monkey
             prune_pool(pool, f"{bucket}/out", SCORED)
         reads.count = 100
         prune_pool(pool, f"{bucket}/out", SCORED)
-        assert reads.count - 100 == len(pool) - 3
     assert content(f"{bucket}/out") == content(tmp_path / "whole")
     assert not list(outgoing_folder(f"{bucket}/out").rglob("*.parquet"))
     assert not (outgoing_folder(f"{bucket}/out") / "pool").exists()

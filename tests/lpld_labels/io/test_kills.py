@@ -16,14 +16,14 @@ import pytest
 
 from lpld_labels.errors import NotAPoolError
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.transforms.copying import copy_pool
+from lpld_labels.transforms.copy import copy_pool
 from tests.lpld_labels.io.pools import content, small_pool
 from tests.servers.proxy import Proxy
 
 MOMENTS = int(os.environ.get("LPLD_KILL_MOMENTS", "2"))
 COPY = """
 import sys
-from lpld_labels.transforms.copying import copy_pool
+from lpld_labels.transforms.copy import copy_pool
 import fsspec, s3fs
 print("ready", flush=True)
 copy_pool(sys.argv[1], sys.argv[2])

@@ -185,7 +185,7 @@ def test_no_pool_at_an_address(http_proxy: Proxy, bucket: str) -> None:
 
 def test_local_pools_import_nothing_for_addresses(pool: Path) -> None:
     program = (
-        "import sys; from lpld_labels import PoolReader; import lpld_labels.transforms.destinations\n"
+        "import sys; from lpld_labels import PoolReader; import lpld_labels.transforms.remote_output\n"
         "list(PoolReader(sys.argv[1]))\n"
         "kinds = ('fsspec', 's3fs', 'aiohttp', 'botocore', 'http.client')\n"
         "print([name for name in kinds if name in sys.modules])"

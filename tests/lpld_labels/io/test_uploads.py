@@ -17,7 +17,8 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.io import remote, uploads
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.pool_files import LocalFiles
-from lpld_labels.transforms.copying import copy_pool, send_pool
+from lpld_labels.transforms.copy import copy_pool
+from lpld_labels.transforms.transfer import send_pool
 from tests.lpld_labels.io.pools import content, small_pool
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
@@ -127,7 +128,7 @@ COPY = """
 import json, sys
 from pathlib import Path
 import fsspec, s3fs
-from lpld_labels.transforms.copying import copy_pool
+from lpld_labels.transforms.copy import copy_pool
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

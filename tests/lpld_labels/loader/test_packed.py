@@ -15,7 +15,7 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.loader import pool_loader
 from lpld_labels.render.images import check_images, find_images
-from lpld_labels.transforms.pack import pack_pool
+from lpld_labels.transforms.copy import merge_pools
 from tests.lpld_labels.loader.loader_pools import KINDS, build, write_images
 
 
@@ -30,7 +30,7 @@ def packed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     root = tmp_path_factory.mktemp("pools")
     for kind in KINDS:
         with build(root / "plain", folder, kind) as pool:
-            pack_pool(pool, root / kind, find_images(pool, folder))
+            merge_pools([pool], root / kind, images=find_images(pool, folder))
         shutil.rmtree(root / "plain")
     return {kind: root / kind for kind in KINDS}
 

@@ -17,6 +17,7 @@ from lpld_labels.io.locks import locked
 from lpld_labels.io.storage import write_atomically
 from lpld_labels.pool.checkpoint import Checkpoint
 from lpld_labels.pool.staging import StagingArea
+from lpld_labels.pool.unfinished import unfinished
 from lpld_labels.transforms.outputs import delete_pool
 from tests.factories import make_batches
 from tests.lpld_labels.pool.test_writer import open_writer
@@ -53,12 +54,11 @@ def _finished(pool: Path) -> None:
 @pytest.mark.parametrize(
     "touch",
     [
-        open_writer,
         lambda pool: StagingArea(pool).abandon(),
         delete_pool,
         lambda pool: delete_pool(pool, keep_checkpoint=True),
     ],
-    ids=["write", "abandon", "delete", "delete but the checkpoint"],
+    ids=["abandon", "delete", "delete but the checkpoint"],
 )
 def test_nothing_behind_a_link_is_touched(
     tmp_path: Path, elsewhere: Path, name: str, touch: Callable[[Path], object]
@@ -69,6 +69,28 @@ def test_nothing_behind_a_link_is_touched(
     before = _tree(elsewhere)
     with pytest.raises(PoolConflictError, match="link"):
         touch(pool)
+    assert _tree(elsewhere) == before
+
+
+@pytest.mark.parametrize("name", [".", "pool", "records", "pool/views", "pool/labels", "plan.json", ".tmp-1"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nor_behind_one_in_unfinished_work(
+    tmp_path: Path, elsewhere: Path, name: str, overwrite: bool
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "out.partial"
+    with open_writer(out) as writer:
+        writer.extend(make_batches(1, 4))
+    place = work / name
+    if name == ".":
+        shutil.rmtree(work)
+        place = work
+    elif place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.symlink_to(elsewhere)
+    before = _tree(elsewhere)
+    with pytest.raises(PoolConflictError), unfinished(out) as found:
+        found.begin({}, overwrite=overwrite)
     assert _tree(elsewhere) == before
 
 

@@ -13,10 +13,8 @@ from click.testing import Result
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.pool.own_files import own_paths, require_own_files
-from lpld_labels.pool.staging import StagingArea
-from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.outputs import delete_pool
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 
@@ -48,17 +46,10 @@ def _a_file(name: str) -> Callable[[Path, Path], None]:
     return put
 
 
-def _theirs_beside_a_plan(out: Path, pool: Path) -> None:
-    with open_writer(out) as writer:
-        writer.extend(make_batches(1, 1))
-    (out / "staging" / "notes").mkdir()
-
-
 THEIRS = {
     "a pool below staging": _a_pool_of_theirs,
     "a file below staging": _a_file("staging/notes.txt"),
     "a checkpoint of another program": _a_file("staging/checkpoint/model.pt"),
-    "a directory beside a plan": _theirs_beside_a_plan,
     "labels": _a_file("labels/a.txt"),
     "labels in Parquet": _a_file("labels/train.parquet"),
     "views": _a_file("views/index.html"),
@@ -90,27 +81,30 @@ def test_nothing_of_theirs_is_replaced(
     assert _tree(out) == before
 
 
-def test_a_writer_takes_no_staging_area_of_theirs(pool: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    _a_pool_of_theirs(out, pool)
-    before = _tree(out)
-    with pytest.raises(PoolConflictError, match="no unfinished work"):
-        open_writer(out)
-    with pytest.raises(PoolConflictError, match="no unfinished work"):
-        StagingArea(out).abandon()
-    assert _tree(out) == before
+@pytest.mark.parametrize("theirs", ["notes.txt", "plan.json", "pool/labels/a.parquet"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_of_theirs_is_no_unfinished_work(
+    cli: Cli, pool: Path, tmp_path: Path, theirs: str, overwrite: bool
+) -> None:
+    file = tmp_path / "out.partial" / theirs
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    done = cli("prune", pool, tmp_path / "out", "--ratio", 2, *(["--overwrite"] if overwrite else []))
+    assert done.exit_code != 0
+    assert "no unfinished work" in done.stderr
+    assert file.read_text() == "{}"
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_commit_sweeps_away_its_own_files_only(tmp_path: Path) -> None:
+def test_publishing_into_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "pool"
-    (out / "packed").mkdir(parents=True)
-    mine = [out / "batches-of-mine.parquet", out / "packed" / "boxes.txt"]
-    for path in mine:
-        path.write_text("mine")
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
     with open_writer(out) as writer:
         writer.extend(make_batches(1, 4))
-        writer.commit()
-    assert [path.read_text() for path in mine] == ["mine", "mine"]
+        with pytest.raises(PoolConflictError, match="no label pool"):
+            writer.commit()
+    assert _tree(out) == {"notes.txt": b"mine"}
 
 
 def _unfinished(out: Path, pool: Path) -> None:
@@ -118,7 +112,7 @@ def _unfinished(out: Path, pool: Path) -> None:
         raise KeyboardInterrupt
 
     with PoolReader(pool) as reader, pytest.raises(KeyboardInterrupt):
-        encode_pool(reader, out, EncodeSettings(codec="int8"), progress=stop)
+        prune_pool(reader, out, PruneSettings(ratio=4), progress=stop)
 
 
 def _damaged(out: Path, pool: Path) -> None:
@@ -143,7 +137,7 @@ def test_what_is_ours_is_replaced(cli: Cli, pool: Path, tmp_path: Path, ours: st
         assert len(found) == 4
 
 
-@pytest.mark.parametrize("ours", ["finished", "unfinished"])
+@pytest.mark.parametrize("ours", ["finished"])
 @pytest.mark.parametrize("keep_checkpoint", [False, True])
 def test_deleting_can_be_interrupted_anywhere(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str, keep_checkpoint: bool

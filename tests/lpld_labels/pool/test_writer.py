@@ -40,7 +40,7 @@ def test_nothing_is_a_pool_before_the_commit(tmp_path: Path) -> None:
     path = tmp_path / "pool"
     with open_writer(path) as writer:
         writer.extend(make_batches())
-    with pytest.raises(NotAPoolError, match="unfinished build"):
+    with pytest.raises(NotAPoolError, match="the pool is unfinished"):
         PoolReader(path)
     with open_writer(path) as writer:
         writer.commit()

@@ -10,7 +10,7 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.pool import packing
 from lpld_labels.render.images import find_images
-from lpld_labels.transforms.pack import pack_pool
+from lpld_labels.transforms.copy import merge_pools
 from tests.lpld_labels.loader.loader_pools import build, write_images
 
 
@@ -35,6 +35,12 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def packed(plain: PoolReader, folder: Path, tmp_path: Path, small_files: None) -> Iterator[PoolReader]:
     del small_files
-    pack_pool(plain, tmp_path / "packed", find_images(plain, folder))
+    merge_pools([plain], tmp_path / "packed", images=find_images(plain, folder))
     with PoolReader(tmp_path / "packed") as pool:
         yield pool
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Return what is in a folder."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

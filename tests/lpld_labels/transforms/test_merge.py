@@ -11,9 +11,9 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import DuplicateBatchError, InvalidArgumentError, PoolConflictError
+from lpld_labels.errors import DuplicateBatchError, PoolConflictError
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.transforms.merge import merge_pools
+from lpld_labels.transforms.copy import merge_pools
 from tests.factories import assert_same_views, make_batches, make_header, make_images, write_pool
 
 BATCHES = make_batches(3, 4)
@@ -74,20 +74,14 @@ def test_pools_that_differ(tmp_path: Path, parts: list[PoolReader], what: str, f
         merge_pools([parts[0], other], tmp_path / "out")
 
 
-def test_one_pool_is_nothing_to_merge(tmp_path: Path, parts: list[PoolReader]) -> None:
-    with pytest.raises(InvalidArgumentError, match="two pools or more"):
-        merge_pools(parts[:1], tmp_path / "out")
-
-
 def test_on_the_command_line(tmp_path: Path, parts: list[PoolReader], cli: Callable[..., Result]) -> None:
     locations = [part.location for part in parts]
-    result = cli("merge", *locations, tmp_path / "out", "--json")
+    result = cli("copy", *locations, tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert (facts["batches"], len(facts["pools"])) == (12, 3)
-    table = cli("merge", *locations, tmp_path / "out")
+    table = cli("copy", *locations, tmp_path / "out")
     assert facts["content_digest"] in table.stdout
-    assert cli("merge", locations[0], tmp_path / "alone").exit_code == 2
-    overlap = cli("merge", locations[0], locations[0], tmp_path / "twice")
+    overlap = cli("copy", locations[0], locations[0], tmp_path / "twice")
     assert (overlap.exit_code, overlap.stderr.count("\n")) == (1, 1)
     assert "two pools hold" in overlap.stderr

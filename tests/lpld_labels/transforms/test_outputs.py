@@ -14,8 +14,8 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import Progress
+from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.merge import merge_pools
 from lpld_labels.transforms.outputs import delete_pool, require_apart, sole_writer
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from lpld_labels.transforms.settings import EncodeSettings
@@ -104,8 +104,9 @@ def test_nothing_but_pools_is_ever_deleted(tmp_path: Path, pool: PoolReader) -> 
 def test_a_second_writer_is_told_who_is_at_work(tmp_path: Path, pool: PoolReader) -> None:
     program = (
         "import sys\n"
-        "from lpld_labels.transforms.outputs import sole_writer\n"
-        "with sole_writer(sys.argv[1]):\n"
+        "from pathlib import Path\n"
+        "from lpld_labels.pool.unfinished import unfinished\n"
+        "with unfinished(Path(sys.argv[1])):\n"
         "    print('writing', flush=True)\n"
         "    sys.stdin.read()\n"
     )

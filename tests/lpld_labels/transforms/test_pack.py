@@ -27,16 +27,15 @@ from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.images import FolderImages, check_images, find_images
+from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.merge import merge_pools
-from lpld_labels.transforms.pack import pack_pool
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from lpld_labels.transforms.settings import EncodeSettings
 from lpld_labels.transforms.unpack import unpack_images
 from tests import independent_reader
 from tests.factories import grow_pool
 from tests.lpld_labels.loader.loader_pools import build
-from tests.lpld_labels.transforms.unpacked_files import files_below
+from tests.lpld_labels.transforms.conftest import files_below
 
 
 def test_what_is_packed_is_unpacked_byte_for_byte(packed: PoolReader, folder: Path, tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_packing_changes_no_label_and_no_other_file(packed: PoolReader, plain: P
     assert after.components["packed"] == sum(entry.bytes for entry in after.files_of("packed"))
     for entry in after.files:
         assert file_digest(Path(packed.location, entry.path)) == entry.digest
-    assert not Path(packed.location, "staging").exists()
+    assert not Path(f"{packed.location}.partial").exists()
 
 
 def test_our_checks_and_the_other_reader_find_it_whole(packed: PoolReader, folder: Path) -> None:
@@ -86,7 +85,7 @@ def test_without_images_the_folder_is_asked_for(plain: PoolReader) -> None:
 def test_a_changed_image_is_not_packed(plain: PoolReader, folder: Path, tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(folder / plain.images.paths[7])
     with pytest.raises(ImageMismatchError, match=r"image 7 has changed"):
-        pack_pool(plain, tmp_path / "out", find_images(plain, folder))
+        merge_pools([plain], tmp_path / "out", images=find_images(plain, folder))
     with pytest.raises(Exception, match="not a label pool"):
         PoolReader(tmp_path / "out")
 
@@ -157,7 +156,7 @@ def test_pools_made_of_it_keep_the_images(kind: str, packed: PoolReader, tmp_pat
                 writer.extend(packed.iterate(keys))
                 writer.commit()
             halves.append(PoolReader(half))
-        pack_pool(halves[1], tmp_path / "half1packed", find_images(packed))
+        merge_pools([halves[1]], tmp_path / "half1packed", images=find_images(packed))
         manifest = merge_pools([halves[0], PoolReader(tmp_path / "half1packed")], out)
     elif kind == "encode":
         manifest = encode_pool(packed, out, EncodeSettings(codec="int8")).manifest
@@ -175,7 +174,7 @@ def test_pools_made_of_it_keep_the_images(kind: str, packed: PoolReader, tmp_pat
 
 def test_a_budget_counts_the_images(folder: Path, tmp_path: Path) -> None:
     with build(tmp_path / "long", folder, epochs=60) as pool:
-        pack_pool(pool, tmp_path / "long_packed", find_images(pool, folder))
+        merge_pools([pool], tmp_path / "long_packed", images=find_images(pool, folder))
     packed = PoolReader(tmp_path / "long_packed")
     budget = pool_bytes(packed.manifest) * 9 // 10
     manifest = prune_pool(packed, tmp_path / "out", PruneSettings(budget=budget))
@@ -213,16 +212,16 @@ def test_interrupted_packing_goes_on(
 
     monkeypatch.setattr(FolderImages, "read", failing)
     with pytest.raises(KeyboardInterrupt):
-        pack_pool(plain, out, find_images(plain, folder))
-    assert not (out / "pool.json").exists()
-    done = sorted((out / "packed").iterdir())
+        merge_pools([plain], out, images=find_images(plain, folder))
+    assert not out.exists()
+    done = sorted((tmp_path / f"{out.name}.partial" / "pool" / "packed").iterdir())
     assert done
     before = {path.name: path.stat().st_ino for path in done}
     interrupted = False
     asked.clear()
     # One that was damaged meanwhile is written again.
     done[0].write_bytes(done[0].read_bytes()[:-1] + b"x")
-    manifest = pack_pool(plain, out, find_images(plain, folder))
+    manifest = merge_pools([plain], out, images=find_images(plain, folder))
     assert manifest.dump() == packed.manifest.dump()
     after = {path.name: path.stat().st_ino for path in sorted((out / "packed").iterdir())}
     kept = [name for name, inode in before.items() if after[name] == inode]
@@ -232,7 +231,7 @@ def test_interrupted_packing_goes_on(
 
 def test_packing_again_finds_its_own_pool(plain: PoolReader, folder: Path, packed: PoolReader) -> None:
     before = Path(packed.location, "pool.json").stat().st_mtime_ns
-    manifest = pack_pool(plain, packed.location, find_images(plain, folder))
+    manifest = merge_pools([plain], packed.location, images=find_images(plain, folder))
     assert manifest == packed.manifest
     assert Path(packed.location, "pool.json").stat().st_mtime_ns == before
 
@@ -241,11 +240,11 @@ def test_another_pool_is_only_replaced_on_demand(plain: PoolReader, folder: Path
     build(tmp_path / "other", folder, seed=6).close()
     images = find_images(plain, folder)
     with pytest.raises(PoolConflictError, match="--overwrite"):
-        pack_pool(plain, tmp_path / "other", images)
-    manifest = pack_pool(plain, tmp_path / "other", images, overwrite=True)
+        merge_pools([plain], tmp_path / "other", images=images)
+    manifest = merge_pools([plain], tmp_path / "other", images=images, overwrite=True)
     assert manifest.content_digest == plain.manifest.content_digest
     with pytest.raises(InvalidArgumentError, match="the output is the same as an input"):
-        pack_pool(plain, plain.location, images, overwrite=True)
+        merge_pools([plain], plain.location, images=images, overwrite=True)
 
 
 def test_a_full_disk_leaves_no_pool(
@@ -259,7 +258,7 @@ def test_a_full_disk_leaves_no_pool(
     with monkeypatch.context() as patched:
         patched.setattr(packing, "move", full)
         with pytest.raises(PoolWriteError, match="disk is full"):
-            pack_pool(plain, tmp_path / "out", find_images(plain, folder))
+            merge_pools([plain], tmp_path / "out", images=find_images(plain, folder))
     assert not (tmp_path / "out" / "pool.json").exists()
-    pack_pool(plain, tmp_path / "out", find_images(plain, folder))
+    merge_pools([plain], tmp_path / "out", images=find_images(plain, folder))
     assert check_pool(tmp_path / "out").problems == ()

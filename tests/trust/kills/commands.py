@@ -141,11 +141,6 @@ def run_copy(source: Path, out: Path) -> None:
     run_cli("copy", source / "pool", out)
 
 
-def run_copy_part(source: Path, out: Path) -> None:
-    save_at_every_chance()
-    run_cli("copy", source / "pool", out, "--ratio", 2, "--codec", "int8")
-
-
 def run_export(source: Path, out: Path) -> None:
     run_cli("export", source / "pool", out, "--format", "lpld")
 
@@ -254,7 +249,7 @@ def make_parts(source: Path) -> None:
 
 def run_merge(source: Path, out: Path) -> None:
     save_at_every_chance()
-    run_cli("merge", source / "part0", source / "part1", out)
+    run_cli("copy", source / "part0", source / "part1", out)
 
 
 def make_pool_with_images(source: Path) -> None:
@@ -273,7 +268,7 @@ def pack_in_many_files() -> None:
 
 def run_pack(source: Path, out: Path) -> None:
     pack_in_many_files()
-    run_cli("pack", source / "pool", out, "--images", source / "images")
+    run_cli("copy", source / "pool", out, "--images", source / "images")
 
 
 def make_packed_pool(source: Path) -> None:
@@ -282,7 +277,7 @@ def make_packed_pool(source: Path) -> None:
 
 
 def run_unpack(source: Path, out: Path) -> None:
-    run_cli("unpack", source / "packed", out)
+    run_cli("copy", source / "packed", out, "--unpack")
 
 
 def run_prune_packed(source: Path, out: Path) -> None:
@@ -318,7 +313,6 @@ COMMANDS = {
         Command(name="import", make=make_folder, run=run_import),
         Command(name="import-skip", make=make_damaged_folder, run=run_import_skip),
         Command(name="copy", make=make_pool, run=run_copy),
-        Command(name="copy-part", make=make_pool, run=run_copy_part),
         Command(name="export", make=make_pool, run=run_export),
         Command(name="build", make=make_images_to_label, run=run_build),
         Command(name="build-grow", make=make_grow, start=start_grow, run=run_build),
