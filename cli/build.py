@@ -93,14 +93,13 @@ def command(
       lpld-labels build syn/in1k_ipc10 pools/in1k_20x --like pools/in1k_40x --ratio 20
 
     \b
-    On three machines that share a disk, then once more without --part to publish:
+    On three machines that share a disk; the last one to finish publishes:
       lpld-labels build syn pools/in1k --teacher resnet18 --part 1/3     (2/3, 3/3)
-      lpld-labels build syn pools/in1k --teacher resnet18
     """
     like_pool = None if like is None else _read_manifest(like)
     base = preset_named(preset).label
     if like_pool is not None:
-        from lpld_core.relabel.like import settings_like
+        from lpld_core.relabel.build import settings_like
 
         if preset is not None:
             raise click.UsageError("--like is a preset of its own: give one of --like and --preset")
@@ -117,18 +116,14 @@ def command(
         return
 
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.transforms.engine import require_free
-    from lpld_labels.transforms.outputs import sole_writer
     from lpld_labels.transforms.remote_output import destination
 
-    require_free(out, lambda found: True, overwrite=overwrite)
     follow = None if own_teachers else like_pool
     try:
         with (
             workers.opened() as engine,
             destination(out, overwrite=overwrite, extend=True) as path,
             says_if_finished(path / MANIFEST_FILE),
-            sole_writer(path, shared=settings.part is not None),
         ):
             classes = len(look_over(images))
             result = _build(images, path, settings, engine, follow, overwrite=overwrite)
@@ -196,8 +191,7 @@ def _build(
     overwrite: bool,
 ) -> BuildResult:
     """Scan, load, label, publish. like: whose teachers these must be."""
-    from lpld_core.relabel.build import Build
-    from lpld_core.relabel.jobs import run_build
+    from lpld_core.relabel.build import Build, run_build
     from lpld_core.relabel.verify_teacher import wrong_teachers
     from lpld_labels.errors import InvalidArgumentError
 
@@ -223,10 +217,10 @@ def _build(
 
 def _compare(manifest: Manifest, like: Manifest, where: str, *, changed: bool) -> bool:
     """Return whether the pool that was followed has the same content, and say so."""
-    from lpld_core.relabel.like import later_steps
-
     same = manifest.content_digest == like.content_digest
-    steps = [step.operation for step in later_steps(like)]
+    operations = [step.operation for step in like.header.lineage]
+    builds = [number for number, name in enumerate(operations) if name == "build"]
+    steps = operations[builds[-1] + 1 :]
     if quiet():
         return same
     if same:
@@ -251,14 +245,14 @@ def _show_dry_run(
 ) -> None:
     """Label one batch and print what all of them will cost; write nothing."""
     from lpld_core.relabel.build import Build
-    from lpld_core.relabel.dry_run import dry_run
+    from lpld_core.relabel.preflight import dry_run
     from lpld_labels.transforms.remote_output import gathered_at
 
     device = None if workers.engine == "local" else "cpu"
     count = workers.jobs or 1
     with progress_bar("reading images") as progress:
         build = Build.prepare(images, gathered_at(out), settings, device=device, image_progress=progress)
-    found = dry_run(build)
+    found = dry_run(build.source, build.ensemble, build.wanted)
     cost = found.cost
     if as_json:
         print_json(
@@ -278,7 +272,6 @@ def _show_dry_run(
         "batches": f"{cost.batches:,}",
         "views": f"{cost.views:,}",
         "teacher forwards": f"{cost.forwards:,} images",
-        "staged": human_bytes(cost.staged_bytes),
         "pool": human_bytes(cost.final_bytes),
         "time": f"{human_seconds(found.seconds / count)} with {count} worker{'s' if count > 1 else ''} "
         f"of {rate:.3g} views/s (one batch of {found.trial_views} tried)",
@@ -307,8 +300,7 @@ def _show(out: str, result: BuildResult, classes: int, same: bool | None, as_jso
         return
     if manifest is None:
         stdout_console().print(
-            f"labelled {result.labelled} batches, {result.found} were done; not published: "
-            "run without --part when all parts are done",
+            f"labelled {result.labelled} batches; the last part publishes the pool",
             highlight=False,
         )
         return

@@ -17,7 +17,7 @@ from lpld_labels.inspect.text import printable
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import LineageStep, Manifest
 
-_MACHINE = {"device", "workers", "image_cache", "part", "jobs", "seal_seconds"}
+_MACHINE = {"device", "workers", "image_cache", "part", "jobs"}
 """Settings that say where work is done and decide nothing about a pool."""
 
 
@@ -85,34 +85,15 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
     """Return the values of a command's options, by name."""
     settings = step.parameters.get("settings")
     if not isinstance(settings, dict):
-        settings = _older_settings(manifest, step)
+        settings = {}
     if step.operation == "build":
         settings = settings | _teachers(manifest, settings.get("teachers"))
+        # How sums are rounded depends on it.
+        settings["threads"] = step.parameters.get("threads")
     if step.operation == "import":
         known = step.parameters
         settings = settings | {"label_format": known.get("format"), "skip_bad": bool(known.get("holes"))}
     return {name: value for name, value in settings.items() if name not in _MACHINE}
-
-
-def _older_settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
-    """Return the settings of commands that do not record them yet."""
-    known, how = step.parameters, manifest.header.augmentation
-    if step.operation == "build":
-        names = ("epochs", "ratio", "replayable_by", "codec", "views", "fewer_classes", "amp", "threads")
-        return {
-            **{name: known.get(name) for name in names},
-            "batch_size": manifest.header.batch_size,
-            "seed": manifest.header.seed,
-            "crop_scale": how.crop_scale,
-            "flip": bool(how.flip_probability),
-            "mix": how.mix,
-            "resize": how.resize,
-            "cutout_fraction": how.cutout_fraction,
-            "patch_grid": how.patch_grid,
-            "pack": bool(manifest.files_of("packed")),
-            "teachers": [{"weights": word} for word in known.get("weights") or ()],
-        }
-    return {}
 
 
 def _teachers(manifest: Manifest, recorded: Any) -> dict[str, Any]:

@@ -118,8 +118,7 @@ def walks(work: Path) -> dict[str, dict[str, Any]]:
     def build(batches: int) -> str:
         target = out()
         size = ("--size", "32", "--batch-size", "16", "--epochs", str(batches))
-        # Sealed once, however slow the machine: what was sealed in parts is read again to be merged.
-        _command("build", str(images), target, *teacher, *size, "--seal-seconds", "86400")
+        _command("build", str(images), target, *teacher, *size)
         return target
 
     pools = {batches: build(batches) for batches in (FEW, MORE)}

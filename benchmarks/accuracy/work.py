@@ -38,7 +38,7 @@ from lpld_core.recover.settings import (
     RecoverSettings,
     fitting_group,
 )
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.ensemble import Ensemble

@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.common.harness import parsed, write_json
 from benchmarks.common.image_data import unpack_data
 from lpld_core.digits import write_digits
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import ViewSettings
 from lpld_core.teachers.ensemble import Ensemble

@@ -32,7 +32,7 @@ def at_scale(constants: Constants, workers: int = 64) -> dict[str, Any]:
     cost = cost_of("imagenet21k", 10450, 20, 1)
     labelling = cost.forwards / (workers * constants.images_per_second)
     tasks = cost.batches / BATCHES_PER_TASK
-    staged = cost.staged_bytes / 1e9
+    staged = cost.final_bytes / 1e9
     # A worker seals between two batches; the disk has the bytes of all of them.
     sealing = staged / workers / constants.seal_gb_per_second
     # A task fills a shard.

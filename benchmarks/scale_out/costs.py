@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lpld_core.relabel.cost import LabelCost, label_cost
+from lpld_core.relabel.preflight import LabelCost, label_cost
 from lpld_core.train.presets import preset_named
 
 DATA_SETS = (
@@ -36,15 +36,15 @@ def cost_of(preset: str, classes: int, ipc: int, ratio: float) -> LabelCost:
 
 def table() -> Iterator[str]:
     """Yield the lines of the table."""
-    yield "| data set | ratio | batches | teacher forwards | GPU hours | staged | pool (f16) |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| data set | ratio | batches | teacher forwards | GPU hours | pool (f16) |"
+    yield "|---|---|---|---|---|---|"
     for name, preset, classes, ipc in DATA_SETS:
         for ratio in RATIOS:
             cost = cost_of(preset, classes, ipc, ratio)
             hours = f"{cost.forwards / 3600:,.0f} / r"
             yield (
                 f"| {name} | {ratio}x | {cost.batches:,} | {cost.forwards:,} "
-                f"| {hours} | {_size(cost.staged_bytes)} | {_size(cost.final_bytes)} |"
+                f"| {hours} | {_size(cost.final_bytes)} |"
             )
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.common.harness import PROJECT, peak_memory_mb, summarise
-from lpld_core.relabel.build import Build
-from lpld_core.relabel.jobs import run_build
+from lpld_core.relabel.build import Build, run_build
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import Part, TeacherChoice
 from lpld_labels.exec.job import Engine, TaskCounts

@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.common.harness import Timing, parsed, summarise, write_json
 from benchmarks.common.photos import add_images_option, photo_folder
 from benchmarks.speed.augmenting import PHOTOS, measure_apply_speed
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.verify_teacher import verify_with_teacher
 from lpld_core.settings import TeacherChoice
@@ -211,9 +211,8 @@ def measure_memory(folder: Path, settings: Settings) -> MemoryUse:
     small = Settings(teacher=MEMORY_TEACHER, size=64, batch_size=settings.batch_size)
     ensemble = _ensemble(small.teacher, small.size)
     with tempfile.TemporaryDirectory() as directory:
-        # Labels wait in memory to be sealed together; sealing often keeps them out of the picture.
-        often = replace(_build_settings(small), epochs=settings.memory_epochs, seal_seconds=2.0)
-        build_pool(folder, Path(directory) / "pool", often, ensemble=ensemble, table=table, progress=watch)
+        long = replace(_build_settings(small), epochs=settings.memory_epochs)
+        build_pool(folder, Path(directory) / "pool", long, ensemble=ensemble, table=table, progress=watch)
     return MemoryUse(megabytes=use)
 
 

@@ -1,83 +1,64 @@
-"""Building a pool: which batches it needs, what the teacher says about them, and writing them down.
+"""Building a pool: which batches it needs, and a teacher as the source of their labels.
 
-Every batch follows from (seed, epoch, batch) alone, so it makes no difference in which order, by how
-many processes or in how many sittings they are labelled.
+Every batch follows from (seed, epoch, batch) alone, so it makes no difference in which order, by how many
+processes or in how many sittings they are labelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
-from lpld_core.relabel.growing import Making, refuse_other_images, refuse_surplus
-from lpld_core.relabel.rehearsal import rehearse, require_room
-from lpld_core.relabel.replayable import check_replayable
+from lpld_core.relabel.preflight import Trial, require_room, try_out
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, Part
-from lpld_core.teachers.ensemble import Ensemble, load_ensemble
-from lpld_labels.codecs import Codec, codec_named
-from lpld_labels.errors import InvalidArgumentError, NotAPoolError
-from lpld_labels.exec.job import Progress
+from lpld_core.relabel.source import TeacherLabels, load_teachers
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, TeacherChoice
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_labels.codecs import codec_named
+from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, NotAPoolError, PoolConflictError
+from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.exec.pieces import require_listable
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked
-from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.interop.image_ids import SampledOrders
+from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.packing import Packed
+from lpld_labels.pool.plan import PoolPlan, cut_evenly, pool_identity, raw_batches_per_shard
+from lpld_labels.pool.publish import finish, require_unchanged
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.staged_writer import StagedWriter
-from lpld_labels.render import batches_per_epoch, draw_views
-from lpld_labels.render.images import FolderImages, class_names, scan_image_folder
+from lpld_labels.pool.unfinished import partial_directory, unfinished
+from lpld_labels.render import batches_per_epoch
+from lpld_labels.render.images import FolderImages, scan_image_folder
+from lpld_labels.transforms import lineage
 from lpld_labels.transforms.outputs import require_apart
+from lpld_labels.transforms.pipeline import pool_path, run_part
 from lpld_labels.transforms.selection import kept_count
+
+SHARD_SECONDS = 60.0
+"""How long a worker takes for a shard: an interruption costs what was labelled of one."""
+AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """What a build did: batches it labelled and found done, and the pool's manifest if published."""
+    """What a build did: the batches that the pool did not have, and its manifest if it was published."""
 
     labelled: int
-    found: int
     manifest: Manifest | None
-
-
-def load_teachers(images: Path, settings: BuildSettings) -> Ensemble:
-    """Load the teachers as the settings say, with as many classes as the folder has; set torch's threads."""
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    classes = None if settings.fewer_classes else len(class_names(images))
-    return load_ensemble(settings.teachers, classes=classes, device=settings.device, amp=settings.amp)
-
-
-def wanted_batches(
-    images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
-) -> list[BatchKey]:
-    """Return the batches of a pool in key order.
-
-    At ratio 1 these are all. Above, they are the floor(n / ratio) of lowest rank among the n complete
-    ones: what random pruning of the full pool keeps.
-    """
-    if epochs < 1 or images < 1:
-        raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
-    count = batches_per_epoch(images, batch_size)
-    require_listable(epochs * count, what="label batches", hint="label fewer epochs, or larger batches")
-    if ratio == 1:
-        return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
-    complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]
-    return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
     """One build with all it needs at hand.
 
-    images, pool: the image folder and the pool's directory. table: the folder's images.
+    images, pool: the image folder and the pool's directory. table: the folder's images. trial: of a batch.
     """
 
     images: Path
@@ -85,6 +66,7 @@ class Build:
     settings: BuildSettings
     ensemble: Ensemble
     table: ImageTable
+    trial: Trial = field(default_factory=Trial)
 
     @classmethod
     def prepare(
@@ -105,19 +87,18 @@ class Build:
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)
-        codec_named(settings.codec)  # a name that is none is told before the teacher is loaded
+        codec_named(settings.codec)  # an unknown name fails before the teacher is loaded
         if ensemble is None:
             ensemble = load_teachers(images, replace(settings, device=device or settings.device))
         if table is None:
             table = scan_image_folder(images, progress=image_progress)
-        build = cls(images=images, pool=pool, settings=settings, ensemble=ensemble, table=table)
-        build.check()
-        return build
-
-    @cached_property
-    def source(self) -> FolderImages:
-        """The images of the folder, each known to be the one that was scanned."""
-        return FolderImages(self.images, self.table)
+        build = cls(images=images, pool=pool_path(pool), settings=settings, ensemble=ensemble, table=table)
+        if settings.replayable_by is not None:
+            _require_replayable(settings, build.augmentation)
+        trial = try_out(build.source, ensemble)
+        rows = len(build.wanted) * min(settings.batch_size, len(table))
+        require_room(pool, rows, trial.row_bytes)
+        return replace(build, trial=trial)
 
     @cached_property
     def augmentation(self) -> Augmentation:
@@ -125,30 +106,26 @@ class Build:
         return self.settings.augmentation(self.ensemble.input_size)
 
     @cached_property
-    def codec(self) -> Codec:
-        """How labels are stored."""
-        return codec_named(self.settings.codec)
-
-    @property
-    def making(self) -> Making:
-        """What decides labels beside the pool's header."""
-        return Making(replayable_by=self.settings.replayable_by, amp=self.ensemble.amp)
+    def header(self) -> PoolHeader:
+        """What the pool records, without its lineage."""
+        return PoolHeader(
+            classes=self.ensemble.classes,
+            batch_size=self.settings.batch_size,
+            augmentation=self.augmentation,
+            seed=self.settings.seed,
+            teachers=self.ensemble.descriptions,
+            ensemble=self.ensemble.rule,
+        )
 
     @cached_property
-    def _orders(self) -> SampledOrders | None:
-        """The image order of each epoch, where another program's is followed."""
-        return None if self.settings.replayable_by is None else SampledOrders(len(self.table))
-
-    def draw(self, key: BatchKey) -> ViewBatch:
-        """Draw the views of a batch; called by one thread at a time."""
-        return draw_views(
-            self.augmentation,
-            self.table,
-            seed=self.settings.seed,
-            epoch=key.epoch,
-            batch=key.batch,
-            batch_size=self.settings.batch_size,
-            order=None if self._orders is None else self._orders[key.epoch],
+    def source(self) -> TeacherLabels:
+        """What labels the batches."""
+        return TeacherLabels(
+            images=FolderImages(self.images, self.table),
+            settings=self.settings,
+            header=self.header,
+            codec=codec_named(self.settings.codec),
+            ensemble=self.ensemble,
         )
 
     @cached_property
@@ -163,98 +140,243 @@ class Build:
             ratio=asked.ratio,
         )
 
-    def check(self) -> None:
-        """Refuse a build that cannot be done."""
-        asked = self.settings
-        if asked.replayable_by is not None:
-            check_replayable(asked.replayable_by, self.augmentation, ratio=asked.ratio)
-            if asked.views == "drawn":
-                raise InvalidArgumentError(
-                    "views in another program's order cannot be drawn again",
-                    where=self.pool,
-                    hint="keep them (--views stored), or leave out --replayable-by",
-                )
-        rows = len(self.wanted) * min(asked.batch_size, len(self.table))
-        require_room(self.pool, rows, rehearse(self))
+    @cached_property
+    def recorded_settings(self) -> BuildSettings:
+        """The settings that decide what comes of a build: what lineage says, and unfinished work must match.
 
-    def share_of(self, writer: StagedWriter) -> Sequence[BatchKey]:
-        """Return the batches that are this part's, finished or not; refuse a pool that holds more."""
-        refuse_surplus(self.pool, writer.keys, self.wanted, self.settings)
-        return (self.settings.part or Part()).share(self.wanted)
+        Where labels are made (device, threads, caches, parts) is not among them; nor is where weights were.
+        """
+        public = [
+            choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
+            for choice in self.settings.teachers
+        ] or [""] * len(self.ensemble.teachers)
+        teachers = tuple(
+            TeacherChoice(
+                name=teacher.name,
+                weights=weights,
+                input_size=self.ensemble.input_size,
+                mean=teacher.mean,
+                std=teacher.std,
+            )
+            for teacher, weights in zip(self.ensemble.descriptions, public, strict=True)
+        )
+        return replace(
+            self.settings,
+            teachers=teachers,
+            amp=self.ensemble.amp,
+            device=BuildSettings.device,
+            threads=None,
+            workers=1,
+            image_cache=None,
+            part=None,
+        )
 
-    def opened_writer(self) -> StagedWriter:
-        """Return a writer that knows what is published and sealed by now."""
-        with self.published() as published:
-            return self.writer(published)
-
-    def commit(self, writer: StagedWriter, published: PoolReader | None) -> Manifest:
-        """Publish all that is sealed."""
-        return writer.commit(lineage=self._lineage(writer, published))
-
-    @contextmanager
-    def published(self) -> Iterator[PoolReader | None]:
-        """Open the pool if there is one already; it must be of the same images and hold nothing else."""
+    def base(self) -> tuple[Manifest | None, set[BatchKey]]:
+        """Return the pool that is there and its batches; refuse one that this build cannot add to."""
         try:
             pool = PoolReader(self.pool)
         except NotAPoolError:
-            yield None
-            return
+            return None, set()
         with pool:
-            refuse_other_images(pool.images, self.table, self.images)
-            refuse_surplus(self.pool, pool.keys, self.wanted, self.settings)
-            self.making.refuse_other(self.pool, pool.header.lineage)
-            yield pool
+            _refuse_other_images(pool.images, self.table, self.images)
+            present = set(pool.keys)
+            _refuse_surplus(self.pool, present, self.wanted, self.settings)
+            self._refuse_other_making(pool.header.lineage)
+            views = self.settings.views
+            require_unchanged(
+                pool.manifest,
+                self.pool,
+                pool_identity(self.header, self.source.codec, self.table, views),
+                pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views),
+            )
+            return pool.manifest, present
 
-    def writer(self, published: PoolReader | None) -> StagedWriter:
-        """Open a writer on the pool."""
-        header = PoolHeader(
-            classes=self.ensemble.classes,
-            batch_size=self.settings.batch_size,
-            augmentation=self.augmentation,
-            seed=self.settings.seed,
-            teachers=self.ensemble.descriptions,
-            ensemble=self.ensemble.rule,
+    def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
+        """Refuse to add labels in another image order or precision: no header says what these are."""
+        ours = self.recorded_settings
+        for known in (step.parameters for step in steps if step.operation == "build"):
+            recorded = known.get(lineage.SETTINGS) or {}
+            for name, now in (("replayable_by", ours.replayable_by), ("amp", ours.amp)):
+                if recorded.get(name, now) != now:
+                    raise PoolConflictError(
+                        f"the pool was built with another setting: '{name}' differs",
+                        where=self.pool,
+                        expected=recorded[name],
+                        got=now,
+                        hint=AS_BUILT,
+                    )
+
+    def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Engine) -> PoolPlan:
+        """Return the plan for the batches that are not there."""
+        settings = self.recorded_settings
+        step = lineage.step(
+            "build", base.content_digest if base else None, settings, batches=len(self.wanted)
         )
-        return StagedWriter(
-            self.pool,
-            header=header,
+        before = base.header.lineage if base else ()
+        missing = [key for key in self.wanted if key not in present]
+        workers = executor.workers * (self.settings.part.of if self.settings.part else 1)
+        batch_seconds = self.trial.row_seconds * self.settings.batch_size
+        size = min(
+            raw_batches_per_shard(self.header),
+            math.ceil(len(missing) / workers),
+            int(SHARD_SECONDS / batch_seconds),
+        )
+        return PoolPlan(
+            out=self.pool,
+            header=replace(self.header, lineage=(*before, step)),
             images=self.table,
-            codec=self.codec,
-            views=self.settings.views,
-            onto=published,
-            purpose=self.making.purpose(),
-            packed=Packed(self.source) if self.settings.pack else None,
-            seal_seconds=self.settings.seal_seconds,
-        )
-
-    def _lineage(self, writer: StagedWriter, published: PoolReader | None) -> tuple[LineageStep, ...]:
-        """Return the pool's past; a build that finds everything done leaves no trace in it."""
-        before = published.header.lineage if published else ()
-        if published is not None and len(writer.keys) == len(published):
-            return before
-        asked = self.settings
-        step = LineageStep(
-            operation="build",
-            parent_digest=published.manifest.content_digest if published else None,
-            parameters={
-                "ratio": asked.ratio,
-                "seed": asked.seed,
-                "level": "batch",
-                "epochs": asked.epochs,
-                "batches": len(self.wanted),
+            codec=self.source.codec,
+            views=settings.views,
+            # Workers of other machines get the weights; those of this one read the files they came from.
+            source=replace(self.source, sent=not (executor.on_this_machine and self.settings.teachers)),
+            shards=cut_evenly(missing, max(1, size)),
+            settings={"build": lineage.settings_json(settings)},
+            base=base,
+            packed=Packed(self.source.images) if settings.pack else None,
+            notes={
                 "torch": torch.__version__,
                 "device": torch.device(self.settings.device).type,
                 "threads": torch.get_num_threads(),
-                "codec": asked.codec,
-                "views": asked.views,
-                "fewer_classes": asked.fewer_classes,
-                "weights": [_public(choice.weights) for choice in asked.teachers],
-                **self.making.lineage(),
             },
         )
-        return (*before, step)
 
 
-def _public(weights: str) -> str | None:
-    """Return weights that are known by a word; where a file was is nobody's business but its owner's."""
-    return weights if weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else None
+def build_pool(
+    images: Path,
+    pool: Path,
+    settings: BuildSettings,
+    *,
+    ensemble: Ensemble | None = None,
+    table: ImageTable | None = None,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Label an image folder in this process and publish the pool.
+
+    ensemble, table: the teachers and the folder's images, where they are loaded and read already.
+    What is labelled already, published or not, is kept; interrupting keeps finished shards for the next run.
+    """
+    build = Build.prepare(images, pool, settings, ensemble=ensemble, table=table)
+    return run_build(build, progress=progress)
+
+
+def run_build(
+    build: Build,
+    executor: Engine = ONE_PROCESS,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Label what is missing and publish; of several parts, the last one publishes.
+
+    overwrite: replace another pool at this place, and unfinished work for one.
+    """
+    part = build.settings.part
+    if partial_directory(build.pool).is_dir():
+        with unfinished(build.pool, shared=part is not None) as work:
+            finish(work)
+    try:
+        base, present = build.base()
+    except (PoolConflictError, ImageMismatchError):
+        if not overwrite:
+            raise
+        base, present = None, set()
+    plan = build.plan(base, present, executor)
+    if base is not None and not plan.shards and (plan.packed is None or base.files_of("packed")):
+        return BuildResult(labelled=0, manifest=base)
+    share = (0, 1) if part is None else (part.number - 1, part.of)
+    manifest = run_part(plan, share, executor=executor, overwrite=overwrite, progress=progress)
+    labelled = sum(shard.batches for shard in plan.shards[share[0] :: share[1]])
+    return BuildResult(labelled=labelled, manifest=manifest)
+
+
+def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
+    """Return the settings a pool was built with, from its lineage."""
+    builds = [step for step in manifest.header.lineage if step.operation == "build"]
+    if not builds:
+        raise InvalidArgumentError(
+            "the pool was not labelled by build, so there is nothing to follow",
+            where=where,
+            expected="a lineage that begins with 'build'",
+        )
+    known = builds[-1].parameters
+    settings = lineage.settings_from(BuildSettings, known.get(lineage.SETTINGS))
+    teachers = tuple(
+        replace(choice, weights=choice.weights or DEFAULT_WEIGHTS) for choice in settings.teachers
+    )
+    threads = known.get("threads")
+    return replace(settings, teachers=teachers, threads=threads if isinstance(threads, int) else None)
+
+
+def wanted_batches(
+    images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
+) -> list[BatchKey]:
+    """Return the batches of a pool in key order.
+
+    At ratio 1 these are all. Above, they are the floor(n / ratio) of lowest rank among the n complete
+    ones: what random pruning of the full pool keeps.
+    """
+    if epochs < 1 or images < 1:
+        raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
+    count = batches_per_epoch(images, batch_size)
+    require_listable(epochs * count, what="label batches", hint="label fewer epochs, or larger batches")
+    if ratio == 1:
+        return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
+    complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]
+    return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
+
+
+def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:
+    """Name the first image that is not as it was when the pool was built."""
+    before = zip(labelled.paths, labelled.digests, strict=True)
+    now = zip(found.paths, found.digests, strict=True)
+    for (path, digest), (other, other_digest) in zip_longest(before, now, fillvalue=("no more images", None)):
+        changed = digest is not None and other_digest is not None and digest != other_digest
+        if path != other or changed:
+            raise ImageMismatchError(
+                "image has changed since the pool was built"
+                if path == other
+                else "not the images the pool was built from",
+                where=folder / path if path == other else folder,
+                expected=path if path != other or digest is None else f"digest {digest.hex()}",
+                got=other if path != other or other_digest is None else other_digest.hex(),
+                hint="restore the labelled images, or label these into another pool",
+            )
+
+
+def _refuse_surplus(
+    pool: Path, present: set[BatchKey], wanted: Sequence[BatchKey], settings: BuildSettings
+) -> None:
+    """A build adds; it must not leave a pool that holds more than was asked for."""
+    surplus = present.difference(wanted)
+    if not surplus:
+        return
+    epochs = max(key.epoch for key in surplus) + 1
+    way = f"prune it to ratio {settings.ratio:g} instead"
+    if epochs > settings.epochs:
+        way = f"build with {epochs} epochs, as it has, or more"
+    raise PoolConflictError(
+        f"the pool holds {len(surplus)} batches that this build leaves out, e.g. {min(surplus)}",
+        where=pool,
+        hint=f"{way}, or choose another path",
+    )
+
+
+def _require_replayable(settings: BuildSettings, augmentation: Augmentation) -> None:
+    """Refuse settings whose export the program could not replay.
+
+    SRe2L's and LPLD's trainers draw image ids again with PyTorch's RandomSampler, seed 42, and resize with
+    Pillow. Crops, flips and mixing come from the pool's own seed: those are stored in the folder.
+    """
+    program = settings.replayable_by
+    problems = {
+        f"resize by {augmentation.resize}, the program uses Pillow": augmentation.resize != "pil",
+        "shuffled patches, which its folders cannot hold": augmentation.patch_grid is not None,
+        "views that are not square": augmentation.output_height != augmentation.output_width,
+        # SRe2L knows none; LPLD's for ImageNet-21K cover one more row and column than a build paints.
+        "cut-outs, which it paints otherwise or not at all": augmentation.cutout_fraction is not None,
+        "a pruned pool, whose image ids its folders do not store": settings.ratio != 1 and program == "sre2l",
+        "views that readers draw again, in the seed's own order (--views drawn)": settings.views == "drawn",
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            raise InvalidArgumentError(f"{program} cannot replay {problem}", where="--replayable-by")

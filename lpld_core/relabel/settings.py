@@ -1,7 +1,6 @@
 """Settings of a build. Nothing here needs torch.
 
-What decides labels is in the pool's header or in `Making` (growing.py), on which all builds of a pool agree;
-tests/lpld_core/test_build_settings.py says of each field which it is.
+Lineage records all that decide what comes of it: see `recorded_settings` in build.py.
 """
 
 from __future__ import annotations
@@ -65,7 +64,4 @@ class BuildSettings(ViewSettings):
         Path | None,
         Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),
     ] = None
-    part: Annotated[Part | None, Setting("Label one share and do not publish; see the examples.")] = None
-    seal_seconds: Annotated[
-        float | None, Setting("How often finished work is made safe against a crash.", ge=0)
-    ] = None
+    part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None

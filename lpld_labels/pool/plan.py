@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,6 +64,7 @@ class PoolPlan:
     packed: brings the images that the pool is to carry.
     content_digest: of the finished pool, where it is known beforehand.
     most_bytes: a pool that comes out larger is not published.
+    notes: facts of this run for the last step of lineage; they do not decide what comes of the work.
     """
 
     out: Path
@@ -78,6 +79,7 @@ class PoolPlan:
     packed: ImageCarrier | None = None
     content_digest: str | None = None
     most_bytes: int | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_plausible(self.header, self.images, where=self.out)

@@ -134,16 +134,16 @@ def finish(work: Unfinished) -> bool:
     return True
 
 
-def noting_skipped(header: PoolHeader, skipped: Sequence[Skipped]) -> PoolHeader:
-    """Return the header with what was left out noted in its last step of lineage, as `holes`."""
-    if not skipped:
+def with_notes(header: PoolHeader, notes: Mapping[str, object], skipped: Sequence[Skipped]) -> PoolHeader:
+    """Return the header with notes in its last step of lineage; what was left out is noted as `holes`."""
+    if not notes and not skipped:
         return header
     *before, last = header.lineage
-    holes = [{"file": one.file, "why": one.why} for one in skipped]
+    holes = {"holes": [{"file": one.file, "why": one.why} for one in skipped]} if skipped else {}
     step = LineageStep(
         operation=last.operation,
         parent_digest=last.parent_digest,
-        parameters={**last.parameters, "holes": holes},
+        parameters={**last.parameters, **notes, **holes},
     )
     return PoolHeader(**{**vars(header), "lineage": (*before, step)})
 

@@ -247,5 +247,8 @@ def differences(found: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, 
     if isinstance(found, dict) and isinstance(wanted, dict):
         for key in found.keys() | wanted.keys():
             yield from differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
+    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        for number, pair in enumerate(zip(found, wanted, strict=True)):
+            yield from differences(*pair, f"{name}.{number}")
     elif found != wanted:
         yield name, repr(found)[:200], repr(wanted)[:200]

@@ -26,7 +26,7 @@ from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links
 from lpld_labels.pool.own_files import require_own_files
 from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity
-from lpld_labels.pool.publish import finish, noting_skipped, publish, require_some, require_unchanged
+from lpld_labels.pool.publish import finish, publish, require_some, require_unchanged, with_notes
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import Unfinished, differences, partial_directory, unfinished
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart
@@ -122,7 +122,7 @@ def _run(
     return publish(
         work,
         ordered,
-        header=noting_skipped(plan.header, [one for record in ordered for one in record.skipped]),
+        header=with_notes(plan.header, plan.notes, [one for record in ordered for one in record.skipped]),
         images=plan.images,
         codec=plan.codec,
         views=plan.views,

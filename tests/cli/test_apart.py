@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError

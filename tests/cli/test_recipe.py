@@ -106,9 +106,6 @@ def test_the_manifest_alone_makes_the_pool_again(name: str, cli: Cli, images: Pa
     found = manifest_of(tmp_path / "again")
     assert found.content_digest == wanted.content_digest
     assert (found.views, bool(found.files_of("packed"))) == (wanted.views, bool(wanted.files_of("packed")))
-    assert not (tmp_path / "again.unfinished").exists()
-    if len(lines) == 1 and name.startswith("pruned"):
-        assert "--ratio" in lines[0], "random pruning is not labelled first"
 
 
 def test_a_pool_grows_from_its_manifest_alone(cli: Cli, images: Path, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import torch
 from lpld_core.images import RealFolder
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import RecoverSettings
-from lpld_core.relabel.build import Build
-from lpld_core.relabel.jobs import run_build
+from lpld_core.relabel.build import Build, run_build
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import TeacherChoice
 from lpld_core.squeeze.settings import SqueezeSettings

@@ -16,8 +16,7 @@ import pytest
 from click.testing import Result
 
 from lpld_core.images import RealFolder
-from lpld_core.relabel.build import Build
-from lpld_core.relabel.jobs import run_build
+from lpld_core.relabel.build import Build, run_build
 from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
@@ -139,7 +138,7 @@ def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
     build = Build.prepare(images, tmp_path / "out", BUILD)
     # In the last batch of the first epoch: others are finished before.
     last = max(key for key in build.wanted if key.epoch == 0)
-    broken = images / build.table.paths[int(build.draw(last).images[0])]
+    broken = images / build.table.paths[int(build.source.draw(last).images[0])]
     pixels = broken.read_bytes()
     broken.write_bytes(pixels[:60])
     asked = RaySettings(address=cluster.address, workers=1)
@@ -151,7 +150,6 @@ def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
     assert again.manifest is not None
     assert whole is not None
     assert again.manifest.content_digest == whole.content_digest
-    assert kind == "local" or again.found > 0
 
 
 class FullDisk(RayEngine):

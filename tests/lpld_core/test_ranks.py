@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from lpld_core.networks.weights import read_weights
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice
 from lpld_core.train.ranks import Ranks
 from lpld_core.train.settings import TrainSettings

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpld_core.relabel import build as building
-from lpld_core.relabel.build import BuildResult, wanted_batches
-from lpld_core.relabel.jobs import build_pool, run_build
-from lpld_core.relabel.rehearsal import require_room
+from lpld_core.relabel.build import Build, build_pool, run_build, wanted_batches
+from lpld_core.relabel.preflight import require_room
+from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import Part, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.errors import (
@@ -30,10 +29,9 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import scan_image_folder
+from lpld_labels.transforms.lineage import settings_from
 from lpld_labels.transforms.prune import PruneSettings, prune_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes, write_images
-
-Build = Callable[..., BuildResult]
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +92,8 @@ def test_images_of_different_sizes_are_labelled(full: Path, table: ImageTable) -
         assert pool.header.teachers[0].weights_digest is not None
         (step,) = pool.header.lineage
         assert step.operation == "build"
-        assert (step.parameters["ratio"], step.parameters["seed"], step.parameters["level"]) == (
-            1,
-            7,
-            "batch",
-        )
-        assert step.parameters["threads"] == 1
+        assert settings_from(BuildSettings, step.parameters["settings"]).seed == 7
+        assert (step.parameters["batches"], step.parameters["threads"]) == (96, 1)
 
 
 def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ensemble: Ensemble) -> None:
@@ -115,8 +109,15 @@ def test_labels_are_the_teachers_rounded_to_halves(full: Path, images: Path, ens
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_make_the_same_pool(
-    images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path, parts: int
+    images: Path,
+    table: ImageTable,
+    ensemble: Ensemble,
+    full: Path,
+    tmp_path: Path,
+    parts: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(building, "SHARD_SECONDS", 0.0)
     path = tmp_path / "pool"
     shares = [Part(number=number + 1, of=parts) for number in reversed(range(parts))]
     results = [
@@ -124,15 +125,23 @@ def test_parts_make_the_same_pool(
         for part in shares
     ]
     assert sum(result.labelled for result in results) == 96
-    assert not (tmp_path / "pool/pool.json").exists()
-    final = build_pool(images, path, SMALL_BUILD, ensemble=ensemble, table=table)
-    assert (final.labelled, final.found) == (0, 96)
+    assert [result.manifest is None for result in results] == [True] * (parts - 1) + [False]
+    assert build_pool(images, path, SMALL_BUILD, ensemble=ensemble, table=table).labelled == 0
     assert digest(tmp_path / "pool") == digest(full)
 
 
 def test_an_interrupted_build_goes_on(
-    images: Path, table: ImageTable, ensemble: Ensemble, full: Path, tmp_path: Path
+    images: Path,
+    table: ImageTable,
+    ensemble: Ensemble,
+    full: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Shards of one batch, however fast the teacher is.
+    monkeypatch.setattr(building, "SHARD_SECONDS", 0.0)
+    counts: list[int] = []
+
     def interrupt(done: int, total: int) -> None:
         assert total == 96
         if done == 30:
@@ -141,8 +150,17 @@ def test_an_interrupted_build_goes_on(
     with pytest.raises(KeyboardInterrupt):
         build_pool(images, tmp_path / "pool", SMALL_BUILD, ensemble=ensemble, table=table, progress=interrupt)
     assert not (tmp_path / "pool/pool.json").exists()
-    again = build_pool(images, tmp_path / "pool", SMALL_BUILD, ensemble=ensemble, table=table)
-    assert (again.labelled, again.found) == (66, 30)
+    monkeypatch.undo()
+    build_pool(
+        images,
+        tmp_path / "pool",
+        SMALL_BUILD,
+        ensemble=ensemble,
+        table=table,
+        progress=lambda done, total: counts.append(done),
+    )
+    assert 29 <= counts[0] <= 31
+    assert counts[-1] == 96
     assert digest(tmp_path / "pool") == digest(full)
 
 
@@ -157,7 +175,8 @@ def test_growing_labels_only_the_difference(
     assert labelled == [2, 2, 92]
     assert digest(path) == digest(full)
     with PoolReader(path) as pool:
-        assert [step.parameters["ratio"] for step in pool.header.lineage] == [40, 20, 1]
+        recorded = [step.parameters["settings"]["ratio"] for step in pool.header.lineage]
+        assert recorded == [40, 20, 1]
         assert pool.header.lineage[0].parent_digest is None
         assert pool.header.lineage[1].parent_digest is not None
 
@@ -276,7 +295,7 @@ def test_what_fails_while_labelling_is_no_reason_to_overwrite(
     pool = tmp_path / "pool"
     build_pool(images, pool, replace(SMALL_BUILD, ratio=2), ensemble=ensemble, table=table)
     before = digest(pool)
-    more = building.Build(images=images, pool=pool, settings=SMALL_BUILD, ensemble=ensemble, table=table)
+    more = Build.prepare(images, pool, SMALL_BUILD, ensemble=ensemble, table=table)
 
     def fails(self: object, *job: object) -> None:
         raise error("later")
@@ -287,8 +306,8 @@ def test_what_fails_while_labelling_is_no_reason_to_overwrite(
             run_build(more, overwrite=True)
     assert digest(pool) == before
     # Told at once, before anything is labelled: then it is replaced.
-    other = replace(more, settings=replace(SMALL_BUILD, seed=5))
+    other = Build.prepare(images, pool, replace(SMALL_BUILD, seed=5), ensemble=ensemble, table=table)
     with pytest.raises(PoolConflictError):
         run_build(other)
-    assert run_build(other, overwrite=True).found == 0
+    assert run_build(other, overwrite=True).labelled == 96
     assert digest(pool) != before

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from lpld_core.networks.weights import read_weights, save_weights
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice
 from lpld_core.train.evaluate import ValidationSet
 from lpld_core.train.settings import TrainSettings

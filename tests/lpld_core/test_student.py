@@ -12,7 +12,7 @@ from torch import nn
 
 from lpld_core.networks.models import SmallResNet, seeded
 from lpld_core.networks.weights import read_weights
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice, ViewSettings
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.train.evaluate import ValidationSet

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.common.photos import photo_folder
-from lpld_core.relabel.jobs import build_pool
+from lpld_core.relabel.build import build_pool
 from lpld_core.relabel.verify_teacher import verify_with_teacher
 from lpld_core.settings import TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble

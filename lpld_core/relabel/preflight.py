@@ -1,0 +1,163 @@
+"""Preflight of a build: a few views drawn, labelled and encoded in memory, before anything is written.
+
+Whatever is wrong with a build (ranges, a codec that does not suit the classes, weights that give no numbers,
+an image that cannot be read) fails here, not after hours. It also says what a build costs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lpld_core.relabel.source import TeacherLabels, labelled
+from lpld_core.teachers.ensemble import Ensemble
+from lpld_labels.errors import ComputationError, PoolWriteError
+from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.pool.shard_files import views_file_bytes
+from lpld_labels.pool.sizes import PoolSize
+from lpld_labels.render import ImageStore, apply_views, draw_views
+from lpld_labels.transforms.selection import kept_count
+
+VIEW_BYTES = 13.0
+"""Of a view that is stored: the crops, flips and mixes of ImageNet-1K's recipe."""
+_CHECKED_ROWS, _TIMED_ROWS = 2, 16
+_LEAST_SHARE = 0.5
+"""A pool may compress to less than the trial's bytes a row, but to less than half of them it does not."""
+_IMAGE_BYTES = 60
+_MANIFEST_BYTES = 6_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What a label takes: bytes as stored, seconds of one worker."""
+
+    row_bytes: float = 0.0
+    row_seconds: float = 1e-3
+
+
+def try_out(source: TeacherLabels, ensemble: Ensemble) -> Trial:
+    """Label two views to see that it works, and some more to see how long it takes."""
+    augmentation, table, codec = source.header.augmentation, source.images.table, source.codec
+    store = ImageStore(source.images)
+
+    def attempt(most: int) -> tuple[LabelBatch, Trial]:
+        rows = min(most, source.settings.batch_size, len(table))
+        views = draw_views(augmentation, table, seed=source.settings.seed, epoch=0, batch=0, batch_size=rows)
+        start = time.perf_counter()
+        logits = ensemble.logits(apply_views(views, store, augmentation, inside=True))
+        batch = labelled(views, logits, codec)
+        nbytes = EncodedBatch.make(batch, codec.encode(batch.labels)).nbytes
+        return batch, Trial(row_bytes=nbytes / rows, row_seconds=(time.perf_counter() - start) / rows)
+
+    batch, _ = attempt(_CHECKED_ROWS)
+    if not np.isfinite(batch.labels).all():
+        raise ComputationError(
+            "the teacher gives labels that are not finite",
+            where=", ".join(teacher.name for teacher in ensemble.descriptions),
+            hint="check its weights and normalisation; labels above 65504 need --codec f32",
+        )
+    return attempt(_TIMED_ROWS)[1]
+
+
+def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
+    """Refuse to begin what cannot fit on the disk."""
+    place = pool.absolute()
+    while not place.exists():
+        place = place.parent
+    free, needed = shutil.disk_usage(place).free, int(_LEAST_SHARE * rows * bytes_per_row)
+    if needed > free:
+        raise PoolWriteError(
+            "the disk has no room for these labels",
+            where=os.fspath(pool),
+            expected=f"at least {needed / 1e9:.3g} GB",
+            got=f"{free / 1e9:.3g} GB free",
+            hint="choose another disk, a smaller codec, fewer epochs or a larger --ratio",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelCost:
+    """What it takes to label a folder.
+
+    forwards: images that go through a teacher, counted for each teacher. final_bytes: of the pool.
+    """
+
+    batches: int
+    views: int
+    forwards: int
+    final_bytes: int
+
+
+def label_cost(
+    *,
+    images: int,
+    epochs: int,
+    batch_size: int,
+    ratio: float = 1.0,
+    teachers: int = 1,
+    labels_per_row: float,
+    views_per_row: float = VIEW_BYTES,
+) -> LabelCost:
+    """Return what a build costs. labels_per_row, views_per_row: bytes; 0 for views that are not kept."""
+    if ratio == 1:
+        batches, views = epochs * math.ceil(images / batch_size), epochs * images
+    else:
+        batches = kept_count(epochs * (images // batch_size), ratio)
+        views = batches * batch_size
+    size = PoolSize(
+        fixed=_MANIFEST_BYTES + _IMAGE_BYTES * images,
+        per_shard=7000,
+        views_per_row=views_per_row,
+        labels_per_row=labels_per_row,
+        batch_size=batch_size,
+    )
+    return LabelCost(
+        batches=batches,
+        views=views,
+        forwards=views * teachers,
+        final_bytes=size.total(batches, rows=views),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What a build would cost, and the batch that was tried. seconds: by one worker."""
+
+    cost: LabelCost
+    trial_views: int
+    trial_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.trial_seconds * self.cost.views / self.trial_views
+
+
+def dry_run(source: TeacherLabels, ensemble: Ensemble, wanted: Sequence[BatchKey]) -> DryRun:
+    """Label the first batch of a build and throw it away; nothing is written anywhere."""
+    asked, codec, augmentation = source.settings, source.codec, source.header.augmentation
+    first, second = (source.draw(key) for key in (wanted[0], wanted[-1]))
+    store = ImageStore(source.images)
+    apply_views(first, store, augmentation, inside=True)  # decoded once, as it will be in the long run
+    start = time.perf_counter()
+    batch = labelled(first, ensemble.logits(apply_views(first, store, augmentation, inside=True)), codec)
+    encoded = EncodedBatch.make(batch, codec.encode(batch.labels))
+    seconds = time.perf_counter() - start
+    views_per_row = (views_file_bytes([first, second]) - views_file_bytes([first])) / second.rows
+    cost = label_cost(
+        images=len(source.images.table),
+        epochs=asked.epochs,
+        batch_size=asked.batch_size,
+        ratio=asked.ratio,
+        teachers=len(ensemble.teachers),
+        labels_per_row=encoded.nbytes / first.rows,
+        views_per_row=0.0 if asked.views == "drawn" else views_per_row,
+    )
+    return DryRun(cost=cost, trial_views=first.rows, trial_seconds=seconds)
