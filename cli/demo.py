@@ -213,10 +213,7 @@ def _train_on_truth(
         network=NETWORK,
         size=(SIDE, SIDE),
         views=views,
-        recipe=recipe,
-        mean=GREY[0],
-        std=GREY[1],
-        seed=demo.seed,
+        recipe=replace(recipe, mean=GREY[0], std=GREY[1], seed=demo.seed),
     )
     validation = ValidationSet(demo.folders.validation, size=(SIDE, SIDE))
     with progress_bar(what) as progress:

@@ -167,7 +167,6 @@ def _check(options: Options) -> None:
 
 def _training(options: Options, folder: RealFolder) -> Callable[[], float | None]:
     """Return what trains the teacher, saves it and gives its accuracy on --val; all inputs are checked."""
-    from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD
     from lpld_core.train.evaluate import ValidationSet
     from lpld_core.train.train_teacher import (
         TEACHER_RECIPE,
@@ -185,10 +184,14 @@ def _training(options: Options, folder: RealFolder) -> Callable[[], float | None
         out=weights,
         network=options.network,
         size=(side, side),
-        recipe=replace(TEACHER_RECIPE, epochs=options.epochs or TEACHER_RECIPE.epochs),
-        mean=options.mean or IMAGENET_MEAN,
-        std=options.std or IMAGENET_STD,
-        seed=options.settings.seed,
+        recipe=replace(
+            TEACHER_RECIPE,
+            epochs=options.epochs or TEACHER_RECIPE.epochs,
+            mean=options.mean,
+            std=options.std,
+            seed=options.settings.seed,
+            device=options.device,
+        ),
     )
     check_network(job, folder.classes)
     validation = None
@@ -199,9 +202,7 @@ def _training(options: Options, folder: RealFolder) -> Callable[[], float | None
 
     def train() -> float | None:
         with progress_bar("training the teacher") as progress:
-            found = train_teacher(
-                options.data, job, validation=validation, device=options.device, progress=progress
-            )
+            found = train_teacher(options.data, job, validation=validation, progress=progress)
         click.echo(f"teacher saved as {options.weights}", err=True)
         return None if found is None else found.top1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,21 +150,20 @@ def _features(
     progress: Callable[[int, int], None] | None,
 ) -> list[tuple[Tensor, Tensor]]:
     """Return features and labels of some rows of each folder."""
-    total = sum(len(rows) for _, rows in parts)
-    before = 0
-    extracted = []
-    for folder, rows in parts:
+    total, done = sum(len(rows) for _, rows in parts), 0
 
-        def report(done: int, before: int = before) -> None:
+    def counted(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal done
+        for images, labels in batches:
+            yield images, labels
+            done += len(labels)
             if progress is not None:
-                progress(before + done, total)
+                progress(done, total)
 
-        batches = centre_batches(
-            folder, rows, size=model.input_size, mean=model.mean, std=model.std, batch_size=batch_size
-        )
-        extracted.append(extract_features(model, batches, progress=report))
-        before += len(rows)
-    return extracted
+    return [
+        extract_features(model, counted(centre_batches(model, folder, rows, batch_size=batch_size)))
+        for folder, rows in parts
+    ]
 
 
 def _sample(folder: RealFolder, per_class: int, seed: int) -> npt.NDArray[np.int64]:
@@ -196,14 +195,11 @@ def classifier_layer(teacher: LoadedTeacher) -> nn.Linear:
 
 @torch.inference_mode()
 def extract_features(
-    teacher: LoadedTeacher,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    *,
-    progress: Callable[[int], None] | None = None,
+    teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """Return features float32 [N, dimensions] and labels int64 [N] of batches of normalised images.
 
-    progress: called with the number of images done after each batch.
+    Features are what the last linear layer takes in.
     """
     head = classifier_layer(teacher)
     taken: list[Tensor] = []
@@ -213,14 +209,10 @@ def extract_features(
         taken.append(inputs[0].float().cpu())
 
     handle = head.register_forward_pre_hook(before)
-    done = 0
     try:
         for images, targets in batches:
             teacher.model(images.to(head.weight.device))
             labels.append(targets)
-            done += len(targets)
-            if progress is not None:
-                progress(done)
     finally:
         handle.remove()
     return torch.cat(taken), torch.cat(labels)

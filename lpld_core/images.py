@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lpld_core.prefetch import map_ahead
+from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
@@ -104,16 +105,15 @@ def prepared(views: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tens
 
 
 def labelled_batches(
+    teacher: LoadedTeacher,
     folder: RealFolder,
     rows: npt.NDArray[np.int64],
     show: Callable[[int, Pixels], Tensor],
     *,
-    mean: Sequence[float],
-    std: Sequence[float],
     batch_size: int,
     threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield normalised views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order.
+    """Yield views float32 [B, 3, H, W], normalised for the teacher, and labels int64 [B], in order.
 
     show: makes the view uint8 [H, W, 3] of (row, its image); called by several threads.
     """
@@ -126,29 +126,24 @@ def labelled_batches(
     )
     for chunk in chunks:
         batch = torch.stack(list(islice(views, len(chunk))))
-        yield prepared(batch, mean, std), torch.from_numpy(folder.labels[chunk])
+        yield prepared(batch, teacher.mean, teacher.std), torch.from_numpy(folder.labels[chunk])
 
 
 def centre_batches(
+    teacher: LoadedTeacher,
     folder: RealFolder,
     rows: npt.NDArray[np.int64],
     *,
-    size: tuple[int, int],
-    mean: Sequence[float],
-    std: Sequence[float],
     batch_size: int,
     threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield normalised centre views float32 [B, 3, H, W] and labels int64 [B] of the rows, in order."""
-    return labelled_batches(
-        folder,
-        rows,
-        lambda row, image: centre_view(image, size),
-        mean=mean,
-        std=std,
-        batch_size=batch_size,
-        threads=threads,
-    )
+    """Yield the centre views of rows; see `labelled_batches`."""
+
+    def show(row: int, image: Pixels) -> Tensor:
+        del row
+        return centre_view(image, teacher.input_size)
+
+    return labelled_batches(teacher, folder, rows, show, batch_size=batch_size, threads=threads)
 
 
 def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> npt.NDArray[np.int64]:

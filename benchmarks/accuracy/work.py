@@ -117,15 +117,17 @@ class Workshop:
             network=settings["network"],
             size=side,
             recipe=replace(
-                TEACHER_RECIPE, epochs=settings["epochs"], label_smoothing=settings["label_smoothing"]
+                TEACHER_RECIPE,
+                epochs=settings["epochs"],
+                label_smoothing=settings["label_smoothing"],
+                seed=settings["seed"],
+                amp=settings["amp"],
             ),
-            seed=settings["seed"],
         )
         found = train_teacher(
             self.train,
             job,
             validation=ValidationSet(self.validation, size=side),
-            amp=settings["amp"],
             progress=watch,
         )
         return 0.0 if found is None else found.top1
@@ -137,15 +139,7 @@ class Workshop:
         with self._made_once(path) as missing:
             if missing:
                 folder = RealFolder.open(self.train)
-                batches = centre_batches(
-                    folder,
-                    shuffled_rows(folder, 0),
-                    size=teacher.input_size,
-                    mean=teacher.mean,
-                    std=teacher.std,
-                    batch_size=100,
-                    threads=1,
-                )
+                batches = centre_batches(teacher, folder, shuffled_rows(folder, 0), batch_size=100, threads=1)
                 collect_statistics(teacher, batches, class_names=folder.class_names).save(path)
         return ClassStatistics.load(path)
 

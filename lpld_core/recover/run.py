@@ -103,7 +103,7 @@ def recover_images(
     start = time.monotonic()
     worker = partial(GroupWorker, folder=folder, settings=settings, statistics=statistics, real=real)
     job = Job(
-        start=partial(_start_worker, worker, teacher.on("cpu"), machine or Machine()),
+        start=partial((machine or Machine()).start, worker, teacher.on("cpu")),
         here=lambda: worker(teacher=teacher),
         tasks=missing,
         name=lambda group: group_name(group, names),
@@ -219,10 +219,3 @@ class GroupWorker:
             raise ComputationError(error.problem, where=where, hint=error.hint) from None
         pixels = to_pixels(made.images, self.teacher.mean, self.teacher.std)
         return pixels, (made.cross_entropy, made.batchnorm)
-
-
-def _start_worker(
-    worker: partial[GroupWorker], teacher: LoadedTeacher, machine: Machine, number: int
-) -> GroupWorker:
-    """Set a worker up in its own process."""
-    return worker(teacher=machine.set_up(teacher, number))

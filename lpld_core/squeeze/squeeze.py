@@ -63,9 +63,10 @@ def squeeze_folder(
     with contextlib.ExitStack() as stack:
         place = place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         missing = [group for group in groups if not group.is_done(place)]
+        worker = partial(Squeezer, folder=folder, settings=settings, place=place)
         work = Job(
-            start=partial(start_squeezer, teacher.on("cpu"), folder, settings, place, machine or Machine()),
-            here=lambda: Squeezer(teacher=teacher, folder=folder, settings=settings, place=place),
+            start=partial((machine or Machine()).start, worker, teacher.on("cpu")),
+            here=lambda: worker(teacher=teacher),
             tasks=missing,
             name=lambda group: group.name(folder),
             total=total,
@@ -183,18 +184,6 @@ class Squeezer:
         checkpoint.save({"reached": rows.reached, **moments.state()}, batches=done)
 
 
-def start_squeezer(
-    teacher: LoadedTeacher,
-    folder: RealFolder,
-    settings: SqueezeSettings,
-    place: Path,
-    machine: Machine,
-    number: int,
-) -> Squeezer:
-    """Set a worker up in its own process."""
-    return Squeezer(teacher=machine.set_up(teacher, number), folder=folder, settings=settings, place=place)
-
-
 def squeeze_batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -216,14 +205,7 @@ def squeeze_batches(
         rows = rows[(labels >= group.first) & (labels < group.end)]
         per_pass = math.ceil(len(rows) / settings.batch_size)
         first = max(0, done - number * per_pass) * settings.batch_size
-        batches = labelled_batches(
-            folder,
-            rows[first:],
-            show,
-            mean=teacher.mean,
-            std=teacher.std,
-            batch_size=settings.batch_size,
-        )
+        batches = labelled_batches(teacher, folder, rows[first:], show, batch_size=settings.batch_size)
         yield from ((images, labels - group.first) for images, labels in batches)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,12 +17,7 @@ from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher, require_normalisation
 
-__all__ = [
-    "LoadedTeacher",
-    "load_teacher",
-    "output_classes",
-    "weights_digest",
-]
+W = TypeVar("W")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +159,8 @@ class Machine:
         """Return the device of a worker; several are spread over the GPUs, other devices are shared."""
         return f"cuda:{number % torch.cuda.device_count()}" if self.device == "cuda" else self.device
 
-    def set_up(self, teacher: LoadedTeacher, number: int) -> LoadedTeacher:
-        """Set the threads of this worker and return the teacher on its device."""
+    def start(self, make: Callable[..., W], teacher: LoadedTeacher, number: int) -> W:
+        """Set this worker process up and return make(teacher=...), with the teacher on its device."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        return teacher.on(self.device_of(number))
+        return make(teacher=teacher.on(self.device_of(number)))

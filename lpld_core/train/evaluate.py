@@ -21,7 +21,6 @@ from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import class_names, list_images, read_file
 
 BATCH = 128
-_SHOWN_NAMES = 12
 KEEP_BYTES = 2 * 1024**3
 """Views are kept between evaluations while they fit; larger sets are decoded every time."""
 
@@ -81,8 +80,8 @@ class ValidationSet:
         raise InvalidArgumentError(
             f"class folders have other names than those of the training images, first class {first}",
             where=self.root,
-            expected=_listed(names, first),
-            got=_listed(self.class_names, first),
+            expected=names[first],
+            got=self.class_names[first],
             hint="give the folder of the same classes, or say --val-by-order if they come in the same order",
         )
 
@@ -133,13 +132,3 @@ class ValidationSet:
         paths = [self.root / path for path in self._paths[start : start + BATCH]]
         views = [centre_view(decode_image(read_file(path), where=path), self._size) for path in paths]
         return torch.stack(views).permute(0, 3, 1, 2)
-
-
-def _listed(names: Sequence[str], first: int) -> str:
-    """Return class names, of many those from a given one on."""
-    if len(names) <= _SHOWN_NAMES:
-        return ", ".join(names)
-    start = min(first, len(names) - _SHOWN_NAMES)
-    shown = ", ".join(names[start : start + _SHOWN_NAMES])
-    before, after = "... " if start else "", " ..." if start + _SHOWN_NAMES < len(names) else ""
-    return f"{before}{shown}{after} ({len(names)} in all)"

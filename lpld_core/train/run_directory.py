@@ -21,7 +21,7 @@ from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_
 from lpld_core.train.trainer import EpochProgress
 from lpld_core.unfinished import SUFFIX, Checkpoint, require_same_job, sweep, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
-from lpld_labels.io.storage import TEMPORARY, write_errors
+from lpld_labels.io.storage import TEMPORARY, write_atomically, write_errors
 
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
@@ -93,12 +93,13 @@ class TrainingRun:
                 raise
             self._clear()
             return None
-        # What was logged after the checkpoint will happen again.
-        with write_errors(self.directory), (self.directory / LOG).open("ab") as log:
-            log.truncate(min(int(file.about["log_bytes"]), log.tell()))
-        within = file.about["within"]
+        within, epochs_done = file.about["within"], int(file.about["epochs_done"])
+        log = self.directory / LOG
+        # A line per epoch; epochs after the checkpoint will happen again.
+        lines = log.read_bytes().splitlines(keepends=True)[:epochs_done] if log.exists() else []
+        write_atomically(log, b"".join(lines))
         return ResumePoint(
-            epochs_done=int(file.about["epochs_done"]),
+            epochs_done=epochs_done,
             steps=int(file.about["steps"]),
             within=None if within is None else EpochProgress(**within),
             state=file.tensors,
@@ -122,14 +123,12 @@ class TrainingRun:
 
     def save(self, state: Tensors, *, epochs_done: int, steps: int, within: EpochProgress | None) -> None:
         """Replace the checkpoint. within: what is done of the next epoch."""
-        log = self.directory / LOG
         self._checkpoint.save(
             state,
             settings=self._settings,
             epochs_done=epochs_done,
             steps=steps,
             within=None if within is None else asdict(within),
-            log_bytes=log.stat().st_size if log.exists() else 0,
         )
 
     def finish(self, tensors: Tensors, about: dict[str, Any]) -> None:

@@ -50,8 +50,8 @@ TEACHER_RECIPE = TrainSettings(
 class TeacherJob:
     """How to train a classifier with hard labels.
 
-    out: the safetensors file to write. views: how images are augmented, and the batch size; its
-    epochs do not count, those of `recipe` do. mean, std, seed: replace those of `recipe`.
+    out: the safetensors file to write. views: how images are augmented, and the batch size. recipe: the rest;
+    without a mean and std, ImageNet's.
     """
 
     out: Path
@@ -59,9 +59,6 @@ class TeacherJob:
     size: tuple[int, int] = (64, 64)
     views: ViewSettings = TEACHER_VIEWS
     recipe: TrainSettings = TEACHER_RECIPE
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-    seed: int = 0
 
 
 def train_teacher(
@@ -70,9 +67,6 @@ def train_teacher(
     *,
     images: ImageTable | None = None,
     validation: ValidationSet | None = None,
-    device: str | torch.device = "cpu",
-    amp: bool = False,
-    workers: int = 1,
     progress: Progress | None = None,
 ) -> Accuracy | None:
     """Train on the folder's own classes and save the weights; return the accuracy on `validation`.
@@ -86,11 +80,10 @@ def train_teacher(
     classes = int(table.classes.max()) + 1
     if validation is not None:
         validation.require_classes(classes, class_names(images_dir))
-    with seeded(job.seed):
+    recipe = job.recipe
+    settings = replace(recipe, mean=recipe.mean or IMAGENET_MEAN, std=recipe.std or IMAGENET_STD)
+    with seeded(settings.seed):
         model = network_source(job.network).build(classes).module
-    settings = replace(
-        job.recipe, mean=job.mean, std=job.std, seed=job.seed, device=str(device), amp=amp, workers=workers
-    )
     trainer = Trainer(model, settings)
     store = ImageStore(FolderImages(images_dir, table))
     about = _about(job, settings, table, classes)
@@ -104,7 +97,9 @@ def train_teacher(
                 found, about["training"], what="another teacher", where=job.out, otherwise="delete this one"
             )
             load_into(model, read_weights(job.out))
-    return None if validation is None else validation.accuracy(model, job.mean, job.std)
+    if validation is None or settings.mean is None or settings.std is None:
+        return None
+    return validation.accuracy(model, settings.mean, settings.std)
 
 
 def check_network(job: TeacherJob, classes: int) -> None:
@@ -171,14 +166,14 @@ def _batches(
         return draw_views(
             augmentation,
             store.table,
-            seed=job.seed,
+            seed=job.recipe.seed,
             epoch=key.epoch,
             batch=key.batch,
             batch_size=job.views.batch_size,
         )
 
     keys = [BatchKey(epoch, batch) for batch in steps]
-    workers = trainer.settings.workers
+    workers = max(1, trainer.settings.workers)
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
             truth = [part.to(trainer.device) for part in true_classes(views, store)]
@@ -228,8 +223,8 @@ def _about(job: TeacherJob, settings: TrainSettings, table: ImageTable, classes:
         "classes": classes,
         "preprocessing": {
             "input_size": list(job.size),
-            "mean": list(job.mean),
-            "std": list(job.std),
+            "mean": list(settings.mean or ()),
+            "std": list(settings.std or ()),
         },
         "training": json.loads(json.dumps(decided)),
     }

@@ -182,7 +182,7 @@ def test_bad_input_is_one_line(pool: Path, images: Path, tmp_path: Path, cli: Cl
     renamed = write_images(tmp_path / "renamed", per_class=1)
     (renamed / "class1").rename(renamed / "other")
     other = cli("train", pool, "--images", images, "--val", renamed, *options)
-    one_line_error(other, "class0, class1, class2", "class0, class2, other", "--val-by-order")
+    one_line_error(other, "first class 1 (expected class1, got class2)", "--val-by-order")
     one_line_error(cli("train", pool, "--images", images, *options, "--val-by-order"), "--val", code=2)
     assert not (tmp_path / "run").exists()
     meant = cli("train", pool, "--images", images, "--val", renamed, "--val-by-order", *options)

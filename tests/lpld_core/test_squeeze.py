@@ -38,7 +38,7 @@ def assert_close(found: ClassStatistics, expected: ClassStatistics) -> None:
 def test_centre_views_are_those_of_evaluation(folder: RealFolder) -> None:
     teacher = tiny_teacher()
     rows = np.arange(len(folder))
-    batches = centre_batches(folder, rows, size=(8, 8), mean=MEAN, std=STD, batch_size=20)
+    batches = centre_batches(teacher, folder, rows, batch_size=20)
     expected = collect_statistics(teacher, batches, class_names=folder.class_names)
     found = squeeze_folder(teacher, folder, SqueezeSettings(batch_size=3))
     assert (found.views, found.passes, found.update) == ("centre", 1, "exact")

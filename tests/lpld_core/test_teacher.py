@@ -11,8 +11,8 @@ import torchvision
 from torch import nn
 
 from lpld_core.networks.models import IMAGENET_MEAN, SmallResNet, network_source, seeded
-from lpld_core.networks.weights import read_weights, save_weights
-from lpld_core.teachers.teacher import load_teacher, weights_digest
+from lpld_core.networks.weights import read_weights, save_weights, weights_digest
+from lpld_core.teachers.teacher import load_teacher
 from lpld_labels.errors import InvalidArgumentError
 
 SMALL = "small-resnet10:width=8,stem_stride=2"
