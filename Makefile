@@ -17,7 +17,7 @@ LOWEST := .venv-lowest
 .PHONY: demo test lint types unit test-lowest docs trust damage hostile faults races soak fuzz engines kills ranks clean
 
 demo: $(VENV)/.ready-demo
-	$(RUN)/lpld-labels demo
+	$(RUN)/python -m benchmarks.demo.run
 
 test: lint types unit
 

@@ -29,7 +29,6 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "verify": (".verify", "Check that a pool is whole and its labels are true."),
     "import": (".import_labels", "Turn an existing label folder into a pool, without running its pickles."),
     "export": (".export", "Write a pool as a label folder that older programs read."),
-    "demo": (".demo", "Go the whole way on handwritten digits, without a download."),
 }
 """Command name -> (module, one line of help). Modules are imported only when used."""
 EXTRAS = {

@@ -233,7 +233,7 @@ def _write_data(dataset: str, folder: Path) -> None:
     unfinished = folder.with_name(f".{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     if dataset == "digits":
-        from lpld_core.digits import write_digits
+        from benchmarks.common.digits import write_digits
 
         write_digits(unfinished)
     else:

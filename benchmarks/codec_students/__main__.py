@@ -23,9 +23,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.digits import write_digits
 from benchmarks.common.harness import parsed, write_json
 from benchmarks.common.image_data import unpack_data
-from lpld_core.digits import write_digits
 from lpld_core.relabel.build import build_pool
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import ViewSettings

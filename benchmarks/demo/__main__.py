@@ -1,4 +1,4 @@
-"""What `lpld-labels demo` shows, with several seeds: teacher, images, labels and students follow from one.
+"""What `make demo` shows, with several seeds: teacher, images, labels and students follow from one.
 
     python -m benchmarks.demo --json benchmarks/results/demo.json
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lpld_cli.demo_report import ROWS, Finding, findings
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.harness import commit, parsed, write_json, write_whole
+from benchmarks.demo.table import ROWS, Finding, findings
 
 QUICK = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
 
@@ -31,7 +31,7 @@ def run_seed(work: Path, seed: int, options: Sequence[str] = ()) -> dict[str, An
     folder = work / f"seed-{seed}"
     result = folder / "measured.json"
     if not result.exists():
-        command = [sys.executable, "-m", "lpld_cli", "demo", "--out", str(folder), "--seed", str(seed)]
+        command = [sys.executable, "-m", "benchmarks.demo.run", "--out", str(folder), "--seed", str(seed)]
         began_at, before = commit(), _children_seconds()
         subprocess.run([*command, *options], check=True)
         table = json.loads((folder / "table.json").read_text())

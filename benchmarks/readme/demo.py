@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lpld_cli.demo_report import Finding
-
+from benchmarks.demo.table import Finding
 from benchmarks.readme.parts import Results, table
 
 

@@ -281,7 +281,4 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("train pool --images images --accumulate 0", 2, "--accumulate"),
     ("train pool --images images -j -1", 2, "--workers"),
     ("train pool --images images --ema 1", 2, "--ema"),
-    # demo
-    ("demo --epochs 0", 2, "--epochs"),
-    ("demo --out", 2, "--out"),
 ]

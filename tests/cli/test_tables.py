@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from lpld_cli.demo_report import ROWS, Line, show_table
 
+from benchmarks.demo.table import ROWS, Line, show_table
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 from tests.lpld_core.image_folders import write_images as write_real_images

@@ -1,4 +1,4 @@
-"""What several runs of the demo say together; the demo itself runs in tests/cli/test_demo.py."""
+"""What several runs of the demo say together; the demo itself runs in test_whole_demo.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lpld_cli.demo_report import ROWS
 
 from benchmarks.demo.__main__ import main, summarised
+from benchmarks.demo.table import ROWS
 
 
 def run(seed: int, **top1: float) -> dict[str, Any]:

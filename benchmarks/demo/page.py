@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.demo.table import COLUMNS, Line, cells, findings, what_pruning_costs
 from lpld_labels.inspect.charts import Chart, Series, plot
 from lpld_labels.inspect.page import render_page, save_page
 from lpld_labels.inspect.runs import read_runs, run_charts
 from lpld_labels.inspect.text import human_bytes
 
-from .demo_report import COLUMNS, Line, cells, findings, what_pruning_costs
-
 if TYPE_CHECKING:
-    from .demo import Demo
+    from benchmarks.demo.run import Demo
 
 CURVES = {
     "real digits": ("real_1x",),
@@ -29,7 +28,7 @@ def save_demo_page(path: Path, demo: Demo, lines: Sequence[Line]) -> None:
     """Write the page."""
     runs = [demo.student(*line.key.split("_")) for line in lines if line.pool_bytes and line.top1 is not None]
     page = render_page(
-        Path(__file__).with_name("demo_page.html"),
+        Path(__file__).with_name("page_template.html"),
         headers=[column.replace("\n", " ") for column in COLUMNS],
         rows=[cells(line) for line in lines],
         findings=[finding.text for finding in findings({line.key: line.top1 for line in lines})],

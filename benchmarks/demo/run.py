@@ -1,24 +1,44 @@
-"""``lpld-labels demo``: the whole way from real images to students, on data that needs no download."""
+"""The whole pipeline on handwritten digits, without a download: ``make demo``.
+
+    python -m benchmarks.demo.run
+
+Every step is a command that can be run by hand; demo.log has them with what they said.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import shutil
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from lpld_cli.console import stderr_console, stdout_console
+from lpld_cli.main import group
+from lpld_cli.progress import progress_bar
 
-from .common import seed_option
-from .console import stderr_console, stdout_console
-from .demo_steps import Chain, DemoLog, Step, run_chains, run_command, run_step
-from .progress import progress_bar
+from benchmarks.common.digits import DigitFolders, write_mnist
+from benchmarks.demo.page import save_demo_page
+from benchmarks.demo.table import measured_lines, save_table, show_findings, show_table, what_pruning_costs
+from lpld_core.settings import ViewSettings
+from lpld_core.unfinished import unfinished_beside
 
 if TYPE_CHECKING:
-    from lpld_core.digits import DigitFolders
-    from lpld_core.settings import ViewSettings
     from lpld_core.train.settings import TrainSettings
+    from lpld_labels.exec.job import Steps
+
+PROCESSES = 2
+Step = Callable[[], None]
+"""Prints what it does. Pickled, so a module's function or a partial of one."""
+Chain = Sequence[Step]
+"""Steps of which each needs the one before."""
+
 
 NETWORK = "small-resnet10:width=16,stem_stride=2,channels=1"
 SIDE = 28
@@ -51,8 +71,6 @@ class Demo:
     @property
     def folders(self) -> DigitFolders:
         """Image folders of the digits."""
-        from lpld_core.digits import DigitFolders
-
         return DigitFolders.below(self.out / "digits")
 
     def images(self, source: str) -> Path:
@@ -73,7 +91,7 @@ class Demo:
         return ("--teacher", NETWORK, "--teacher-weights", self.out / "teacher.safetensors", "--threads", 1)
 
 
-@click.command("demo")
+@click.command()
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -90,7 +108,7 @@ class Demo:
 @click.option(
     "--iterations", type=click.IntRange(1), default=200, show_default=True, help="Of image recovery."
 )
-@seed_option("Teacher, images, labels and students follow from it.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="All follows from it.")
 def command(out: Path, epochs: int, teacher_epochs: int, iterations: int, seed: int) -> None:
     """Go the whole way on 5,000 handwritten digits of MNIST: two to three minutes on two cores.
 
@@ -100,9 +118,6 @@ def command(out: Path, epochs: int, teacher_epochs: int, iterations: int, seed: 
     real images. Ends with a table, and a page that shows it all. Every step is a command you can run
     yourself: demo.log has them with what they said.
     """
-    from .demo_page import save_demo_page
-    from .demo_report import measured_lines, save_table, show_findings, show_table, what_pruning_costs
-
     start = time.monotonic()
     demo = Demo(out=out, seed=seed, epochs=epochs, teacher_epochs=teacher_epochs, iterations=iterations)
     _forget_earlier(out)
@@ -138,10 +153,6 @@ def _say(what: str, result: str, seconds: float) -> None:
 
 def _forget_earlier(out: Path) -> None:
     """Remove what an earlier demo wrote, and nothing else."""
-    import shutil
-
-    from lpld_core.unfinished import unfinished_beside
-
     out.mkdir(parents=True, exist_ok=True)
     for name in MADE:
         shutil.rmtree(out / name, ignore_errors=True)
@@ -155,15 +166,12 @@ def _statistics(demo: Demo) -> Path:
 
 
 def _digits(demo: Demo) -> None:
-    from lpld_core.digits import write_mnist
-
     start = time.monotonic()
     write_mnist(demo.out / "digits", per_class=IPC)
     _say("digits", "3,900 for the teacher, 100 to label, 1,000 to judge by", time.monotonic() - start)
 
 
 def _teacher(demo: Demo) -> float:
-    from lpld_core.settings import ViewSettings
     from lpld_core.train.train_teacher import TEACHER_RECIPE
 
     start = time.monotonic()
@@ -184,9 +192,6 @@ def _squeeze(demo: Demo, log: DemoLog) -> None:
 
 def train_on_true_classes(demo: Demo) -> None:
     """Train on as many images, views and steps as the students, but on the true classes of real images."""
-    import json
-
-    from lpld_core.settings import ViewSettings
     from lpld_core.train.presets import preset_named
 
     views = ViewSettings(batch_size=BATCH_SIZE, crop_scale=CROPS, flip=False, mix="cutmix")
@@ -279,3 +284,81 @@ def _student_chains(demo: Demo) -> list[Chain]:
         words = ("train", demo.pool(source, form), *where, "--out", demo.student(source, form), *recipe)
         chains.append([partial(run_command, *words, "--seed", demo.seed)])
     return chains
+
+
+class DemoLog:
+    """Collects what steps say in one file, each step in one piece."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_text("")
+
+    def add(self, said: str) -> None:
+        """Append what one step said; the step may have failed."""
+        with self.path.open("a") as file:
+            file.write(said + "\n")
+
+
+def run_chains(what: str, chains: Sequence[Chain], log: DemoLog) -> float:
+    """Run chains side by side behind one bar that counts their steps; return the seconds it took."""
+    from lpld_labels.exec.job import Job
+    from lpld_labels.exec.local import LocalEngine
+
+    start = time.monotonic()
+    total = sum(map(len, chains))
+    job = Job(
+        start=partial(_start, log),
+        tasks=iter(chains),
+        name=lambda chain: f"a chain of {len(chain)} steps",
+        total=total,
+        done=0,
+        where=log.path,
+    )
+    with progress_bar(what) as progress:
+        progress(0, total)
+        LocalEngine(PROCESSES).run(job, progress)
+    return time.monotonic() - start
+
+
+def run_step(step: Step, log: DemoLog) -> None:
+    """Run one step in this process."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            step()
+    finally:
+        log.add(said.getvalue())
+
+
+def run_command(*words: object) -> None:
+    """Run one of our own commands and say which."""
+    arguments = [str(word) for word in words]
+    print(f"$ lpld-labels {' '.join(arguments)}", flush=True)
+    group.main(arguments, standalone_mode=False)
+
+
+def _start(log: DemoLog, number: int) -> _Runner:
+    """Set up a process: the networks are so small that a second thread would mostly wait for the first."""
+    import torch
+
+    del number
+    torch.set_num_threads(1)
+    return _Runner(log)
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs chains in a process of its own."""
+
+    log: DemoLog
+
+    def do(self, task: Chain, *, again: bool) -> Steps:
+        """Run the steps of a chain, one after the other."""
+        del again
+        for step in task:
+            run_step(step, self.log)
+            yield 1
+
+
+if __name__ == "__main__":
+    command()

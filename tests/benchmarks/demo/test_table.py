@@ -1,12 +1,13 @@
-"""What the table of the demo says. The demo itself is run in tests/package/test_demo.py."""
+"""What the table of the demo says. The demo itself runs in test_whole_demo.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from lpld_cli.demo import Demo, train_on_true_classes
-from lpld_cli.demo_report import ROWS, Line, findings, show_findings, show_table
+
+from benchmarks.demo.run import Demo, train_on_true_classes
+from benchmarks.demo.table import ROWS, Line, findings, show_findings, show_table
 
 
 def test_a_claim_that_does_not_show_says_so(capsys: pytest.CaptureFixture[str]) -> None:

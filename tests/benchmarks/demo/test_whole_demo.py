@@ -1,29 +1,36 @@
-"""A short run of the demo, from the wheel with its extra, where the repository cannot be seen."""
+"""A short run of the demo."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from lpld_cli.demo_report import ROWS
 
+from benchmarks.demo.table import ROWS
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from tests.package.environments import Built, Installed, install
 
 
 @pytest.mark.timeout(900)  # students are trained for real: seconds of their own, minutes on a busy machine
-def test_the_demo_goes_the_whole_way(built: Built, tmp_path: Path) -> None:
-    installed = Installed(bin=install(built.wheel, tmp_path / "environment", extra="demo"), work=tmp_path)
+def test_the_demo_runs_the_whole_pipeline(tmp_path: Path, project: Path) -> None:
     out = tmp_path / "out"
     stale = out / "pools/lpld_1x/pool.json"
     stale.parent.mkdir(parents=True)
     stale.write_text("left by an earlier demo")
     (out / "mine.txt").write_text("not the demo's")
-    short = ("--epochs", 20, "--teacher-epochs", 1, "--iterations", 2)
-    # One thread: other tests run beside it.
-    result = installed.run("lpld-labels", "demo", "--out", out, *short, OMP_NUM_THREADS="1")
+    short = ("--epochs", "20", "--teacher-epochs", "1", "--iterations", "2")
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.demo.run", "--out", str(out), *short],
+        cwd=project,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # other tests run beside it
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     assert "Label bytes against accuracy" in result.stdout
     assert str(out / "demo.html") in result.stdout.replace("\n", "")

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lpld_cli.console import stdout_console
+
 from lpld_labels.inspect.text import human_bytes
 
-from .console import stdout_console
-
 if TYPE_CHECKING:
-    from .demo import Demo
+    from benchmarks.demo.run import Demo
 
 ROWS: Mapping[str, str] = {
     "real_true": "10 real digits of each kind, true classes",
