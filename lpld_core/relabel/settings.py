@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from lpld_core.settings import Part, TeacherChoice, ViewSettings
-from lpld_labels.format.limits import MAX_SEED
-from lpld_labels.format.records import MAX_INDEX
-from lpld_labels.format.schema import Views
+from lpld_labels.format.limits import MAX_INDEX, MAX_SEED
 from lpld_labels.settings import Setting
 
 Replayer = Literal["sre2l", "lpld"]
+Views = Literal["stored", "drawn"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ MAX_ROWS = 2**40
 # Labels
 MAX_CLASSES = 1 << 24
 MAX_BATCH_SIZE = 1 << 16
+MAX_INDEX = 2**31 - 1
+"""Of epochs, batches and rows of a batch, which are 32-bit integers."""
 MAX_BATCH_VALUES = 1 << 25
 """Classes times batch size: a batch decodes to at most 128 MiB of float32."""
 MAX_BASIS_VALUES = 1 << 26

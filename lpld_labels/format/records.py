@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidBatchError
+from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.schema import MixKind
 
 IntArray = npt.NDArray[np.int32]
@@ -25,7 +26,6 @@ BoolArray = npt.NDArray[np.bool_]
 LabelArray = npt.NDArray[np.floating[Any]]
 """float16 or float32 [B, C]."""
 
-MAX_INDEX = 2**31 - 1
 LABEL_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
 
 

@@ -25,7 +25,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolCorruptError
-from lpld_labels.format.records import MAX_INDEX, IntArray
+from lpld_labels.format.limits import MAX_INDEX
+from lpld_labels.format.records import IntArray
 from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
 from lpld_labels.io.byte_access import LocalFile
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.random_streams import batch_ranks
-from lpld_labels.format.records import MAX_INDEX
 
 Places = npt.NDArray[np.int64]
 """int64 [k], places in the batch index."""
