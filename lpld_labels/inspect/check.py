@@ -141,8 +141,12 @@ class _Check:
     def run(self, *, strict: bool) -> CheckReport:
         """Check everything that opening a pool needs, then shard after shard."""
         manifest = self._manifest
+        if not self._note(MANIFEST_FILE, self._links()):
+            # What lies outside the pool is not read.
+            self._damaged = {entry.path for entry in manifest.files}
+            self._unread.clear()
         for entry in manifest.files:
-            if entry.path not in self._unread:
+            if entry.path not in self._unread and entry.path not in self._damaged:
                 self._check_bytes(entry)
         self._check_names()
         images = manifest.files_of("images")[0]
@@ -204,17 +208,19 @@ class _Check:
             self._progress(self._done, self._total)
 
     def _check_names(self) -> None:
-        """Report unknown files in the pool's folders, and links out of the pool."""
+        """Report unknown files in the pool's folders."""
         known = {entry.path for entry in self._manifest.files}
         for name, _ in self._files.names():
             if name.startswith(_FOLDERS) and name not in known:
                 message = "file is not part of the pool; finish the interrupted commit or delete it"
                 self._problems.append(Problem(file=name, message=message))
+
+    def _links(self) -> Iterator[str]:
+        """Refuse links out of the pool: what they lead to may be another file tomorrow."""
         if not is_address(self._location):
-            try:
-                refuse_links_out(str(local_path(self._location)), [MANIFEST_FILE, *known])
-            except LabelPoolError as error:
-                self._problems.append(Problem(file=MANIFEST_FILE, message=str(error)))
+            paths = [MANIFEST_FILE, *(entry.path for entry in self._manifest.files)]
+            refuse_links_out(str(local_path(self._location)), paths)
+        yield from ()
 
     # Contents
 
@@ -308,7 +314,8 @@ def _wrong_bytes(files: PoolFiles, entry: FileEntry) -> str | None:
             state.update(chunk)
             size += len(chunk)
     except PoolCorruptError as error:
-        return error.problem
+        told = f" (expected {error.expected}, got {error.got})" if error.got else ""
+        return f"{error.problem}{told}"
     if size != entry.bytes:
         return f"file has the wrong size (expected {entry.bytes} bytes, got {size})"
     if state.hexdigest() != entry.digest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
-from lpld_labels.io.failures import as_store_error, is_missing, passes
+from lpld_labels.io.failures import as_store_error, is_missing, is_transient
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def persist(request: Callable[[], T], patience: Patience, *, where: str) -> T:
         except Exception as error:  # noqa: BLE001  # every client has a family of its own
             if is_missing(error):
                 raise FileNotFoundError(where) from None
-            if attempt + 1 == patience.attempts or not passes(error):
+            if attempt + 1 == patience.attempts or not is_transient(error):
                 raise as_store_error(error, where, attempt + 1) from None
             log.info("%s: %s, trying again", where, type(error).__name__)
         time.sleep(patience.pause(attempt))

@@ -23,9 +23,17 @@ _PASSING_NAMES = {
     "IncompleteReadError",
     "ResponseParserError",
     "ResponseStreamingError",
+    "ProtocolError",
     "ServerDisconnectedError",
+    "TimeoutError",
 }
-_UNREACHABLE_NAMES = {"ClientConnectorError", "EndpointConnectionError", "ConnectionRefusedError"}
+_UNREACHABLE_NAMES = {
+    "ClientConnectorError",
+    "ConnectionRefusedError",
+    "EndpointConnectionError",
+    "NewConnectionError",
+    "ProxyError",
+}
 _CREDENTIAL_NAMES = {
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -33,6 +41,9 @@ _CREDENTIAL_NAMES = {
     "TokenRetrievalError",
 }
 _LONGEST = 200
+
+
+REQUESTS_AT_ONCE = 32
 
 
 class ShortReadError(OSError):
@@ -75,7 +86,7 @@ def code_of(error: BaseException) -> str:
     return ""
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed when it is sent again."""
     status = status_of(error)
     if status is not None:

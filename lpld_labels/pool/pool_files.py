@@ -75,8 +75,6 @@ class PoolFiles(ABC):
     def whole(self, entry: FileEntry) -> bytes:
         """Return a whole file, known to be the one the manifest names."""
         data = b"".join(map(memoryview, self.chunks(entry)))
-        if len(data) != entry.bytes:
-            raise wrong_size(entry, len(data), self.at(entry.path))
         require_digest(entry, bytes_digest(data), self.at(entry.path))
         return data
 
@@ -124,7 +122,7 @@ def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
     )
 
 
-def wrong_size(entry: FileEntry, size: int, where: str) -> PoolCorruptError:
+def wrong_size(entry: FileEntry, size: int | None, where: str) -> PoolCorruptError:
     """Return the error of a file of another size than the manifest says."""
     return PoolCorruptError(
         "file has the wrong size",
@@ -199,8 +197,12 @@ class LocalFiles(PoolFiles):
         refuse_links_out(self.path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
-        """Read it piece by piece."""
-        return file_chunks(self.at(entry.path))
+        """Read it piece by piece, unless it has another size: it may be another file, behind a link."""
+        path = self.at(entry.path)
+        size = size_of_regular(path)
+        if size not in (None, entry.bytes):
+            raise wrong_size(entry, size, path)
+        return file_chunks(path)
 
     def open(self, entry: FileEntry) -> ByteSource:
         """Open it."""

@@ -1,19 +1,22 @@
-"""Ranges by plain requests: what is simple goes this way, all else is left to the client."""
+"""Files and ranges by plain requests."""
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from lpld_labels.io.clients import client_of
-from lpld_labels.io.direct import AnswerError, Connections
-from lpld_labels.io.failures import ShortReadError, passes
+from lpld_labels.io.failures import ShortReadError, is_transient
+from lpld_labels.io.http_files import HttpFiles
 from lpld_labels.io.remote import RemoteStore
 from tests.servers.files import FileServer
+from tests.servers.processes import free_port
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule
 from tests.servers.s3 import SECRET_KEY, S3Server
@@ -26,10 +29,12 @@ class Answering(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     asked: list[str]
+    users: list[str]
 
     def do_GET(self) -> None:
         """See the class."""
         self.asked.append(self.path)
+        self.users += [user.removeprefix("Basic ") for user in self.headers.get_all("Authorization", [])]
         start, stop = (int(place) for place in self.headers["Range"].removeprefix("bytes=").split("-"))
         body = DATA[start : stop + 1]
         fields = {"Content-Range": f"bytes {start}-{stop}/{len(DATA)}"}
@@ -60,7 +65,7 @@ class Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    Answering.asked = []
+    Answering.asked, Answering.users = [], []
     running = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=running.serve_forever)
     thread.start()
@@ -71,51 +76,52 @@ def server() -> Iterator[str]:
 
 
 def test_bytes_come_as_they_are(server: str) -> None:
-    connections = Connections()
+    files = HttpFiles(5)
     for start, stop in ((0, 1), (5, 200_000), (255_999, 256_000)):
-        found = connections.read(f"{server}/right", start, stop, timeout=5)
-        assert found is not None
-        assert found.to_pybytes() == DATA[start:stop]
-    connections.close()
+        assert files.read_range(f"{server}/right", start, stop).to_pybytes() == DATA[start:stop]
+        assert files.read_range(f"{server}/elsewhere", start, stop).to_pybytes() == DATA[start:stop]
+    assert files.cat_file(f"{server}/right", 0, 70) == DATA[:70]
+    assert files.cat_file(f"{server}/whole", 0, 70) == DATA[:70]
 
 
-@pytest.mark.parametrize("path", ["whole", "elsewhere", "other-place", "packed"])
-def test_any_other_answer_is_left_to_the_client_and_soon_not_asked_for(server: str, path: str) -> None:
-    connections = Connections()
-    for _ in range(5):
-        assert connections.read(f"{server}/{path}", 10, 20, timeout=5) is None
-    assert len(Answering.asked) == 3
-
-
-def test_answers_that_pass_are_errors_that_pass(server: str) -> None:
-    connections = Connections()
-    with pytest.raises(AnswerError) as busy:
-        connections.read(f"{server}/busy", 10, 20, timeout=5)
-    assert passes(busy.value)
+@pytest.mark.parametrize("path", ["whole", "other-place", "packed"])
+def test_any_other_answer_than_the_range_is_refused(server: str, path: str) -> None:
     with pytest.raises(ShortReadError):
-        connections.read(f"{server}/half", 10, 20, timeout=5)
+        HttpFiles(5).read_range(f"{server}/{path}", 10, 20)
+
+
+@pytest.mark.parametrize("path", ["busy", "half"])
+def test_failures_that_pass_are_told_from_others(server: str, path: str) -> None:
+    with pytest.raises(Exception, match=r"503|IncompleteRead") as failed:
+        HttpFiles(5).read_range(f"{server}/{path}", 10, 20)
+    assert is_transient(failed.value)
 
 
 def test_a_connection_that_the_server_has_closed_is_replaced(server: str) -> None:
-    connections = Connections()
-    for _ in range(3):
-        assert connections.read(f"{server}/last", 10, 20, timeout=5) is not None
-    assert connections.read(f"{server}/right", 10, 20, timeout=5) is not None
+    store = RemoteStore(server)
+    for path in ("last", "last", "last", "right"):
+        assert store.read_range(path, 10, 20).to_pybytes() == DATA[10:20]
 
 
-@pytest.mark.parametrize("address", ["ftp://host/file", "http://user:word@127.0.0.1:1/file"])
-def test_what_is_not_simple_is_not_tried(address: str) -> None:
-    assert Connections().read(address, 0, 1, timeout=1) is None
+def test_a_password_of_the_address_is_sent_and_not_shown(server: str) -> None:
+    files = HttpFiles(5)
+    address = server.replace("//", "//user:w%20rd@")
+    assert files.read_range(f"{address}/right?sig=1", 10, 20).to_pybytes() == DATA[10:20]
+    assert Answering.users == [base64.b64encode(b"user:w rd").decode()]
+    port = free_port()
+    with pytest.raises(urllib3.exceptions.HTTPError) as failed:
+        files.read_range(f"http://user:word@127.0.0.1:{port}/right?sig=secret", 10, 20)
+    assert "word" not in str(failed.value)
+    assert "secret" not in str(failed.value)
 
 
-def test_proxies_of_the_environment_are_left_to_the_client(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_of_the_environment_are_used(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    assert Connections().read(f"{server}/right", 0, 1, timeout=1) is None
+    with pytest.raises(urllib3.exceptions.ProxyError):
+        HttpFiles(5).read_range(f"{server}/right", 0, 1)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert Connections().read(f"{server}/right", 0, 1, timeout=1) is not None
+    assert HttpFiles(5).read_range(f"{server}/right", 0, 1).to_pybytes() == DATA[:1]
 
 
 def without_client(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,22 +130,21 @@ def without_client(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.system, "cat_file", None)
 
 
-def test_stores_read_ranges_without_their_client(
-    bucket: str,
-    s3: S3Server,
-    http: FileServer,
-    http_proxy: Proxy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_ranges_of_s3_are_read_without_its_client(
+    bucket: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.put(bucket.removeprefix("s3://"), "a folder/ä file", DATA)
+    store = RemoteStore(f"{bucket}/a folder")
+    without_client(store, monkeypatch)
+    assert store.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
+    assert b"".join(map(memoryview, store.pieces("ä file", len(DATA)))) == DATA
+
+
+def test_names_of_files_are_quoted(http: FileServer, http_proxy: Proxy, tmp_path: Path) -> None:
     (tmp_path / "ä file").write_bytes(DATA)
     http.add(tmp_path, tmp_path.name)
-    for store in (RemoteStore(f"{bucket}/a folder"), RemoteStore(f"{http_proxy.url}/{tmp_path.name}")):
-        with monkeypatch.context() as patch:
-            without_client(store, patch)
-            assert store.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
-            assert b"".join(map(memoryview, store.pieces("ä file", len(DATA)))) == DATA
+    store = RemoteStore(f"{http_proxy.url}/{tmp_path.name}")
+    assert store.read_range("ä file", 3, 70_000).to_pybytes() == DATA[3:70_000]
 
 
 def test_a_signature_that_is_refused_is_no_matter(
