@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import LabelPoolError
-from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.remote import RemoteStore
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.byte_access import ByteSource, once_more, open_file
-from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.prefetch import CachedRanges, DirectRanges
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.label_pages import LabelBlocks
