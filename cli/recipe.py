@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _MACHINE = {"device", "workers", "image_cache", "part", "jobs"}
 """Settings that say where work is done and decide nothing about a pool."""
-
-
 _REPEATED = ("build", "prune", "encode", "plan", "import")
 
 
@@ -29,7 +27,7 @@ def recipe(manifest: Manifest) -> list[str]:
     steps = _steps(manifest)
     if not steps:
         return ["# how this pool was made is not recorded"]
-    packs = bool(manifest.files_of("packed")) and steps[0].operation != "build"
+    packs = bool(manifest.files_of("packed")) and not _settings(manifest, steps[0]).get("pack")
     lines = _remarks(manifest) if steps[0].operation == "build" else []
     source = "FIRST"
     for number, step in enumerate(steps, 1):
@@ -41,7 +39,7 @@ def recipe(manifest: Manifest) -> list[str]:
             lines.append(f"# {printable(step.operation)}: how to repeat this step is not recorded")
         source = target
     if packs:
-        lines.append(shlex.join(["lpld-labels", "pack", source, "POOL", "--images", "IMAGES"]))
+        lines.append(shlex.join(["lpld-labels", "copy", source, "POOL", "--images", "IMAGES"]))
     return lines
 
 
@@ -83,9 +81,8 @@ def _words(manifest: Manifest, step: LineageStep, source: str, target: str) -> l
 
 def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
     """Return the values of a command's options, by name."""
-    settings = step.parameters.get("settings")
-    if not isinstance(settings, dict):
-        settings = {}
+    found = step.parameters.get("settings")
+    settings: dict[str, Any] = found if isinstance(found, dict) else {}
     if step.operation == "build":
         settings = settings | _teachers(manifest, settings.get("teachers"))
         # How sums are rounded depends on it.

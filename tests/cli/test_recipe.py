@@ -31,6 +31,11 @@ PASTS: dict[str, tuple[str, ...]] = {
     "patches, cut-out, pil": (
         f"build IMAGES POOL {SMALL} --patches 2 --cutout 0.4 --resize pil --mix cutmix",
     ),
+    "packed later": (
+        f"build IMAGES POOL1 {SMALL} --ratio 8",
+        "encode POOL1 POOL2 --codec int8",
+        "copy POOL2 POOL --images IMAGES",
+    ),
     "ratio, int8": (f"build IMAGES POOL {SMALL} --mix cutmix --ratio 3.7 --codec int8",),
     "replayable": (f"build IMAGES POOL {SMALL} --replayable-by lpld --codec topk:2:8",),
     "ensemble": (f"build IMAGES POOL {SMALL} --teacher {OTHER} --teacher-weights random --ratio 4",),
@@ -95,7 +100,9 @@ def test_the_manifest_alone_makes_the_pool_again(name: str, cli: Cli, images: Pa
     for line in lines:
         assert line.startswith("lpld-labels ")
         run(cli, tmp_path, images, line.removeprefix("lpld-labels "))
-    assert manifest_of(tmp_path / "POOL").content_digest == wanted.content_digest
+    made = manifest_of(tmp_path / "POOL")
+    assert made.content_digest == wanted.content_digest
+    assert bool(made.files_of("packed")) == bool(wanted.files_of("packed"))
 
     result = cli("build", images, tmp_path / "again", "--like", manifest, "--json")
     assert result.exit_code == 0, result.output
