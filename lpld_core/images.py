@@ -1,28 +1,33 @@
-"""Real images from a class folder, decoded by threads, as centre views or random crops.
+"""Images, made ahead of use by threads: real ones from a class folder, and views of labelled ones.
 
-Squeezing and analysing look at every image once or a few times, so nothing is cached and no table is needed.
+Threads suffice: decoding and resizing release the GIL. Squeezing and analysing look at every real image
+once or a few times, so nothing is cached and no table is needed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.prefetch import map_ahead
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.render import normalise
+from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.render import ImageStore, apply_views, normalise
 from lpld_labels.render.apply import resize_torch
 from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import class_names, file_status, list_images, read_file
@@ -197,3 +202,56 @@ def random_view(image: npt.NDArray[np.uint8], size: tuple[int, int], draws: np.r
     top, left, height, width = draw_crops(draws, heights, widths, augmentation)[0].tolist()
     view = resize_torch(image[top : top + height, left : left + width], *size)
     return view.flip(1) if draws.random() < FLIP_PROBABILITY else view
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def map_ahead(
+    work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
+) -> Generator[R, None, None]:
+    """Yield work(item) in order, computed by `workers` threads up to `ahead` items before they are used.
+
+    Closing the iterator, or an error in it, waits for running work and drops what has not begun.
+    """
+    with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
+        waiting: deque[Future[R]] = deque()
+        source = iter(items)
+        try:
+            for item in source:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+V = TypeVar("V", bound=ViewBatch)
+
+
+def rendered(
+    keys: Iterable[BatchKey],
+    views_of: Callable[[BatchKey], V],
+    store: ImageStore,
+    augmentation: Augmentation,
+    *,
+    workers: int = 1,
+) -> Generator[tuple[V, torch.Tensor], None, None]:
+    """Yield (views, pixels) for the keys in order; pixels [B, 3, H, W] with values 0..255.
+
+    views_of: draws a batch of these images or reads it from a pool of them; called by one thread at a time.
+    pixels: uint8, or float32 where MixUp makes fractions. Same values either way.
+    """
+    dtype = torch.float32 if augmentation.mix == "mixup" else torch.uint8
+    one_at_a_time = threading.Lock()
+
+    def render(key: BatchKey) -> tuple[V, torch.Tensor]:
+        with one_at_a_time:
+            views = views_of(key)
+        return views, apply_views(views, store, augmentation, dtype=dtype, inside=True)
+
+    return map_ahead(render, keys, workers=workers, ahead=workers + 1)

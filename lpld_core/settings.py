@@ -95,7 +95,3 @@ class Part:
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Return this share of a list: every `of`-th item. All shares together are the list."""
         return items[self.number - 1 :: self.of]
-
-    def split(self, into: int) -> list[Part]:
-        """Return `into` smaller shares that are together this one."""
-        return [Part(number=self.number + k * self.of, of=self.of * into) for k in range(into)]

@@ -32,7 +32,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"loader", "inspect"},
     ),
     "lpld_core": (
-        {"settings", "prefetch", "networks", "digits"},
+        {"settings", "networks", "digits"},
         {"teachers", "unfinished"},
         {"images"},
         {"squeeze"},

@@ -34,23 +34,20 @@ _SMALL_INPUT = 64
 _LARGE_INPUT = 224
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preprocessing:
-    """What a network expects: height and width in pixels, per-channel mean and std on 0..1 pixels."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Network:
+    """A network as built, and what its makers say it expects.
 
+    input_size: height and width in pixels. mean, std: per channel, on pixels scaled to 0..1.
+    """
+
+    module: nn.Module
     input_size: tuple[int, int]
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """A network as built: the module and the preprocessing its makers name."""
-
-    module: nn.Module
-    preprocessing: Preprocessing
-
-
+@dataclass(frozen=True)
 class NetworkSource:
     """Builds the network of one name, with random or its makers' own weights.
 
@@ -58,15 +55,9 @@ class NetworkSource:
     pretrained(): the makers' own weights; None where there are none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        build: Callable[[int | None], Network],
-        pretrained: Callable[[], Network] | None = None,
-    ) -> None:
-        self.name = name
-        self.build = build
-        self.pretrained = pretrained
+    name: str
+    build: Callable[[int | None], Network]
+    pretrained: Callable[[], Network] | None = None
 
     def classes_of(self, tensors: dict[str, torch.Tensor]) -> int | None:
         """Return the class count that weights were trained for, or None where it cannot be told.
@@ -121,7 +112,7 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
                 hint="give a weights file; it says how many classes there are",
             )
         module = SmallResNet(classes=classes, depth=depth, **settings)
-        return Network(module=module, preprocessing=Preprocessing(input_size=(_SMALL_INPUT, _SMALL_INPUT)))
+        return Network(module=module, input_size=(_SMALL_INPUT, _SMALL_INPUT))
 
     return NetworkSource(name, build)
 
@@ -139,7 +130,7 @@ def _torchvision_source(name: str) -> NetworkSource:
     def build(classes: int | None) -> Network:
         options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
         module = torchvision.models.get_model(name, weights=None, **options)
-        return Network(module=module, preprocessing=Preprocessing(input_size=(_LARGE_INPUT, _LARGE_INPUT)))
+        return Network(module=module, input_size=(_LARGE_INPUT, _LARGE_INPUT))
 
     def pretrained() -> Network:
         weights = torchvision.models.get_model_weights(name).DEFAULT
@@ -147,8 +138,7 @@ def _torchvision_source(name: str) -> NetworkSource:
             module = torchvision.models.get_model(name, weights=weights)
         recipe = weights.transforms()
         side = int(recipe.crop_size[0])
-        preprocessing = Preprocessing(input_size=(side, side), mean=tuple(recipe.mean), std=tuple(recipe.std))
-        return Network(module=module, preprocessing=preprocessing)
+        return Network(module=module, input_size=(side, side), mean=tuple(recipe.mean), std=tuple(recipe.std))
 
     return NetworkSource(name, build, pretrained)
 
@@ -165,10 +155,12 @@ def _timm_source(name: str) -> NetworkSource:
     def network(module: nn.Module) -> Network:
         settings = timm.data.resolve_model_data_config(module)
         _, height, width = settings["input_size"]
-        preprocessing = Preprocessing(
-            input_size=(height, width), mean=tuple(settings["mean"]), std=tuple(settings["std"])
+        return Network(
+            module=module,
+            input_size=(height, width),
+            mean=tuple(settings["mean"]),
+            std=tuple(settings["std"]),
         )
-        return Network(module=module, preprocessing=preprocessing)
 
     def build(classes: int | None) -> Network:
         options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
@@ -195,7 +187,7 @@ def _factory_source(name: str) -> NetworkSource:
                 expected="torch.nn.Module",
                 got=type(module).__name__,
             )
-        return Network(module=module, preprocessing=Preprocessing(input_size=(_LARGE_INPUT, _LARGE_INPUT)))
+        return Network(module=module, input_size=(_LARGE_INPUT, _LARGE_INPUT))
 
     return NetworkSource(name, build, lambda: build(None))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpld_core.prefetch import map_ahead, rendered
+from lpld_core.images import map_ahead, rendered
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.teachers.teacher import Machine

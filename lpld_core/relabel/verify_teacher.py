@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lpld_core.prefetch import rendered
+from lpld_core.images import rendered
 from lpld_core.relabel.expected_labels import (
     dense_difference,
     expected_labels,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from lpld_core.networks.models import Network, NetworkSource, Preprocessing, network_source, seeded
-from lpld_core.networks.weights import WeightsFile, first_line, load_into, read_weights, weights_digest
+from lpld_core.networks.models import Network, NetworkSource, network_source, seeded
+from lpld_core.networks.weights import first_line, load_into, read_weights, weights_digest
 from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Teacher, require_normalisation
@@ -69,14 +69,14 @@ def load_teacher(
     """
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
+    network = _expecting(network, input_size=input_size, mean=mean, std=std)
     model = network.module.to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
-    expects = _override(network.preprocessing, input_size=input_size, mean=mean, std=std)
-    count = output_classes(model, expects.input_size, name)
+    count = output_classes(model, network.input_size, name)
     if classes is not None and count != classes:
         raise _wrong_classes(name, classes, count)
-    description = Teacher(name=name, weights_digest=weights_digest(model), mean=expects.mean, std=expects.std)
-    return LoadedTeacher(model=model, description=description, input_size=expects.input_size, classes=count)
+    description = Teacher(name=name, weights_digest=weights_digest(model), mean=network.mean, std=network.std)
+    return LoadedTeacher(model=model, description=description, input_size=network.input_size, classes=count)
 
 
 def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> Network:
@@ -95,31 +95,24 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
         raise _wrong_classes(str(weights), classes, found)
     network = source.build(found if found is not None else classes)
     load_into(network.module, file)
-    return Network(module=network.module, preprocessing=_from_file(network.preprocessing, file))
-
-
-def _from_file(default: Preprocessing, file: WeightsFile) -> Preprocessing:
-    """Take the preprocessing a weights file names, where it names one (see train_teacher.py)."""
+    # What it expects is in weights files of train_teacher.py and student.py.
     about: dict[str, Any] = file.about.get("preprocessing", {})
-    return _override(
-        default, input_size=about.get("input_size"), mean=about.get("mean"), std=about.get("std")
-    )
+    return _expecting(network, **{name: about.get(name) for name in ("input_size", "mean", "std")})
 
 
-def _override(
-    default: Preprocessing,
+def _expecting(
+    network: Network,
     *,
-    input_size: Sequence[int] | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-) -> Preprocessing:
-    result = default
-    if input_size is not None:
-        height, width = input_size
-        result = replace(result, input_size=(int(height), int(width)))
-    mean, std = (default.mean if mean is None else mean), (default.std if std is None else std)
+    input_size: Sequence[int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Network:
+    """Return a network with another input size or normalisation, where one is given."""
+    height, width = network.input_size if input_size is None else input_size
+    mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     require_normalisation(mean, std, where="teacher")
-    return replace(result, mean=tuple(map(float, mean)), std=tuple(map(float, std)))
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
+    return replace(network, input_size=(int(height), int(width)), mean=mean, std=std)
 
 
 @torch.inference_mode()

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lpld_core.images import centre_view
-from lpld_core.prefetch import map_ahead
+from lpld_core.images import centre_view, map_ahead
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress

@@ -53,12 +53,15 @@ class StudentLoss:
     def of(self, labels: torch.Tensor, classes: torch.Tensor) -> LossOf:
         """Return the loss of a batch as a function of the student's logits.
 
-        labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image.
+        labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image. The batch is
+        remembered for the calibration, but not one of a single row, which is not trained on.
         """
         if self._settings.loss != "kl":
             return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], classes[rows])
         target = self.target(labels)
-        seen = self._last = []
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if len(labels) > 1:
+            self._last = seen
 
         def kl_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
             seen.append((output.detach(), target[rows]))

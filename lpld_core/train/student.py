@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lpld_core.networks.models import network_source, seeded
 from lpld_core.networks.weights import load_into
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.losses import LossOf, StudentLoss
+from lpld_core.train.losses import StudentLoss
 from lpld_core.train.ranks import ALONE, Ranks, lost_processes_reported
 from lpld_core.train.run_directory import TrainingRun, require_run_directory
 from lpld_core.train.settings import TrainSettings
@@ -203,10 +201,7 @@ class _Training:
     def _batches(self) -> Iterator[TrainingBatch]:
         device = self.trainer.device
         for batch in self._loader:
-            # The loss remembers the last step, but not one of a single row, which is skipped.
-            loss_of: LossOf = _no_loss
-            if len(batch.keys) > 1:
-                loss_of = self._loss.of(batch.labels.to(device), batch.targets.to(device))
+            loss_of = self._loss.of(batch.labels.to(device), batch.targets.to(device))
             yield TrainingBatch(batch.images, loss_of)
 
 
@@ -265,11 +260,6 @@ def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet 
             got=int(pool.images.classes.max()) + 1,
             hint="train with the kl loss",
         )
-
-
-def _no_loss(output: torch.Tensor, rows: slice) -> torch.Tensor:
-    del rows
-    return 0 * output.sum()
 
 
 def _about(pool: PoolReader, settings: TrainSettings) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # its usual name
 
+from lpld_core.images import rendered
 from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.models import IMAGENET_MEAN, IMAGENET_STD, network_source, seeded
 from lpld_core.networks.weights import load_into, read_weights, save_weights
-from lpld_core.prefetch import rendered
 from lpld_core.settings import ViewSettings
 from lpld_core.teachers.teacher import output_classes
 from lpld_core.train.evaluate import Accuracy, ValidationSet
