@@ -12,7 +12,10 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, ManifestError, PoolCorruptError, PoolFormatError
 from lpld_labels.format.files import CodecEntry
 
-CODECS: dict[str, type[Codec]] = {}
+CODECS: dict[str, type[Codec]] = {
+    kind.name: kind
+    for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec)
+}
 """Name -> class, the most faithful of the planned ones first."""
 
 __all__ = [
@@ -23,19 +26,8 @@ __all__ = [
     "codec_kind",
     "codec_named",
     "planned_codecs",
-    "register_codec",
     "restore_codec",
 ]
-
-
-def register_codec(kind: type[Codec]) -> type[Codec]:
-    """Make a codec known by its name, to every command and to every pool that is read."""
-    CODECS[kind.name] = kind
-    return kind
-
-
-for _kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec):
-    register_codec(_kind)
 
 
 def codec_kind(spec: str) -> type[Codec]:

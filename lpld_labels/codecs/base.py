@@ -2,7 +2,7 @@
 
 A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays
 with one row per view or one row per batch) and back. What it needs once per pool is found before the
-first batch (`fitter`) and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
+first batch (klt_fit.py) and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
 
 Other packages ask a codec's members, never its class.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -72,25 +72,6 @@ class EncodedLabels:
     canonical: CanonicalBytes
 
 
-class Fitter(Protocol):
-    """Makes codecs of one kind for one pool."""
-
-    def for_rows(self, rows: int) -> Fitter:
-        """Return the fitter of the same labels for a pool of another number of rows."""
-
-    def for_fidelity(self, fidelity: float, *, temperature: float) -> Codec:
-        """Return the smallest codec that keeps at least `fidelity` (0..1) at a temperature."""
-
-    def for_bytes_per_row(self, limit: float, *, temperature: float) -> Codec:
-        """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
-
-    def smallest(self) -> Codec:
-        """Return the codec that takes the fewest bytes."""
-
-    def bytes_per_row(self, codec: Codec) -> float:
-        """Return payload bytes per row, plus the tables' share."""
-
-
 class Codec(ABC):
     """Encodes and decodes the labels of one batch at a time, independent of every other batch."""
 
@@ -109,7 +90,7 @@ class Codec(ABC):
     """Forms of the specs that `parse` accepts, e.g. ``f16:plain``; if empty, the name alone."""
 
     fitted: ClassVar[bool] = False
-    """Whether codecs of this kind are fitted to a pool's labels, by `fitter`."""
+    """Whether codecs of this kind are fitted to a pool's labels (see klt_fit.py)."""
 
     planned: ClassVar[bool] = False
     """Whether `plan` tries codecs of this kind by default."""
@@ -127,24 +108,6 @@ class Codec(ABC):
     def spec(self) -> str:
         """The text that `parse` turns into this codec."""
         return self.name
-
-    @classmethod
-    def fitter(
-        cls,
-        fit: Sequence[LabelArray],
-        tune: Sequence[LabelArray],
-        *,
-        rows: int,
-        batch_size: int,
-        label_kind: str,
-        seed: int,
-    ) -> Fitter:
-        """Return what fits codecs of this kind to blocks [B, C] of a pool's labels.
-
-        Tables come from `fit`; everything else is judged on `tune`. rows: of the pool that will share the
-        tables. batch_size, label_kind: of the pool.
-        """
-        raise NotImplementedError(f"codec '{cls.name}' is not fitted")
 
     @property
     def top_k(self) -> TopKCodec | None:

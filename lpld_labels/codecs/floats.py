@@ -7,7 +7,6 @@ plain    one row per view; column ``labels`` is a list of floats that DuckDB and
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import zstandard
 
 from lpld_labels.codecs.base import (
     Codec,
@@ -26,7 +24,7 @@ from lpld_labels.codecs.base import (
     raw_bytes,
 )
 from lpld_labels.codecs.float16 import converted, empty
-from lpld_labels.codecs.packing import decompressed
+from lpld_labels.codecs.packing import ZSTD, decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
@@ -35,7 +33,6 @@ from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 
 LAYOUTS = ("compact", "plain")
-ZSTD_LEVEL = 3
 
 
 class _FloatCodec(Codec):
@@ -86,9 +83,8 @@ class _FloatCodec(Codec):
             array = pa.ListArray.from_arrays(offsets, pa.array(values.ravel()), type=column)
             return EncodedLabels(payload={"labels": array}, canonical=canonical)
         words = values.reshape(-1).view(f"<u{self.dtype.itemsize}")
-        compressor = _OWN.compressor
         payload = {
-            f"plane_{k}": binary_cell(compressor.compress(_plane(words, k).data))
+            f"plane_{k}": binary_cell(ZSTD.fast.compress(_plane(words, k).data))
             for k in range(self.dtype.itemsize)
         }
         return EncodedLabels(payload=payload, canonical=canonical)
@@ -151,16 +147,6 @@ class _FloatCodec(Codec):
 @dataclass(frozen=True, kw_only=True)
 class _Parameters:
     layout: Literal["compact", "plain"]
-
-
-class _Own(threading.local):
-    """What each thread has for itself: making a compressor takes a third as long as using it."""
-
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-
-
-_OWN = _Own()
 
 
 def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:

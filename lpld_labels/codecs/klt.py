@@ -38,7 +38,6 @@ import pyarrow as pa
 from lpld_labels.codecs.base import (
     Codec,
     EncodedLabels,
-    Fitter,
     FloatArray,
     Granularity,
     Parts,
@@ -139,24 +138,6 @@ class KltCodec(Codec):
         self.basis: FloatArray = tables.basis()
         """float32 [L + 1, C]."""
         self._on_device: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    @classmethod
-    def fitter(
-        cls,
-        fit: Sequence[LabelArray],
-        tune: Sequence[LabelArray],
-        *,
-        rows: int,
-        batch_size: int,
-        label_kind: str,
-        seed: int,
-    ) -> Fitter:
-        # Imports this module, and most processes never fit.
-        from lpld_labels.codecs.klt_fit import KltFitter
-
-        return KltFitter(
-            fit=fit, tune=tune, rows=rows, batch_size=batch_size, label_kind=label_kind, seed=seed
-        )
 
     @property
     def granularity(self) -> Granularity:

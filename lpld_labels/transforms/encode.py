@@ -208,7 +208,7 @@ def _within_budget(
     sample: LabelSample, settings: EncodeSettings, batches: BatchesToWrite, budget: int
 ) -> Codec:
     """Return the codec that keeps most in a pool of so many bytes: estimate, weigh, correct."""
-    fitter = sample.fitter(settings.codec or "", rows=batches.rows)
+    fitter = sample.fitter.for_rows(batches.rows)
 
     def weighed(codec: Codec) -> int:
         return sample.weigh(codec).total(batches.count, batches.rows, incomplete=batches.incomplete)

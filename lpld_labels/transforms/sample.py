@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload, codec_kind, codec_named, planned_codecs
-from lpld_labels.codecs.base import Fitter
 from lpld_labels.codecs.fidelity import TEMPERATURES, Trial, payload_bytes, try_codec
+from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray
@@ -109,7 +109,6 @@ class LabelSample:
         for purpose, count in wanted.items():
             chosen, shuffled = shuffled[:count], shuffled[count:]
             self._keys[purpose] = sorted(chosen)
-        self._fitters: dict[str, Fitter] = {}
 
     @cached_property
     def fit(self) -> list[LabelArray]:
@@ -137,22 +136,22 @@ class LabelSample:
         """Return a codec for a pool of `rows` rows, fitted to the sample if its kind is fitted at all."""
         if not codec_kind(name).fitted:
             return codec_named(name, label_kind=self.pool.header.label_kind)
-        return self.fitter(name, rows=rows).for_fidelity(
+        return self.fitter.for_rows(rows).for_fidelity(
             fidelity or DEFAULT_FIDELITY, temperature=temperature or DEFAULT_TEMPERATURE
         )
 
-    def fitter(self, name: str, *, rows: int) -> Fitter:
-        """Return the fitter of a kind of codec for a pool of `rows` rows."""
-        if name not in self._fitters:
-            self._fitters[name] = codec_kind(name).fitter(
-                self.fit,
-                self.tune,
-                rows=rows,
-                batch_size=self.pool.header.batch_size,
-                label_kind=self.pool.header.label_kind,
-                seed=self._seed,
-            )
-        return self._fitters[name].for_rows(rows)
+    @cached_property
+    def fitter(self) -> KltFitter:
+        """Fits codecs to the sample; klt is the only kind that is fitted."""
+        header = self.pool.header
+        return KltFitter(
+            fit=self.fit,
+            tune=self.tune,
+            rows=self.pool.manifest.counts.rows,
+            batch_size=header.batch_size,
+            label_kind=header.label_kind,
+            seed=self._seed,
+        )
 
     def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Trial:
         """Return what a codec makes of the labels to judge by."""

@@ -68,15 +68,15 @@ def test_work_that_reports_nothing_has_its_lines_too() -> None:
 
 def test_encode_has_lines_while_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fitting a basis calls nobody back: the clock alone brings the lines."""
-    from lpld_labels.codecs.klt import KltCodec
+    from lpld_labels.codecs.klt_fit import KltFitter
 
-    fit = KltCodec.fitter
+    fit = KltFitter.for_fidelity
 
     def slow(*arguments: Any, **more: Any) -> Any:
         time.sleep(0.3)
         return fit(*arguments, **more)
 
-    monkeypatch.setattr(KltCodec, "fitter", slow)
+    monkeypatch.setattr(KltFitter, "for_fidelity", slow)
     monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_LINES", 0.05)
     monkeypatch.setattr("lpld_cli.progress.SECONDS_BETWEEN_LOOKS", 0.01)
     write_pool(tmp_path / "pool", make_batches(2, 3)).close()

@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.codecs import CODECS, register_codec
+from lpld_labels.codecs import CODECS
 from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, raw_bytes
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
@@ -61,7 +61,7 @@ class TenthsCodec(Codec):
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    register_codec(TenthsCodec)
+    CODECS[TenthsCodec.name] = TenthsCodec
     yield
     del CODECS[TenthsCodec.name]
 
