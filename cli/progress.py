@@ -1,7 +1,4 @@
-"""Progress on stderr: a bar with the time left on a terminal, a line now and then where there is none.
-
-Programs may ask for lines of JSON instead (`--progress json`), one a second; see `ProgressJson`.
-"""
+"""Progress on stderr: a bar with the time left on a terminal, a line every 30 seconds elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,7 +16,6 @@ from .common import progress_as_json, quiet
 from .console import stderr_console
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
 
     from lpld_labels.exec.job import TaskCounts
@@ -31,38 +27,39 @@ SECONDS_WITHOUT_TOTAL = 1.0
 """Work of unknown length is shown once it takes longer than this."""
 
 
-class Progress(Protocol):
-    """What work reports to."""
+class Progress:
+    """What work reports to. This class shows nothing."""
 
     def __call__(self, done: int, total: int) -> None:
-        """Some work is finished. The total may change on the way; 0 says that it is unknown."""
+        """Some work is finished. The total may change on the way; 0 means that it is unknown."""
 
     def note(self, text: str) -> None:
-        """Something to read beside the numbers, e.g. the last loss."""
+        """Show something beside the numbers, e.g. the last loss."""
 
     def tasks(self, counts: TaskCounts) -> None:
-        """How many tasks of a job are running, done and begun again."""
+        """Show how many tasks of a job are running, done and retried; nothing of a job that is one task."""
+        if counts.running + counts.done >= 2:
+            retried = f", {counts.retried} begun again" if counts.retried else ""
+            self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
 
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
     """Show how far some work has come, and how long the rest will take. May be nested."""
-    console = stderr_console()
     if progress_as_json():
         told = ProgressJson(what)
         try:
             yield told
         finally:
-            told.finish()
+            told.say(finished=True)
     elif quiet():
-        yield _Silence()
-    elif console.is_terminal:
-        with _bars(console) as bars:
+        yield Progress()
+    elif stderr_console().is_terminal:
+        with _bars() as bars:
             bar = _Bar(bars, what)
-            try:
-                yield bar
-            finally:
-                bar.finish()
+            yield bar
+            if not bar.known:
+                bars.remove_task(bar.task)
     else:
         lines = ProgressLines(what)
         with _regularly(lines.say_if_due):
@@ -74,7 +71,7 @@ def progress_bar(what: str) -> Iterator[Progress]:
 def no_progress(what: str) -> Iterator[Progress]:
     """Show nothing, where another process does."""
     del what
-    yield _Silence()
+    yield Progress()
 
 
 @contextlib.contextmanager
@@ -95,62 +92,43 @@ def _regularly(act: Callable[[], None]) -> Iterator[None]:
         ticking.join()
 
 
-class _Silence:
-    def __call__(self, done: int, total: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def tasks(self, counts: TaskCounts) -> None:
-        pass
-
-
-def _in_words(counts: TaskCounts) -> str:
-    """Return what is worth saying of tasks; nothing of a job that is one task."""
-    if counts.running + counts.done < 2:
-        return ""
-    words = f"tasks: {counts.running} running, {counts.done} done"
-    return f"{words}, {counts.retried} begun again" if counts.retried else words
-
-
 _running: list[Bars] = []
+"""The display that is on the screen: there can be only one."""
 
 
 @contextlib.contextmanager
-def _bars(console: Console) -> Iterator[Bars]:
-    """Give the display that is on the screen, for there can be only one, or start it."""
+def _bars() -> Iterator[Bars]:
     if _running:
         yield _running[-1]
         return
-    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from rich import progress
+    from rich.console import ConsoleRenderable
     from rich.text import Text
 
-    class Rate(ProgressColumn):
+    class Rate(progress.ProgressColumn):
         """How much is done in a second."""
 
-        def render(self, task: Task) -> Text:
+        def render(self, task: progress.Task) -> Text:
             speed = task.finished_speed or task.speed
             return Text("" if speed is None else f"{speed:.3g}/s")
 
-    class OnlyWhatTellsSomething(Bars):
+    class Display(progress.Progress):
         """Leaves out work that is over before its length is known."""
 
-        def get_renderables(self) -> Iterator[RenderableType]:
+        def get_renderables(self) -> Iterator[ConsoleRenderable]:
             tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
             if tasks:
                 yield self.make_tasks_table(tasks)
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[counted]}"),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=24),
+        progress.TextColumn("{task.fields[counted]}"),
         Rate(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}"),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+        progress.TextColumn("{task.fields[note]}"),
     )
-    with OnlyWhatTellsSomething(*columns, console=console) as bars:
+    with Display(*columns, console=stderr_console()) as bars:
         _running.append(bars)
         try:
             yield bars
@@ -158,34 +136,22 @@ def _bars(console: Console) -> Iterator[Bars]:
             _running.pop()
 
 
-class _Bar:
+class _Bar(Progress):
     def __init__(self, bars: Bars, what: str) -> None:
-        self._bars = bars
-        self._task = bars.add_task(what, total=None, counted="", note="")
-        self._known = False
+        self.bars, self.known = bars, False
+        self.task = bars.add_task(what, total=None, counted="", note="")
 
     def __call__(self, done: int, total: int) -> None:
         if total > 0:
-            self._known = True
-            self._bars.update(self._task, completed=done, total=total, counted=f"{done}/{total}")
+            self.known = True
+            self.bars.update(self.task, completed=done, total=total, counted=f"{done}/{total}")
 
     def note(self, text: str) -> None:
-        self._bars.update(self._task, note=text)
-
-    def tasks(self, counts: TaskCounts) -> None:
-        self.note(_in_words(counts))
-
-    def finish(self) -> None:
-        """Take a bar that never learnt its length off the screen."""
-        if not self._known:
-            self._bars.remove_task(self._task)
+        self.bars.update(self.task, note=text)
 
 
-class ProgressLines:
-    """Progress for log files: a line every 30 seconds, and one at the end of work that had any.
-
-    write, clock: where lines go and what time it is.
-    """
+class _Told(Progress):
+    """Progress in lines. write, clock: where lines go and what time it is."""
 
     def __init__(
         self,
@@ -194,117 +160,102 @@ class ProgressLines:
         write: Callable[[str], None] = lambda line: click.echo(line, err=True),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._what = what
-        self._write = write
-        self._clock = clock
-        self._started = self._last = clock()
+        self._what, self._write, self._clock = what, write, clock
+        self._started = clock()
         self._done = self._total = 0
-        # Work that is taken up again begins at what was done before, which says nothing of its speed.
         self._first: int | None = None
-        # Work that is over has nothing more to say while other work of the same command goes on.
-        self._over: float | None = None
-        self._note = ""
-        self._lock = threading.Lock()
+        self._note: str | None = None
 
-    def __call__(self, done: int, total: int) -> None:
-        """Note how far the work has come and say so if it is time to."""
+    def _count(self, done: int, total: int) -> None:
         self._done, self._total = done, total
         if self._first is None:
+            # Resumed work begins at what was done before, which says nothing of its speed.
             self._first = done
-        self.say_if_due()
-        if done < total or total <= 0:
-            self._over = None
-        elif self._over is None:
-            self._over = self._clock()
 
-    def say_if_due(self) -> None:
-        """Say how far the work has come if it is time to, also when nothing was noted for long."""
-        with self._lock:
-            now = self._clock()
-            if self._over is None and now - self._last >= SECONDS_BETWEEN_LINES:
-                self._last = now
-                self._write(self._line(now))
+    def _rate(self, now: float) -> float:
+        return (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
 
     def note(self, text: str) -> None:
-        """Add something to the lines to come."""
-        self._note = f", {text}" if text else ""
+        self._note = text
 
-    def tasks(self, counts: TaskCounts) -> None:
-        """Add how many tasks are running, done and begun again."""
-        self.note(_in_words(counts))
+
+class ProgressLines(_Told):
+    """Progress for log files: a line every 30 seconds, and one at the end of work that had any."""
+
+    _last: float | None = None
+    # Work that is over has nothing more to say while other work of the same command goes on.
+    _over: float | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        self._count(done, total)
+        self.say_if_due()
+        over = done >= total > 0
+        self._over = (self._over or self._clock()) if over else None
+
+    def say_if_due(self) -> None:
+        """Write a line if it is time to, also when nothing was reported for long."""
+        now = self._clock()
+        due = now - (self._last or self._started) >= SECONDS_BETWEEN_LINES
+        if due and self._over is None:
+            self._last = now
+            self._write(self._line(now))
 
     def finish(self) -> None:
         """Say how long it took, if anything was said before."""
-        if self._last > self._started:
-            over = self._clock() if self._over is None else self._over
-            seconds = human_seconds(over - self._started)
+        if self._last is not None:
+            seconds = human_seconds((self._over or self._clock()) - self._started)
             counted = f" {self._done}/{self._total}," if self._total > 0 else ""
-            self._write(f"{self._what}:{counted} took {seconds}{self._note}")
+            self._write(f"{self._what}:{counted} took {seconds}{self._noted}")
+
+    @property
+    def _noted(self) -> str:
+        return f", {self._note}" if self._note else ""
 
     def _line(self, now: float) -> str:
         if self._total <= 0:
-            return f"{self._what}: begun {human_seconds(now - self._started)} ago{self._note}"
+            return f"{self._what}: begun {human_seconds(now - self._started)} ago{self._noted}"
         line = f"{self._what}: {self._done}/{self._total} ({100 * self._done / self._total:.0f} %)"
-        rate = (self._done - (self._first or 0)) / (now - self._started)
-        if rate <= 0:
-            return line + self._note
-        left = human_seconds(max(self._total - self._done, 0) / rate)
-        return f"{line}, {rate:.3g}/s, {left} left{self._note}"
+        rate = self._rate(now)
+        if rate > 0:
+            left = human_seconds(max(self._total - self._done, 0) / rate)
+            line += f", {rate:.3g}/s, {left} left"
+        return line + self._noted
 
 
-class ProgressJson:
-    """Progress for programs: a line of JSON every second, and one at the end.
+class ProgressJson(_Told):
+    """Progress for programs (--progress json): a line of JSON every second, and one at the end."""
 
-    {"progress": what, "done", "total", "per_second", "seconds_left", "tasks": {"running", "done", "retried"},
-    "note", "finished"}. Of the rate and the time left null is said while they are not known; of tasks, for
-    work that has none.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        write: Callable[[str], None] = lambda line: click.echo(line, err=True),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._said: dict[str, Any] = {"progress": what, "done": 0, "total": None, "tasks": None, "note": None}
-        self._write, self._clock = write, clock
-        self._last = -SECONDS_BETWEEN_JSON_LINES
-        self._first: tuple[int, float] | None = None
+    _counts: TaskCounts | None = None
+    _due = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        """Note how far the work has come and say so if it is time to."""
-        self._said |= {"done": done, "total": total or None}
-        if self._first is None:
-            self._first = done, self._clock()
+        self._count(done, total)
         self._say_if_due()
-
-    def note(self, text: str) -> None:
-        """Something to read beside the numbers."""
-        self._said["note"] = text
 
     def tasks(self, counts: TaskCounts) -> None:
-        """How many tasks are running, done and begun again."""
-        self._said["tasks"] = asdict(counts)
+        self._counts = counts
         self._say_if_due()
 
-    def finish(self) -> None:
-        """Say how it ended."""
-        self._say(finished=True)
-
     def _say_if_due(self) -> None:
-        if self._clock() - self._last >= SECONDS_BETWEEN_JSON_LINES:
-            self._last = self._clock()
-            self._say(finished=False)
+        if self._clock() >= self._due:
+            self._due = self._clock() + SECONDS_BETWEEN_JSON_LINES
+            self.say(finished=False)
 
-    def _say(self, *, finished: bool) -> None:
-        rate = left = None
-        done, total = self._said["done"], self._said["total"]
-        if self._first is not None and done > self._first[0]:
-            rate = (done - self._first[0]) / max(self._clock() - self._first[1], 1e-9)
-            left = None if total is None else round(max(total - done, 0) / rate, 1)
-        rates = {"per_second": None if rate is None else round(rate, 3), "seconds_left": left}
-        self._write(json.dumps(self._said | rates | {"finished": finished}))
+    def say(self, *, finished: bool) -> None:
+        """Write a line."""
+        rate = self._rate(self._clock())
+        left = max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
+        line = {
+            "progress": self._what,
+            "done": self._done,
+            "total": self._total or None,
+            "per_second": round(rate, 3) if rate > 0 else None,
+            "seconds_left": None if left is None else round(left, 1),
+            "tasks": None if self._counts is None else asdict(self._counts),
+            "note": self._note,
+            "finished": finished,
+        }
+        self._write(json.dumps(line))
 
 
 def human_seconds(seconds: float) -> str:

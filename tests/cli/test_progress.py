@@ -207,7 +207,7 @@ def test_lines_for_programs() -> None:
     for _ in range(4):
         clock.now += 0.5
         progress(110, 300)
-    progress.finish()
+    progress.say(finished=True)
     found = [json.loads(line) for line in lines]
     assert [line["finished"] for line in found] == [False, False, False, True]
     assert found[0]["per_second"] is None
