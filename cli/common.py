@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from .parameters import SEED
-
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 _SHOWN_FILES = 3
@@ -25,11 +23,6 @@ out_argument = click.argument("out", type=click.Path())
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
 )
-from_lossy_option = click.option(
-    "--from-lossy", is_flag=True, help="Accept a pool whose labels a lossy codec has changed already."
-)
-
-
 val_by_order_option = click.option(
     "--val-by-order",
     is_flag=True,
@@ -62,55 +55,29 @@ def preset_option(*, without: str) -> Decorator[Any]:
     )
 
 
-def seed_option(what: str) -> Decorator[Any]:
-    """Add --seed."""
-    return click.option("--seed", type=SEED, default=0, show_default=True, help=what)
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Keep what -q, -v or --progress said, wherever it stood."""
+    if value:
+        ctx.meta[f"lpld_labels.{param.name}"] = value
+        if param.name == "verbose":
+            import logging
 
-
-def _set(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
-    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        del param
-        if value:
-            ctx.meta[f"lpld_labels.{name}"] = True
-            if name == "verbose":
-                import logging
-
-                logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-
-    return remember
+            logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 def quiet_and_verbose() -> list[click.Option]:
     """Return -q, -v and --progress, which may stand before or after the command's name."""
+    how: dict[str, Any] = {"expose_value": False, "callback": _remember}
     return [
-        click.Option(
-            ["-q", "--quiet"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set("quiet"),
-            help="Say nothing on stderr but errors.",
-        ),
-        click.Option(
-            ["-v", "--verbose"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set("verbose"),
-            help="Say more on stderr: what the library logs.",
-        ),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only on stderr.", **how),
+        click.Option(["-v", "--verbose"], is_flag=True, help="Print the library's log on stderr.", **how),
         click.Option(
             ["--progress"],
             type=click.Choice(["auto", "json"]),
-            expose_value=False,
-            callback=_remember_progress,
-            help="How progress is told on stderr: to people, or as a line of JSON every second.",
+            help="Progress on stderr: for people, or a line of JSON every second.",
+            **how,
         ),
     ]
-
-
-def _remember_progress(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    del param
-    if value is not None:
-        ctx.meta["lpld_labels.progress"] = value
 
 
 def progress_as_json() -> bool:

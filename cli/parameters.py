@@ -98,24 +98,6 @@ class Budget(click.ParamType[Amount]):
         return replace(unit, number=float(match[1]) * unit.number)
 
 
-class Share(click.ParamType[float]):
-    """A share from 0 up to but not including 1: ``10%`` or ``0.1``."""
-
-    name = "share"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the share as a fraction."""
-        if isinstance(value, float):
-            return value
-        match = _NUMBER.fullmatch(str(value))
-        if match is None or match[2] not in ("", "%"):
-            self.fail(f"{value!r} is not a share; write 10% or 0.1, below 100%", param, ctx)
-        share = float(match[1]) / (100 if match[2] else 1)
-        if share >= 1:
-            self.fail(f"{value!r} is not below 100%", param, ctx)
-        return share
-
-
 class PartParam(click.ParamType[Part]):
     """``2/3``, the second of three shares."""
 
