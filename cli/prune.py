@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.transforms.settings import PruneSettings
 
 from .common import json_option, out_argument, overwrite_option, pool_argument, says_if_finished
 from .console import facts_table, print_json, stdout_console
-from .parameters import NUMBER, SEED, Amount, Budget
+from .options import settings_options, take
+from .parameters import Amount, Budget
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -20,35 +22,11 @@ if TYPE_CHECKING:
     from lpld_labels.transforms.measured import Loss
     from lpld_labels.transforms.prune import PrunePlan
 
-METRICS = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
-
 
 @click.command("prune")
 @pool_argument
 @out_argument
-@click.option("--ratio", type=NUMBER, help="Keep floor(n / RATIO) of the n complete batches.")
-@click.option("--budget", type=Budget(), help="Keep as many batches as fit, e.g. 300MB or 10%.")
-@click.option(
-    "--level",
-    type=click.Choice(["batch", "epoch"]),
-    default="batch",
-    show_default=True,
-    help="Choose batches, or whole epochs with the last one cut short.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["random", *METRICS]),
-    default="random",
-    show_default=True,
-    help="Random order, or a metric of how easy the teacher found a batch.",
-)
-@click.option(
-    "--prefer", type=click.Choice(["hard", "easy", "uniform"]), help="Which end of a metric to keep."
-)
-@click.option(
-    "--keep-partial", is_flag=True, help="Let incomplete batches (the last of an epoch) compete too."
-)
-@click.option("--seed", type=SEED, help="Seed of the random order.  [default: the pool's]")
+@settings_options(PruneSettings, types={"budget": Budget()})
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option
 @json_option()
@@ -90,13 +68,13 @@ def command(
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.lineage import step
     from lpld_labels.transforms.pipeline import require_output
-    from lpld_labels.transforms.prune import KeptCoverage, PruneSettings, plan_prune, write_pruned
+    from lpld_labels.transforms.prune import KeptCoverage, plan_prune, write_pruned
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
         before = pool_bytes(reader.manifest)
         limit = None if budget is None else budget.bytes(pool=before)
-        settings = PruneSettings(budget=limit, **options)
+        settings = take(PruneSettings, options, budget=limit)
         done = step("prune", reader.manifest.content_digest, settings)
         require_output(out, reader.location, overwrite=overwrite, step=done)
         with progress_bar("scoring batches") as progress:

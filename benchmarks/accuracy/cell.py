@@ -23,8 +23,8 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings, PruneSettings
 
 EPOCHS_BETWEEN_CHECKPOINTS = 25
 
@@ -162,8 +162,8 @@ def prune_settings(scale: Scale, cell: Cell) -> PruneSettings:
     return PruneSettings(
         ratio=ratio,
         level="batch" if cell.pool == "batches" else "epoch",
-        by=cell.by,
-        prefer=cell.prefer,
+        by=cell.by,  # type: ignore[arg-type]
+        prefer=cell.prefer,  # type: ignore[arg-type]
         seed=cell.seed,
     )
 

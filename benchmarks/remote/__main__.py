@@ -41,8 +41,8 @@ from lpld_labels.inspect.summary import summarise as inspect_pool
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import PruneSettings, plan_prune, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.prune import plan_prune, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.servers.files import file_server
 from tests.servers.objects import object_server
 from tests.servers.proxy import Proxy, proxy_of

@@ -33,8 +33,8 @@ from lpld_labels.codecs import codec_named
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 
 ROWS, CLASSES, IMAGES, PER_EPOCH = 128, 1000, 10_000, 78
 """ImageNet-1K at 10 images per class, in batches of 128."""

@@ -92,7 +92,8 @@ PRUNE = """
 
     start = time.perf_counter()
     from lpld_labels import PoolReader
-    from lpld_labels.transforms.prune import PruneSettings, prune_pool
+    from lpld_labels.transforms.prune import prune_pool
+    from lpld_labels.transforms.settings import PruneSettings
     imported = time.perf_counter()
     at_rest = peak_kb()
     pool, out, settings = sys.argv[1:]

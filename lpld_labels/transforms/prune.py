@@ -24,58 +24,16 @@ from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import CopiedBatches, copied_shards
-from lpld_labels.transforms.metrics import METRICS, score_batches
+from lpld_labels.transforms.metrics import score_batches
 from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.selection import (
-    LEVELS,
-    PREFERENCES,
     Candidates,
     Places,
     choose,
     kept_count,
-    require_ratio,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneSettings:
-    """What to keep. Exactly one of `ratio` and `budget` is given.
-
-    ratio: keep floor(n / ratio) of the n candidate batches.
-    budget: keep as many as fit into this many bytes, everything that belongs to the pool counted.
-    level: choose "batch"es, or whole "epoch"s with the last one cut short.
-    by: "random" or one of `METRICS`; with a metric, prefer says "hard", "easy" or "uniform".
-    keep_partial: let incomplete batches (the last of an epoch) be candidates too.
-    seed: of the random order; None means the pool's own seed, or 0 where it has none.
-    """
-
-    ratio: float | None = None
-    budget: int | None = None
-    level: str = "batch"
-    by: str = "random"
-    prefer: str | None = None
-    keep_partial: bool = False
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.ratio is not None:
-            require_ratio(self.ratio)
-        if (self.ratio is None) == (self.budget is None):
-            raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
-        known = {"level": LEVELS, "by": ("random", *METRICS)}
-        for field, choices in known.items():
-            if getattr(self, field) not in choices:
-                raise InvalidArgumentError(
-                    f"unknown {field}", expected=f"one of {', '.join(choices)}", got=getattr(self, field)
-                )
-        allowed = (None,) if self.by == "random" else PREFERENCES
-        if self.prefer not in allowed:
-            raise InvalidArgumentError(
-                f"prefer does not go with choosing by {self.by}",
-                expected=" or ".join(str(choice) for choice in allowed),
-                got=self.prefer,
-            )
+from lpld_labels.transforms.settings import PruneSettings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""Settings of `encode` and `plan`, apart from what carries them out: help texts must not load Arrow."""
+"""Settings of `prune`, `encode` and `plan`. Help texts read them, so nothing here loads Arrow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,45 @@ from lpld_labels.settings import Setting, check_settings
 
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings:
+    """What to keep. Exactly one of `ratio` and `budget` is given."""
+
+    ratio: Annotated[float | None, Setting("Keep floor(n / RATIO) of the n complete batches.")] = None
+    budget: Annotated[int | None, Setting("Keep as many batches as fit, e.g. 300MB or 10%.")] = None
+    level: Annotated[
+        Literal["batch", "epoch"], Setting("Choose batches, or whole epochs with the last one cut short.")
+    ] = "batch"
+    by: Annotated[
+        Literal["random", "correct", "diff", "diff_signed", "cut_ratio", "confidence"],
+        Setting("Random order, or a metric of how easy the teacher found a batch."),
+    ] = "random"
+    prefer: Annotated[
+        Literal["hard", "easy", "uniform"] | None, Setting("Which end of a metric to keep.")
+    ] = None
+    keep_partial: Annotated[bool, Setting("Let incomplete batches (the last of an epoch) compete too.")] = (
+        False
+    )
+    seed: Annotated[int | None, Setting("Of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if (self.ratio is None) == (self.budget is None):
+            raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
+        if self.ratio is not None:
+            from lpld_labels.transforms.selection import require_ratio
+
+            require_ratio(self.ratio)
+        if (self.by == "random") != (self.prefer is None):
+            raise InvalidArgumentError(
+                "prefer goes with a metric, and a metric needs prefer",
+                expected="by random without prefer, or a metric with it",
+                got=f"by {self.by}, prefer {self.prefer}",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.render.images import scan_image_folder
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
 TEACHER = TeacherChoice(name=NETWORK, weights="random", input_size=(SIDE, SIDE))

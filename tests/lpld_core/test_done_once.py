@@ -21,8 +21,8 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render import apply
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 BATCHES = 12

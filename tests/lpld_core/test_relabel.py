@@ -30,7 +30,8 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import scan_image_folder
 from lpld_labels.transforms.lineage import settings_from
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, sizes, write_images
 
 

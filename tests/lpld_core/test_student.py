@@ -27,7 +27,8 @@ from lpld_labels.errors import (
     PoolConflictError,
 )
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import PruneSettings
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 
 SETTINGS = TrainSettings(epochs=4, learning_rate=0.01, student=NETWORK, evaluate_every=2)

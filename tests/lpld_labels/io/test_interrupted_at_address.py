@@ -10,8 +10,9 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.transforms.copy import copy_pool
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.remote_output import outgoing_folder
+from lpld_labels.transforms.settings import PruneSettings
 from tests.lpld_labels.io.pools import content, small_pool
 
 SCORED = PruneSettings(ratio=2, by="diff", prefer="hard")

@@ -14,7 +14,8 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
 from lpld_labels.pool.own_files import own_paths, require_own_files
 from lpld_labels.transforms.outputs import delete_pool
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import PruneSettings
 from tests.factories import make_batches, write_pool
 from tests.lpld_labels.pool.test_writer import open_writer
 

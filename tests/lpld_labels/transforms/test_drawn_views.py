@@ -21,8 +21,8 @@ from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings, PlanSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
 from tests.factories import assert_same_views, grow_pool, make_batches, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 

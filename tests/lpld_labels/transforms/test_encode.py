@@ -23,9 +23,9 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.transforms.encode import EncodeResult, encode_pool
-from lpld_labels.transforms.prune import PruneSettings, plan_prune
+from lpld_labels.transforms.prune import plan_prune
 from lpld_labels.transforms.sample import LabelSample
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
 from tests.label_factory import make_logits, make_probabilities
 

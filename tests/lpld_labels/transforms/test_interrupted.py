@@ -15,8 +15,8 @@ from lpld_labels.format.digests import bytes_digest
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.plan import apply_plan, plan_budget
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings, PlanSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
 from tests.factories import make_header, write_pool
 from tests.lpld_labels.transforms.test_encode import CLASSES, ROWS, labelled
 

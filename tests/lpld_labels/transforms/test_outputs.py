@@ -17,8 +17,8 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.outputs import delete_pool, require_apart, sole_writer
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import make_batches, write_pool
 
 

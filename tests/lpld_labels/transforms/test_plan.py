@@ -18,8 +18,8 @@ from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.lineage import settings_from
 from lpld_labels.transforms.plan import BudgetPlan, apply_plan, image_bytes
 from lpld_labels.transforms.plan import plan_budget as plan_with
-from lpld_labels.transforms.prune import PruneSettings, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings, PlanSettings
+from lpld_labels.transforms.prune import prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PlanSettings, PruneSettings
 from tests.factories import make_batch, make_header, make_images, write_pool
 from tests.label_factory import make_logits
 

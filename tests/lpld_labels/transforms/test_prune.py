@@ -22,8 +22,8 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool import plan as plan_module
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import KeptCoverage, PruneSettings, plan_prune, prune_pool
-from lpld_labels.transforms.settings import EncodeSettings
+from lpld_labels.transforms.prune import KeptCoverage, plan_prune, prune_pool
+from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
 from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, SMALL, with_partials
 
@@ -253,7 +253,8 @@ def test_random_pruning_needs_no_torch(pool: PoolReader, tmp_path: Path) -> None
     program = f"""
         import sys
         from lpld_labels import PoolReader
-        from lpld_labels.transforms.prune import PruneSettings, prune_pool
+        from lpld_labels.transforms.prune import prune_pool
+        from lpld_labels.transforms.settings import PruneSettings
         prune_pool(PoolReader({pool.location!r}), {str(tmp_path / "out")!r}, PruneSettings(ratio=3))
         assert "torch" not in sys.modules
     """
@@ -280,13 +281,13 @@ def test_coverage_counts_what_is_still_seen(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"ratio": 0.5}, "expected a number >= 1, got 0.5"),
-        ({"ratio": float("nan")}, "expected a number >= 1"),
+        ({"ratio": float("nan")}, "expected a number, got nan"),
         ({"ratio": COMPLETE + 1}, f"expected 1 to {COMPLETE}"),
         ({}, "either a ratio or a budget"),
         ({"ratio": 2, "budget": 5}, "either a ratio or a budget"),
-        ({"ratio": 2, "by": "luck"}, "unknown by"),
-        ({"ratio": 2, "by": "diff"}, "prefer does not go with choosing by diff"),
-        ({"ratio": 2, "prefer": "hard"}, "prefer does not go with choosing by random"),
+        ({"ratio": 2, "by": "luck"}, "by is wrong"),
+        ({"ratio": 2, "by": "diff"}, "prefer goes with a metric"),
+        ({"ratio": 2, "prefer": "hard"}, "prefer goes with a metric"),
     ],
 )
 def test_bad_settings_are_refused(

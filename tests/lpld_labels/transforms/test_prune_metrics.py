@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lpld_labels import BatchKey, PoolReader
-from lpld_labels.transforms.prune import PruneSettings, plan_prune
+from lpld_labels.transforms.prune import plan_prune
+from lpld_labels.transforms.settings import PruneSettings
 from tests.factories import make_batch, make_header, write_pool
 from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, with_partials
 
@@ -45,7 +47,7 @@ def scores(pool: PoolReader, metric: str) -> dict[BatchKey, float]:
 
 
 @pytest.mark.parametrize("metric", ["correct", "diff", "diff_signed", "cut_ratio", "confidence"])
-def test_metrics_agree_with_their_definitions(pool: PoolReader, metric: str) -> None:
+def test_metrics_agree_with_their_definitions(pool: PoolReader, metric: Any) -> None:
     plan = plan_prune(pool, PruneSettings(ratio=2, by=metric, prefer="hard"))
     expected = scores(pool, metric)
     assert plan.candidates.scores is not None
@@ -72,7 +74,7 @@ def test_metrics_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("prefer", ["hard", "easy", "uniform"])
-def test_preference_keeps_its_end_of_the_scores(pool: PoolReader, prefer: str) -> None:
+def test_preference_keeps_its_end_of_the_scores(pool: PoolReader, prefer: Any) -> None:
     ordered = sorted((score, key) for key, score in scores(pool, "diff").items() if key.batch < PER_EPOCH - 1)
     plan = plan_prune(pool, PruneSettings(ratio=5, by="diff", prefer=prefer))
     ranks = sorted([key for _, key in ordered].index(pool.index.key(p)) for p in plan.kept.tolist())
@@ -81,7 +83,7 @@ def test_preference_keeps_its_end_of_the_scores(pool: PoolReader, prefer: str) -
 
 
 @pytest.mark.parametrize("prefer", ["hard", "easy", "uniform"])
-def test_preference_by_epoch_takes_whole_epochs(pool: PoolReader, prefer: str) -> None:
+def test_preference_by_epoch_takes_whole_epochs(pool: PoolReader, prefer: Any) -> None:
     mean: dict[int, float] = defaultdict(float)
     for key, score in scores(pool, "confidence").items():
         mean[key.epoch] += score * (key.batch < PER_EPOCH - 1)
