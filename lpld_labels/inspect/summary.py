@@ -144,7 +144,8 @@ def step_words(step: LineageStep) -> dict[str, str]:
     """Return what a step of the lineage records, by name, in short texts; what is not set is left out."""
     recorded = dict(step.parameters)
     settings = recorded.pop("settings", None)
-    known = {**(settings if isinstance(settings, dict) else {}), **recorded}
+    known = dict(settings) if isinstance(settings, dict) else {}
+    known |= {f"measured {name}" if name in known else name: value for name, value in recorded.items()}
     return {name: _value(value) for name, value in known.items() if value not in (None, [], {}, False)}
 
 
