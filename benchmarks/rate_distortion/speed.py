@@ -48,7 +48,8 @@ def decode_against_replay(curve: RateDistortion, images: Path | None, *, runs: i
         folder = photo_folder(Path(name), side=224, count=BATCH, images=images)
         table = scan_image_folder(folder)
         store = ImageStore(FolderImages(folder, table))
-        store.fill()
+        for index in range(len(store)):
+            store[index]
     views = draw_views(augmentation, table, seed=0, epoch=0, batch=0, batch_size=BATCH)
     codec, labels = curve.codec, curve.sample
     payload = codec.encode(labels).payload

@@ -81,7 +81,8 @@ def measure_apply_speed(folder: Path, *, size: int, runs: int, batch_size: int =
 def _ways(folder: Path, size: int, batch_size: int) -> tuple[dict[str, Callable[[], torch.Tensor]], int]:
     table = scan_image_folder(folder)
     store = ImageStore(FolderImages(folder, table))
-    store.fill()
+    for index in range(len(store)):
+        store[index]
     plan = Augmentation(
         output_height=size, output_width=size, resize="torch", crop_scale=(0.08, 1.0), flip_probability=0.5
     )

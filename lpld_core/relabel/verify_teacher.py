@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from lpld_core.images import rendered
-from lpld_core.relabel.expected_labels import (
+from lpld_core.relabel.label_tolerance import (
     dense_difference,
     expected_labels,
     sparse_difference,

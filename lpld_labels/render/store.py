@@ -8,7 +8,7 @@ import os
 import shutil
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +18,10 @@ import PIL
 from isal import isal_zlib
 
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolWriteError
-from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.io.storage import write_errors
 from lpld_labels.render.decode import decode_image
-from lpld_labels.render.images import ImageSource, map_in_threads
+from lpld_labels.render.images import ImageSource
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -87,17 +86,6 @@ class ImageStore:
             if self._keep[index]:
                 self._held[index] = image
         return image
-
-    def fill(self, *, indices: Sequence[int] | None = None, progress: Progress | None = None) -> None:
-        """Decode ahead of use everything that will be kept, or some of it, in several threads.
-
-        progress: called with (done, total). Fill before forking workers and they share the memory.
-        """
-        wanted = range(len(self)) if indices is None else indices
-        kept = [index for index in wanted if self._file is not None or self._keep[index]]
-        for done, _ in enumerate(map_in_threads(self.__getitem__, kept), 1):
-            if progress is not None:
-                progress(done, len(kept))
 
     def _decode(self, index: int) -> Pixels:
         where = self.source.place(index)

@@ -57,6 +57,12 @@ def assert_right(store: ImageStore) -> None:
         assert np.array_equal(store[index], picture_of(store, index))
 
 
+def fill(store: ImageStore, count: int = 12) -> ImageStore:
+    for index in range(count):
+        store[index]
+    return store
+
+
 def pixel_file(tmp_path: Path) -> Path:
     (path,) = (tmp_path / "cache").iterdir()
     return path
@@ -84,22 +90,12 @@ def test_each_image_is_read_once(open_store: OpenStore, root: Path, table: Image
     assert all(np.array_equal(store[index], pictures[index]) for index in range(12))
 
 
-def test_filling_ahead(open_store: OpenStore, root: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    store = open_store()
-    store.fill(indices=range(5), progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(i, 5) for i in range(1, 6)]
-    store.fill()
-    remove_images(root)
-    assert sum(store[index].sum() for index in range(12)) > 0
-
-
 def test_memory_is_bounded(root: Path, table: ImageTable) -> None:
     sizes = table.heights * table.widths * 3
     limit = int(sizes[:4].sum()) + 1
     store = ImageStore(FolderImages(root, table), memory_bytes=limit)
     assert_right(store)
-    store.fill()
+    fill(store)
     assert sum(image.nbytes for image in store._held.values()) == limit - 1
     remove_images(root)
     assert store[3].shape == (40, 56, 3)
@@ -142,12 +138,12 @@ def test_broken_image_is_named(open_store: OpenStore, root: Path, table: ImageTa
     with pytest.raises(ImageReadError, match=r"class2/image01.png: broken image"):
         store[9]
     with pytest.raises(ImageReadError, match=r"class2/image01.png: broken image"):
-        store.fill()
+        fill(store)
 
 
 def test_pickled_store(open_store: OpenStore) -> None:
     store = open_store()
-    store.fill()
+    fill(store)
     data = pickle.dumps(store)
     assert len(data) < 5000
     assert_right(pickle.loads(data))
@@ -175,7 +171,7 @@ def sums_elsewhere(store: ImageStore, context: ForkContext | SpawnContext, proce
 @pytest.mark.parametrize("filled", [0, 6, 12])
 def test_forked_workers(open_store: OpenStore, filled: int) -> None:
     store = open_store()
-    store.fill(indices=range(filled))
+    fill(store, filled)
     expected = [int(picture_of(store, index).sum()) for index in range(12)]
     assert sums_elsewhere(store, multiprocessing.get_context("fork"), 3) == [expected] * 3
     assert_right(store)
@@ -203,7 +199,7 @@ def test_file_is_filled_by_one_and_used_by_another(root: Path, table: ImageTable
 
 
 def test_file_of_other_images_is_not_used(root: Path, table: ImageTable, tmp_path: Path) -> None:
-    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
+    fill(ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache"))
     Image.new("RGB", (56, 40), "red").save(root / table.paths[0])
     changed = ImageStore(FolderImages(root, scan_image_folder(root)), cache_directory=tmp_path / "cache")
     assert changed[0][0, 0].tolist() == [255, 0, 0]
@@ -212,7 +208,7 @@ def test_file_of_other_images_is_not_used(root: Path, table: ImageTable, tmp_pat
 
 def test_images_without_digests_count_by_their_files(root: Path, table: ImageTable, tmp_path: Path) -> None:
     unknown = replace(table, digests=[None] * len(table))
-    ImageStore(FolderImages(root, unknown), cache_directory=tmp_path / "cache").fill()
+    fill(ImageStore(FolderImages(root, unknown), cache_directory=tmp_path / "cache"))
     Image.new("RGB", (56, 40), "red").save(root / table.paths[0])
     changed = ImageStore(FolderImages(root, unknown), cache_directory=tmp_path / "cache")
     assert changed[0][0, 0].tolist() == [255, 0, 0]
@@ -220,7 +216,7 @@ def test_images_without_digests_count_by_their_files(root: Path, table: ImageTab
 
 @pytest.mark.parametrize("damage", ["pixels", "seal", "no seal"])
 def test_damaged_entry_is_decoded_again(root: Path, table: ImageTable, tmp_path: Path, damage: str) -> None:
-    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
+    fill(ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache"))
     path = pixel_file(tmp_path)
     data = bytearray(path.read_bytes())
     if damage == "pixels":
@@ -237,7 +233,7 @@ def test_damaged_entry_is_decoded_again(root: Path, table: ImageTable, tmp_path:
 
 @pytest.mark.parametrize("damage", ["cut short", "foreign"])
 def test_damaged_file_is_replaced(root: Path, table: ImageTable, tmp_path: Path, damage: str) -> None:
-    ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache").fill()
+    fill(ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache"))
     path = pixel_file(tmp_path)
     path.write_bytes(path.read_bytes()[:-1] if damage == "cut short" else b"something else")
     assert_right(ImageStore(FolderImages(root, table), cache_directory=tmp_path / "cache"))

@@ -54,35 +54,15 @@ def expected_labels(logits: FloatArray, meaning: StoredMeaning) -> FloatArray:
     return logits if meaning.kind == "logits" else softened(logits, "logits", meaning.temperature)
 
 
-def float_difference(logits: FloatArray) -> FloatArray:
-    """Return how far a stored float16 may be from each logit [B, C]: one step, plus float32 noise.
-
-    Half of the step is rounding, the other half noise at a rounding boundary.
-    """
-    noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
-    step = np.spacing(logits.astype(np.float16)).astype(np.float32)
-    return np.asarray(np.abs(step) + noise, np.float32)
-
-
-def allowed_difference(logits: FloatArray, codec: Codec) -> FloatArray:
-    """Return how far a stored value may be from each logit [B, C] if the labels are the same.
-
-    What float16 may be off plus, for lossy codecs, the largest error this codec makes on the same row.
-    """
-    allowed = float_difference(logits)
-    if not codec.lossless:
-        allowed += np.abs(_round_trip(logits, codec) - logits).max(axis=1, keepdims=True)
-    return allowed
-
-
 def dense_difference(
     stored: FloatArray, logits: FloatArray, codec: Codec, meaning: StoredMeaning
 ) -> tuple[FloatArray, FloatArray]:
-    """Return how far labels [B, C] of all classes are from what these logits give, and may be."""
-    if meaning.kind == "logits":
-        return np.abs(stored - logits), allowed_difference(logits, codec)
+    """Return how far labels [B, C] of all classes are from what these logits give, and may be.
+
+    That is rounding to float16 plus, for lossy codecs, the largest error this codec makes on the same row.
+    """
     expected = expected_labels(logits, meaning)
-    allowed = _probability_difference(expected, logits, meaning, np.dtype(np.float16))
+    allowed = _rounding(expected, logits, meaning, np.dtype(np.float16))
     if not codec.lossless:
         allowed += np.abs(_round_trip(expected, codec) - expected).max(axis=1, keepdims=True)
     return np.abs(stored - expected), allowed
@@ -97,7 +77,7 @@ def sparse_difference(
     though it lies above one that was kept differs by as much as it lies above.
     """
     expected = expected_labels(logits, meaning)
-    allowed = _allowed(expected, logits, sparse, meaning)
+    allowed = _rounding(expected, logits, meaning, sparse.dtype)
     if meaning.hard:
         expected = _one_hot(expected, sparse.kept, allowed)
     if sparse.on_grid:
@@ -117,22 +97,21 @@ def sparse_difference(
     )
 
 
-def _allowed(
-    expected: FloatArray, logits: FloatArray, sparse: KeptClasses, meaning: StoredMeaning
-) -> FloatArray:
-    if meaning.kind == "logits":
-        return float_difference(logits)
-    return _probability_difference(expected, logits, meaning, sparse.dtype)
-
-
-def _probability_difference(
+def _rounding(
     expected: FloatArray, logits: FloatArray, meaning: StoredMeaning, dtype: np.dtype[Any]
 ) -> FloatArray:
-    """Return how far a stored probability may be off: one step of its type, plus noise of the logits."""
-    # The logarithm of a probability moves by at most twice what its logits move by.
-    noise = 2 * SUM_NOISE / meaning.temperature * np.abs(logits).max(axis=1, keepdims=True)
+    """Return how far a stored value may be from the expected one [B, C]: one step of its type, plus noise.
+
+    Half of the step is rounding, the other half noise of float32 sums at a rounding boundary.
+    """
+    noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
+    if meaning.kind == "logits":
+        dtype = np.dtype(np.float16)
+    else:
+        # The logarithm of a probability moves by at most twice what its logits move by.
+        noise = 2 / meaning.temperature * noise * expected
     step = np.spacing(expected.astype(dtype)).astype(np.float32)
-    return np.asarray(step + noise * expected, np.float32)
+    return np.asarray(np.abs(step) + noise, np.float32)
 
 
 def _allowed_level(
@@ -166,8 +145,8 @@ def _grid_error(expected: FloatArray, codec: Codec) -> FloatArray:
     return np.asarray(np.where(kept, error, 0).max(axis=1, keepdims=True), np.float32)
 
 
-def _round_trip(logits: FloatArray, codec: Codec) -> LabelArray:
-    halves = torch.from_numpy(logits).half().numpy()
+def _round_trip(labels: FloatArray, codec: Codec) -> LabelArray:
+    halves = torch.from_numpy(labels).half().numpy()
     encoded = codec.encode(halves)
-    rows, classes = logits.shape
+    rows, classes = labels.shape
     return codec.decode(encoded.payload, rows=rows, classes=classes)
