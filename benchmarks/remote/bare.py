@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.prefetch import BLOCK_BYTES
+from lpld_labels.io.retry import REQUESTS_AT_ONCE
 from lpld_labels.pool.reader import PoolReader
 from tests.servers.s3 import SIGNED
 

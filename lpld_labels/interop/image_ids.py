@@ -28,7 +28,7 @@ from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolCorru
 from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.records import IntArray
 from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
-from lpld_labels.io.byte_access import LocalFile
+from lpld_labels.io.random_access import LocalFile
 
 Era = Literal["old", "new"]
 ERAS: tuple[Era, ...] = ("new", "old")

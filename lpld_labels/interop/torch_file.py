@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import InvalidArgumentError, LabelFileError, UnsafePickleError
-from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.random_access import read_regular
 
 Array = npt.NDArray[Any]
 

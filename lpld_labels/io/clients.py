@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, StoreError
 from lpld_labels.io.addresses import shown
-from lpld_labels.io.failures import REQUESTS_AT_ONCE, is_transient
+from lpld_labels.io.retry import REQUESTS_AT_ONCE, is_transient
 
 if TYPE_CHECKING:
     from lpld_labels.io.http_files import HttpFiles

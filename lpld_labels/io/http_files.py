@@ -12,7 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 import pyarrow as pa
 import urllib3
 
-from lpld_labels.io.failures import REQUESTS_AT_ONCE, ShortReadError
+from lpld_labels.io.retry import REQUESTS_AT_ONCE, ShortReadError
 
 _CA_VARIABLE = "AWS_CA_BUNDLE"
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/")

@@ -22,7 +22,7 @@ from lpld_labels.format.limits import (
     PAGE_SPARE_BYTES,
     PAGE_SPARE_PER_VALUE,
 )
-from lpld_labels.io.byte_access import ByteSource
+from lpld_labels.io.random_access import ByteSource
 
 DATA_PAGE, DICTIONARY_PAGE = 0, 2
 PLAIN, PLAIN_DICTIONARY, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 2, 3, 5, 8

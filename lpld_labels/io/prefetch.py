@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.retry import REQUESTS_AT_ONCE
 
 T = TypeVar("T")
 

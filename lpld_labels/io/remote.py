@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,15 +16,17 @@ import pyarrow as pa
 
 from lpld_labels.errors import StoreError
 from lpld_labels.io.addresses import child, normal, shown
-from lpld_labels.io.attempts import Patience, persist
 from lpld_labels.io.clients import Client, client_of
-from lpld_labels.io.failures import ShortReadError, code_of, status_of
+from lpld_labels.io.retry import RetryPolicy, ShortReadError, code_of, retry, status_of
 
 T = TypeVar("T")
 
 PIECE_BYTES = 8 * 1024 * 1024
 """Whole files are read in pieces of this size."""
 _PIECES_AHEAD = 4
+PART_BYTES = 16 * 1024 * 1024
+_MOST_PARTS = 9000
+"""S3 takes 10,000."""
 DIGEST = "sha256"
 """Name under which S3 keeps the digest of a file with it."""
 
@@ -35,13 +38,13 @@ class PreconditionError(Exception):
 class RemoteStore:
     """The files below an address. Can be pickled and survives fork; threads may share one.
 
-    address: where they are. patience: how failing requests are treated; None for the environment's.
+    address: where they are. policy: how failing requests are treated; None for the environment's.
     """
 
-    def __init__(self, address: str, *, patience: Patience | None = None) -> None:
+    def __init__(self, address: str, *, policy: RetryPolicy | None = None) -> None:
         self.address = normal(address)
         self.shown = shown(self.address)
-        self.patience = patience or Patience.from_environment()
+        self.policy = policy or RetryPolicy.from_environment()
         self.scheme = urlsplit(self.address).scheme.lower()
 
     def at(self, path: str) -> str:
@@ -142,18 +145,18 @@ class RemoteStore:
             raise PreconditionError(self.at(path))
         self._put(path, data, digest, {} if tag is None else {"IfMatch": tag})
 
-    def write(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
-        """Write a file piece by piece, on stores that can open one. No attempt is repeated."""
-        self.require_writable()
+    def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
+        """Write a file that may be too large for memory, whatever is there, in parts where the store can.
 
-        def pour(system: Any, place: str) -> None:
-            with system.open(place, "wb") as stream:
-                for piece in pieces:
-                    stream.write(memoryview(piece))
-
-        once = replace(self.patience, attempts=1)
-        place = child(self.address, path)
-        persist(lambda: pour(self._client().system, place), once, where=self.at(path))
+        An error on the way, also one of `pieces`, leaves it as it was. size: bytes of all pieces.
+        digest: their hex SHA-256, kept with the file where the store can.
+        """
+        if size <= PART_BYTES:
+            self.put(path, b"".join(map(memoryview, pieces)), digest=digest)
+        elif self.conditional:
+            self._send_parts(path, _parts(pieces, max(PART_BYTES, -(-size // _MOST_PARTS))), digest)
+        else:
+            self._write(path, pieces)
 
     def unfinished(self) -> list[tuple[str, str]]:
         """Return uploads in parts that nobody has finished: (path, S3's name for the upload)."""
@@ -165,6 +168,12 @@ class RemoteStore:
             return [(one["Key"].removeprefix(f"{prefix}/"), one["UploadId"]) for one in uploads]
 
         return self._do("", find)
+
+    def abort_uploads(self) -> None:
+        """Free the parts that killed uploads have left below the address."""
+        for path, upload in self.unfinished() if self.conditional else ():
+            with contextlib.suppress(StoreError, FileNotFoundError):
+                self.call(path, "abort_multipart_upload", UploadId=upload)
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
@@ -192,6 +201,44 @@ class RemoteStore:
         """Refuse stores that take no uploads."""
         if self.scheme in ("http", "https"):
             raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
+
+    def _write(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
+        """Write a file piece by piece, on stores that can open one. No attempt is repeated."""
+        self.require_writable()
+
+        def pour(system: Any, place: str) -> None:
+            with system.open(place, "wb") as stream:
+                for piece in pieces:
+                    stream.write(memoryview(piece))
+
+        once = replace(self.policy, attempts=1)
+        place = child(self.address, path)
+        retry(lambda: pour(self._client().system, place), once, where=self.at(path))
+
+    def _send_parts(self, path: str, parts: Iterator[bytes], digest: str) -> None:
+        upload = self.call(path, "create_multipart_upload", Metadata={DIGEST: digest})["UploadId"]
+        try:
+            tags = []
+            for number, part in enumerate(parts, 1):
+                answer = self.call(path, "upload_part", UploadId=upload, PartNumber=number, Body=part)
+                tags.append({"PartNumber": number, "ETag": answer["ETag"]})
+            self._complete(path, upload, tags, digest)
+        except FileNotFoundError:
+            raise StoreError(
+                "somebody has aborted this upload", where=self.at(path), hint="try again"
+            ) from None
+        except BaseException:
+            with contextlib.suppress(StoreError, FileNotFoundError):
+                self.call(path, "abort_multipart_upload", UploadId=upload)
+            raise
+
+    def _complete(self, path: str, upload: str, tags: list[dict[str, Any]], digest: str) -> None:
+        try:
+            self.call(path, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
+        except FileNotFoundError:
+            # It may have been done, by an attempt whose answer was lost.
+            if self.digest(path) != digest:
+                raise
 
     def _put(self, path: str, data: bytes, digest: str | None, condition: dict[str, str]) -> None:
         if self.conditional:
@@ -244,10 +291,10 @@ class RemoteStore:
     def _ask(self, path: str, request: Callable[[Client, str], T]) -> T:
         """Send a request about a file, again while its failures may pass."""
         place = child(self.address, path) if path else self.address
-        return persist(lambda: request(self._client(), place), self.patience, where=self.at(path))
+        return retry(lambda: request(self._client(), place), self.policy, where=self.at(path))
 
     def _client(self) -> Client:
-        return client_of(self.address, self.scheme, self.patience.timeout)
+        return client_of(self.address, self.scheme, self.policy.timeout)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemoteStore) and self.address == other.address
@@ -265,3 +312,17 @@ def _differs(answer: dict[str, Any], data: bytes) -> bool:
     tag = str(answer.get("ETag", "")).strip('"')
     plain = answer.get("ServerSideEncryption") in (None, "AES256") and len(tag) == 32
     return plain and tag != hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
+    """Join pieces to parts of at least `size` bytes, but for the last."""
+    held: list[bytes | pa.Buffer] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece)
+        if count >= size:
+            yield b"".join(map(memoryview, held))
+            held, count = [], 0
+    if held:
+        yield b"".join(map(memoryview, held))

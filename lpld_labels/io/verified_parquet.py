@@ -20,8 +20,8 @@ from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_GROUP_ROWS
-from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
 from lpld_labels.io.parquet_pages import Chunk, walk_pages
+from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
 
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ class VerifiedParquet:
         self.where = file.where
         self.schema = schema
         self._file = file
-        self._distant = as_distant(file) is not None
+        self._distant = as_remote(file) is not None
         self._end = entry.bytes - (entry.footer_bytes or 0)
         self._lock = threading.Lock()
         self._parquet = self._retried(lambda: self._opened(entry))
@@ -148,7 +148,7 @@ class VerifiedParquet:
 
     def _retried(self, read: Callable[[], T]) -> T:
         """Bytes from elsewhere may have been damaged on their way: those are fetched again."""
-        return once_more(read, lambda: None) if self._distant else read()
+        return retry_corrupt(read) if self._distant else read()
 
 
 class _Stream(io.RawIOBase):

@@ -33,9 +33,9 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
     Component,
 )
-from lpld_labels.io.byte_access import open_file
 from lpld_labels.io.locks import locked
 from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
+from lpld_labels.io.random_access import open_file
 from lpld_labels.io.storage import write_atomically, write_errors
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.duplicates import without_duplicates

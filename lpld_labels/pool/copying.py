@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.files import FileEntry
-from lpld_labels.io.byte_access import once_more
+from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_errors
 from lpld_labels.pool.pool_files import PoolFiles, require_digest
 
@@ -25,7 +25,7 @@ def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             # Bytes from elsewhere may have been changed on the way.
-            once_more(lambda: _pour(files, entry, temporary), lambda: None)
+            retry_corrupt(lambda: _pour(files, entry, temporary))
             move(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -21,9 +21,9 @@ from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.arrow import Array
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import Column
-from lpld_labels.io.byte_access import ByteSource, as_distant, once_more
 from lpld_labels.io.parquet_pages import DATA_PAGE, PLAIN, RLE, check_crc, parse_page
 from lpld_labels.io.prefetch import CutFile, Range
+from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex, Group
 
@@ -55,7 +55,7 @@ class LabelPages:
     ) -> None:
         self.where = file.where
         self._file = file
-        self._distant = as_distant(file)
+        self._distant = as_remote(file)
         self._classes = classes
         self._columns = columns or codec.payload_columns(classes)
         self._by_view = codec.granularity == "view"
@@ -76,7 +76,7 @@ class LabelPages:
         if self._distant is None:
             return self._parsed(group)
         forget = partial(self._distant.forget, group.offset, group.offset + group.bytes)
-        return once_more(lambda: self._parsed(group), forget)
+        return retry_corrupt(lambda: self._parsed(group), forget)
 
     def _parsed(self, group: Group) -> dict[str, Array]:
         pages = self._file.read(group.offset, group.bytes)

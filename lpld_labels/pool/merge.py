@@ -12,7 +12,7 @@ from functools import partial
 from lpld_labels.codecs import Codec
 from lpld_labels.format.schema import SHARD_BATCHES, VIEW_SCHEMA
 from lpld_labels.format.views import DecodedViews
-from lpld_labels.io.byte_access import open_file
+from lpld_labels.io.random_access import open_file
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex

@@ -25,7 +25,7 @@ from lpld_labels.format.schema import (
     STAGING_DIRECTORY,
 )
 from lpld_labels.format.strict_json import from_json
-from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import TEMPORARY, refuse_links
 from lpld_labels.pool.card_file import is_untouched
 

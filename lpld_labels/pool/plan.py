@@ -31,7 +31,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.shard import EncodedBatch, Skipped, write_shard
-from lpld_labels.pool.views_source import require_drawn
+from lpld_labels.pool.views import require_drawn
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,14 @@ from lpld_labels.format.schema import (
     STAGING_DIRECTORY,
 )
 from lpld_labels.io.addresses import Location, is_address, local_path
-from lpld_labels.io.byte_access import (
+from lpld_labels.io.random_access import (
     ByteSource,
     LocalFile,
-    StoredFile,
+    MemoryFile,
     open_file,
+    open_regular,
+    size_of_regular,
 )
-from lpld_labels.io.regular_file import open_regular, size_of_regular
 from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.io.verified_parquet import VerifiedParquet
 
@@ -107,7 +108,7 @@ def read_manifest(files: PoolFiles) -> Manifest:
 
 def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Table:
     """Return a whole Parquet file, known to be the one the manifest names."""
-    data = StoredFile(pa.BufferReader(files.whole(entry)), files.at(entry.path))
+    data = MemoryFile(files.whole(entry), files.at(entry.path))
     return VerifiedParquet(data, entry, schema).read_all()
 
 

@@ -36,8 +36,7 @@ from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelBlocks, LabelPages, payload_blocks
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, read_table
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.view_checks import ViewChecker
-from lpld_labels.pool.views_source import DrawnViews, StoredViews, ViewSource
+from lpld_labels.pool.views import DrawnViews, StoredViews, ViewChecker, ViewSource
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024

@@ -20,11 +20,11 @@ from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
-from lpld_labels.io.byte_access import ByteSource, once_more, open_file
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.failures import REQUESTS_AT_ONCE
 from lpld_labels.io.prefetch import CachedRanges, DirectRanges
+from lpld_labels.io.random_access import ByteSource, open_file, retry_corrupt
 from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.retry import REQUESTS_AT_ONCE
 from lpld_labels.pool.label_pages import LabelBlocks
 from lpld_labels.pool.pool_files import PoolFiles, file_chunks, no_manifest, require_digest, wrong_size
 
@@ -100,7 +100,7 @@ class RemoteFiles(PoolFiles):
         """Return it from the cache, or fetch it and compare its digest."""
         if self._cache is not None:
             return self._kept(entry, self._cache).read_bytes()
-        return once_more(lambda: b"".join(map(memoryview, self._checked_pieces(entry))), lambda: None)
+        return retry_corrupt(lambda: b"".join(map(memoryview, self._checked_pieces(entry))))
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
         """Fetch it, the next pieces while the last one is in use; from the cache if there is one."""
@@ -153,11 +153,11 @@ class RemoteFiles(PoolFiles):
         def path() -> Path:
             return cache.get(entry.digest, entry.bytes, lambda: self._checked_pieces(entry))
 
-        found = once_more(path, lambda: None)
+        found = retry_corrupt(path)
         if entry.digest not in self._verified:
             if file_digest(found) != entry.digest:
                 cache.drop(entry.digest)
-                found = once_more(path, lambda: None)
+                found = retry_corrupt(path)
             self._verified.add(entry.digest)
         return found
 

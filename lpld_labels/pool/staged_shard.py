@@ -31,8 +31,8 @@ from lpld_labels.format.schema import (
     LABEL_KEY_COLUMNS,
 )
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.io.byte_access import open_file
 from lpld_labels.io.parquet_files import VIEW_OWNERS, FileFacts, footer_of, index_file, label_owners
+from lpld_labels.io.random_access import open_file
 from lpld_labels.io.storage import DigestingFile, write_durably
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.shard import EncodedBatch, index_slice

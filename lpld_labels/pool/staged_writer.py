@@ -38,7 +38,7 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.staging import Receipts, StagingArea
 from lpld_labels.pool.staging_plan import describe, require_same_plan
-from lpld_labels.pool.views_source import require_drawn
+from lpld_labels.pool.views import require_drawn
 
 log = logging.getLogger(__name__)
 

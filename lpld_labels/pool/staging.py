@@ -42,7 +42,7 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import Hold, in_use, locked
-from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import (
     TEMPORARY,
     fsync,

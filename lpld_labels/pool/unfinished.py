@@ -30,7 +30,7 @@ from lpld_labels.format.digests import file_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.io.regular_file import read_regular
+from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
 from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
 

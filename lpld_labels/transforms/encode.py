@@ -20,7 +20,7 @@ from lpld_labels.pool.packing import carried
 from lpld_labels.pool.plan import BatchSource, PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.pool.views_source import require_drawn
+from lpld_labels.pool.views import require_drawn
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import CopiedBatches, EncodedBatches, copied_shards, encoded_shards
 from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan

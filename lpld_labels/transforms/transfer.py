@@ -22,9 +22,8 @@ from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
-from lpld_labels.io.byte_access import once_more
+from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore
-from lpld_labels.io.uploads import abort_uploads, send
 from lpld_labels.pool.card_file import is_ours, send_card, write_card
 from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.own_files import own_paths
@@ -175,7 +174,7 @@ class Upload:
         with self._lock:
             self._sent.add(entry.path)
         # Bytes from elsewhere may have been changed on the way.
-        once_more(lambda: self._send(files, entry), lambda: None)
+        retry_corrupt(lambda: self._send(files, entry))
         return True
 
     def _send(self, files: PoolFiles, entry: FileEntry) -> None:
@@ -184,7 +183,7 @@ class Upload:
             self._create(entry, b"".join(map(memoryview, pieces)))
             return
         try:
-            send(self.store, entry.path, entry.bytes, pieces, digest=entry.digest)
+            self.store.send(entry.path, entry.bytes, pieces, digest=entry.digest)
         except StoreError:
             # Whoever publishes aborts the uploads of all others.
             if manifest_at(self.store) != self._old:
@@ -214,7 +213,7 @@ class Upload:
             raise self._late() from None
         named = {entry.path for entry in Manifest.parse(text, where=self.store.at(MANIFEST_FILE)).files}
         self.store.delete([path for path in self._sizes if _is_index(path) and path not in named])
-        abort_uploads(self.store)
+        self.store.abort_uploads()
 
     def _late(self) -> PoolConflictError:
         return PoolConflictError(
@@ -243,7 +242,7 @@ def clear(store: RemoteStore) -> None:
             )
     # First what makes it a pool: nobody shall open what is being deleted.
     store.delete([path for path in (MANIFEST_FILE, *paths) if path != MANIFEST_FILE or path in paths])
-    abort_uploads(store)
+    store.abort_uploads()
 
 
 def _proven(files: PoolFiles, entry: FileEntry) -> Iterator[bytes | pa.Buffer]:

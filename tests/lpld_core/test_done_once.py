@@ -16,7 +16,7 @@ from lpld_core.settings import TeacherChoice
 from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format import digests, records
 from lpld_labels.loader import pool_loader
-from lpld_labels.pool import plan, view_checks, views_source
+from lpld_labels.pool import plan, views
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render import apply
@@ -61,8 +61,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(records.ViewBatch, "__post_init__", "checks")
     count(digests, "_view_parts", "digests")
-    count(view_checks.ViewChecker, "check", "groups")
-    count(views_source, "draw_views", "drawn")
+    count(views.ViewChecker, "check", "groups")
+    count(views, "draw_views", "drawn")
     count(plan, "check_bounds", "bounds")
     count(apply, "check_bounds", "bounds")
     return seen

@@ -12,9 +12,9 @@ import pytest
 import urllib3
 
 from lpld_labels.io.clients import client_of
-from lpld_labels.io.failures import ShortReadError, is_transient
 from lpld_labels.io.http_files import HttpFiles
 from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.retry import ShortReadError, is_transient
 from tests.servers.files import FileServer
 from tests.servers.processes import free_port
 from tests.servers.proxy import Proxy
@@ -126,7 +126,7 @@ def test_proxies_of_the_environment_are_used(server: str, monkeypatch: pytest.Mo
 
 def without_client(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client of a store read nothing."""
-    client = client_of(store.address, store.scheme, store.patience.timeout)
+    client = client_of(store.address, store.scheme, store.policy.timeout)
     monkeypatch.setattr(client.system, "cat_file", None)
 
 

@@ -14,7 +14,7 @@ from lpld_labels.errors import PoolConflictError, PoolCorruptError, StoreError
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.io import remote, uploads
+from lpld_labels.io import remote
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.pool_files import LocalFiles
 from lpld_labels.transforms.copy import copy_pool
@@ -31,7 +31,7 @@ DIGEST = bytes_digest(DATA)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PART_BYTES", PART)
+    monkeypatch.setattr(remote, "PART_BYTES", PART)
     monkeypatch.setattr(remote, "PIECE_BYTES", 100_000)
 
 
@@ -45,7 +45,7 @@ def test_parts_arrive_as_one_file_with_its_digest(bucket: str, s3_proxy: Proxy) 
     s3_proxy.behave(
         Rule(harm="fail", match="partNumber=2", times=1), Rule(harm="corrupt", match="partNumber=1", times=1)
     )
-    uploads.send(store, "file", len(DATA), pieces(), digest=DIGEST)
+    store.send("file", len(DATA), pieces(), digest=DIGEST)
     traffic = s3_proxy.traffic()
     assert {"1", "2", "3"} == {
         path.partition("partNumber=")[2][0] for method, path, _ in traffic.asked if "partNumber" in path
@@ -65,17 +65,17 @@ def test_a_failed_upload_leaves_what_was_there(bucket: str, s3_proxy: Proxy) -> 
         raise PoolCorruptError("not the right bytes")
 
     with pytest.raises(PoolCorruptError):
-        uploads.send(store, "file", len(DATA), broken(), digest=DIGEST)
+        store.send("file", len(DATA), broken(), digest=DIGEST)
     s3_proxy.behave(Rule(harm="fail", match="partNumber=3"))
     with pytest.raises(StoreError, match="tried 6 times"):
-        uploads.send(store, "file", len(DATA), pieces(), digest=DIGEST)
+        store.send("file", len(DATA), pieces(), digest=DIGEST)
     assert store.read("file") == b"old"
     assert store.unfinished() == []
 
 
 def test_other_stores_are_written_piece_by_piece() -> None:
     store = RemoteStore("memory://bucket/pool")
-    uploads.send(store, "file", len(DATA), pieces(), digest=DIGEST)
+    store.send("file", len(DATA), pieces(), digest=DIGEST)
     assert store.read("file") == DATA
 
 

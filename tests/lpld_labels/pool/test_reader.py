@@ -27,7 +27,7 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.label_pages import LabelPages
 from lpld_labels.pool.shard_files import label_schema
 from lpld_labels.pool.view_counts import views_per_image
-from lpld_labels.pool.views_source import StoredViews
+from lpld_labels.pool.views import StoredViews
 from tests.factories import assert_same_views, make_batches, write_pool
 
 BATCHES = make_batches(3, 4, rows=16, classes=20)

@@ -1,23 +1,75 @@
-"""Bytes of a pool's files, wherever they are: any span of a file, or an error that names it.
+"""Bytes of files at random: of this machine or elsewhere; any span, or an error that names the file.
 
-Local files are read, not mapped: a mapped file that somebody cuts off ends the process that looks at it, and
-mapping a file takes longer than reading a row group of it.
+Local files are opened only if they are regular: a pipe or a device could hang for ever or fill the memory.
+They are read, not mapped: a mapped file that somebody cuts off ends the process that looks at it, and mapping
+a file takes longer than reading a row group of it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.io.regular_file import open_regular
 
 T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""A pipe that took the file's place since it was looked at is opened without waiting for a writer."""
+
+
+def open_regular(path: str | Path) -> tuple[int, int]:
+    """Open a regular file to read, links followed; return the handle, which is the caller's, and its size.
+
+    Raises OSError, with the reason in `strerror`, for what is not there or not a file.
+    """
+    # Looked at before it is opened: on a device, even that can have an effect.
+    _require_regular(os.stat(path))  # noqa: PTH116  # called for every file that a reader opens
+    handle = os.open(path, _FLAGS)
+    try:
+        status = os.fstat(handle)
+        _require_regular(status)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle, status.st_size
+
+
+def read_regular(path: str | Path, *, most: int) -> bytes:
+    """Return the bytes of a regular file, links followed.
+
+    most: bytes that it may have.
+    Raises OSError, with the reason in `strerror`, for what is not there, not a file or too large.
+    """
+    handle, size = open_regular(path)
+    with os.fdopen(handle, "rb") as stream:
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and {most} are allowed")
+        return stream.read(size)
+
+
+def size_of_regular(path: str | Path) -> int | None:
+    """Return the size of a regular file, links followed, or None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # asked for every file of a pool
+        _require_regular(status)
+    except OSError:
+        return None
+    return status.st_size
+
+
+def _require_regular(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device")
 
 
 class ByteSource(Protocol):
@@ -71,23 +123,19 @@ class LocalFile:
             os.close(handle)
 
 
-class StoredFile:
-    """Bytes in memory, or a file that Arrow opened."""
+class MemoryFile:
+    """A file whose bytes are in memory."""
 
-    def __init__(self, file: pa.NativeFile, where: str) -> None:
+    def __init__(self, data: bytes, where: str) -> None:
         self.where = where
-        self._file = file
-        self.size = int(file.size())
+        self.size = len(data)
+        self._data = pa.py_buffer(data)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
         """Return these bytes."""
-        try:
-            data: bytes = cast("Any", self._file).read_at(length, offset)
-        except OSError as error:
-            raise PoolCorruptError(f"cannot be read: {error}", where=self.where) from None
-        if len(data) != length:
-            raise _ends_early(self.where, length, len(data))
-        return pa.py_buffer(data)
+        if offset + length > self.size:
+            raise _ends_early(self.where, length, max(self.size - offset, 0))
+        return self._data.slice(offset, length)
 
 
 def open_file(path: str) -> ByteSource:
@@ -100,16 +148,16 @@ def open_file(path: str) -> ByteSource:
         raise PoolCorruptError(f"cannot be opened: {error.strerror}", where=path, hint=_RESTORE) from None
 
 
-def as_distant(file: ByteSource) -> RemoteSource | None:
+def as_remote(file: ByteSource) -> RemoteSource | None:
     """Return a file that is elsewhere; None for one of this machine."""
     # Asking a protocol takes longer than opening the file.
-    if isinstance(file, LocalFile | StoredFile):
+    if isinstance(file, LocalFile | MemoryFile):
         return None
     return file if isinstance(file, RemoteSource) else None
 
 
-def once_more(read: Callable[[], T], forget: Callable[[], None]) -> T:
-    """Return what a read of bytes from elsewhere gives; if they are damaged, forget and read them again."""
+def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
+    """Return what a read of bytes from elsewhere gives; damaged ones are forgotten and fetched again."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()

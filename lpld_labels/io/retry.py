@@ -1,15 +1,28 @@
-"""What went wrong with a request: whether it passes, and what to tell.
+"""Repeating requests whose failure may pass, and what to tell about those that were given up.
 
-Clients raise classes of their own (aiohttp's, botocore's, the operating system's), often one behind
-another. Told apart here by status codes and names, so that no client has to be imported.
+Clients raise classes of their own (urllib3's, botocore's, the operating system's), often one behind another.
+They are classified by status codes and names, so that no client has to be imported. One loop here serves all
+clients: what is wrong with the bytes of an answer, no client's own retries would notice.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
-from lpld_labels.errors import StoreError, without_secrets
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError, StoreError, without_secrets
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TIMEOUT_VARIABLE = "LPLD_LABELS_TIMEOUT"
+_TIMEOUT = 30.0
 
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
 _PASSING_ERRNO = {errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT}
@@ -44,6 +57,58 @@ _LONGEST = 200
 
 
 REQUESTS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How long to try.
+
+    timeout: seconds without a byte, or without a connection, after which a request counts as failed.
+    attempts: how often it is sent. wait: seconds before the second attempt; each further one waits twice as
+    long, `longest_wait` at most, with a little chance so that clients do not come back all at once.
+    """
+
+    timeout: float = _TIMEOUT
+    attempts: int = 6
+    wait: float = 0.1
+    longest_wait: float = 5.0
+
+    @staticmethod
+    def from_environment() -> RetryPolicy:
+        """Return the usual policy, with the time-out that the environment asks for."""
+        text = os.environ.get(TIMEOUT_VARIABLE, "")
+        try:
+            timeout = float(text or _TIMEOUT)
+        except ValueError:
+            timeout = 0.0
+        if not timeout > 0:
+            raise InvalidArgumentError("not a time-out", where=TIMEOUT_VARIABLE, expected="seconds", got=text)
+        return RetryPolicy(timeout=timeout)
+
+    def pause(self, attempt: int) -> float:
+        """Return how long to wait behind an attempt, counted from 0."""
+        longest = min(float(self.wait * 2**attempt), self.longest_wait)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret, only less of a crowd
+
+
+def retry(request: Callable[[], T], policy: RetryPolicy, *, where: str) -> T:
+    """Return what a request gives, sent again while its failures are transient.
+
+    Raises FileNotFoundError where there is no such file, and StoreError for all else. where: for messages.
+    """
+    for attempt in range(policy.attempts):
+        try:
+            return request()
+        except LabelPoolError:
+            raise
+        except Exception as error:  # noqa: BLE001  # every client has a family of its own
+            if is_missing(error):
+                raise FileNotFoundError(where) from None
+            if attempt + 1 == policy.attempts or not is_transient(error):
+                raise _store_error(error, where, attempt + 1) from None
+            log.info("%s: %s, trying again", where, type(error).__name__)
+        time.sleep(policy.pause(attempt))
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 class ShortReadError(OSError):
@@ -107,7 +172,7 @@ def is_missing(error: BaseException) -> bool:
     return isinstance(error, FileNotFoundError) or status_of(error) in (404, 410)
 
 
-def as_store_error(error: BaseException, where: str, attempts: int) -> StoreError:
+def _store_error(error: BaseException, where: str, attempts: int) -> StoreError:
     """Return what to tell about a request that was given up."""
     problem, hint = _told(error)
     if attempts > 1:
