@@ -59,7 +59,7 @@ def command(
 
 def _copy(pools: tuple[str, ...], out: str, images: Path | None, overwrite: bool) -> dict[str, Any]:
     from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.io.addresses import shown
+    from lpld_labels.io.addresses import redact
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.copy import copy_pool
 
@@ -79,8 +79,8 @@ def _copy(pools: tuple[str, ...], out: str, images: Path | None, overwrite: bool
         )
     manifest = copied.manifest
     return {
-        "pools": [shown(pool) for pool in pools],
-        "out": shown(out),
+        "pools": [redact(pool) for pool in pools],
+        "out": redact(out),
         "batches": manifest.counts.batches,
         "images": manifest.counts.images,
         "bytes": pool_bytes(manifest),

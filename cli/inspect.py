@@ -103,7 +103,7 @@ def _write_card(
 ) -> None:
     from lpld_labels.format.schema import README_FILE
     from lpld_labels.inspect.card import card_text, class_folders
-    from lpld_labels.io.addresses import is_address, shown
+    from lpld_labels.io.addresses import is_address, redact
     from lpld_labels.io.remote import RemoteStore
     from lpld_labels.pool.card_file import send_card, signed, write_card
     from lpld_labels.pool.reader import PoolReader
@@ -111,7 +111,7 @@ def _write_card(
     from .recipe import recipe
 
     with PoolReader(pool) as reader:
-        title = name or PurePath(shown(pool).partition("?")[0]).name or "pool"
+        title = name or PurePath(redact(pool).partition("?")[0]).name or "pool"
         classes = class_folders(reader.images)
         lines = recipe(reader.manifest)
         text = card_text(reader.manifest, name=title, licence=licence, classes=classes, recipe=lines)
@@ -129,7 +129,7 @@ def _write_card(
     if not written and not quiet():
         click.echo(f"{where}: already up to date", err=True)
     if as_json:
-        print_json({"pool": shown(pool), "card": where, "bytes": len(data), "written": written})
+        print_json({"pool": redact(pool), "card": where, "bytes": len(data), "written": written})
     else:
         click.echo(f"{where}: {human_bytes(len(data))}")
 

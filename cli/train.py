@@ -87,7 +87,7 @@ def command(
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
     from lpld_core.train.ranks import joined_ranks
-    from lpld_labels.io.addresses import shown
+    from lpld_labels.io.addresses import redact
     from lpld_labels.transforms.outputs import require_apart
 
     if given["workers"] is None and given["device"] not in (None, "cpu"):
@@ -95,7 +95,7 @@ def command(
     settings = take(TrainSettings, given, base=preset_named(preset).train)
     check_device(settings.device)
     # Neither a query nor a password becomes the name of a directory.
-    out = out or Path(f"{Path(shown(pool).partition('?')[0].rstrip('/')).name}-student")
+    out = out or Path(f"{Path(redact(pool).partition('?')[0].rstrip('/')).name}-student")
     inputs = [pool, *(str(folder) for folder in (images, val) if folder is not None)]
     caches = [] if settings.image_cache is None else [settings.image_cache]
     require_apart(out, *inputs, *caches)

@@ -10,7 +10,7 @@ from typing import Any
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
 from lpld_labels.format.schema import COMPONENTS, FORMAT_VERSION, Component
 from lpld_labels.inspect.text import human_bytes, shortened
-from lpld_labels.io.addresses import Location, shown
+from lpld_labels.io.addresses import Location, redact
 from lpld_labels.pool.pool_files import manifest_of
 
 PICKLE_BATCH_OVERHEAD = 2000
@@ -126,7 +126,7 @@ def summary_of(manifest: Manifest, location: str | os.PathLike[str]) -> PoolSumm
     """Return the summary of a pool whose manifest is known."""
     components = {name: manifest.components[name] for name in COMPONENTS}
     components["container"] += len(manifest.dump())
-    return PoolSummary(location=shown(location), manifest=manifest, components=components)
+    return PoolSummary(location=redact(location), manifest=manifest, components=components)
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:

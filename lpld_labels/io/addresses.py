@@ -1,7 +1,7 @@
 """Addresses of pools: ``s3://bucket/pool``, ``https://host/pool``, anything fsspec opens; or a local path.
 
 What an address says about credentials (a password, a signed query) is for the server and nobody else:
-`shown` is what messages, summaries and logs get.
+`redact` gives what messages, summaries and logs get.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _split(address: str) -> SplitResult:
         raise InvalidArgumentError(f"this is no address: {error}", where=address) from None
 
 
-def shown(location: Location) -> str:
-    """Return a location as people may see it: without password and query."""
+def redact(location: Location) -> str:
+    """Return a location without password and query, for messages."""
     text = os.fspath(location)
     return without_secrets(text) if is_address(text) else text
 
@@ -54,10 +54,10 @@ def child(address: str, path: str) -> str:
     return f"{base.rstrip('/')}/{path}{question}{query}"
 
 
-def normal(address: str) -> str:
+def normalize_url(address: str) -> str:
     """Return an address without slashes at its end, nor the name of the manifest."""
     parts = _split(address)
     path = re.sub(r"/+(pool\.json)?$", "", parts.path)
     if not parts.netloc and not path:
-        raise InvalidArgumentError("an address without a place", where=shown(address))
+        raise InvalidArgumentError("an address without a place", where=redact(address))
     return urlunsplit(parts._replace(path=path))

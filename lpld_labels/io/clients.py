@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, StoreError
-from lpld_labels.io.addresses import shown
+from lpld_labels.io.addresses import redact
 from lpld_labels.io.retry import REQUESTS_AT_ONCE, is_transient
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
     except ValueError:
         raise InvalidArgumentError(
             "nothing is known that opens such an address",
-            where=shown(address),
+            where=redact(address),
             expected="s3://, https://, or what an installed fsspec client opens",
             got=f"{scheme}://",
         ) from None
@@ -135,4 +135,4 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
 def _not_installed(address: str, scheme: str) -> StoreError:
     extra = _EXTRAS.get(scheme)
     what = f"pip install 'lpld-labels[{extra}]'" if extra else f"install the fsspec client of {scheme}://"
-    return StoreError("a package for this kind of address is missing", where=shown(address), hint=what)
+    return StoreError("a package for this kind of address is missing", where=redact(address), hint=what)

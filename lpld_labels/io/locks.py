@@ -17,7 +17,7 @@ from pathlib import Path
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
-class Hold:
+class FileLock:
     """The lock of a file, from now until `release`; raises BlockingIOError if another process has it."""
 
     def __init__(self, file: Path, *, wait: bool = False) -> None:
@@ -43,11 +43,11 @@ class Hold:
 
 @contextlib.contextmanager
 def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file; its directory is created if it is not there."""
+    """FileLock the lock of a file; its directory is created if it is not there."""
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            hold = Hold(file, wait=wait)
+            hold = FileLock(file, wait=wait)
         except FileNotFoundError:
             continue
         if hold.is_of(file):
@@ -62,7 +62,7 @@ def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
 def in_use(file: Path) -> bool:
     """Whether some process holds the lock of a file; not so where its directory is gone."""
     try:
-        Hold(file).release()
+        FileLock(file).release()
     except BlockingIOError:
         return True
     except FileNotFoundError:

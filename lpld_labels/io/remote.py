@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from lpld_labels.errors import StoreError
-from lpld_labels.io.addresses import child, normal, shown
+from lpld_labels.io.addresses import child, normalize_url, redact
 from lpld_labels.io.clients import Client, client_of
 from lpld_labels.io.retry import RetryPolicy, ShortReadError, code_of, retry, status_of
 
@@ -42,8 +42,8 @@ class RemoteStore:
     """
 
     def __init__(self, address: str, *, policy: RetryPolicy | None = None) -> None:
-        self.address = normal(address)
-        self.shown = shown(self.address)
+        self.address = normalize_url(address)
+        self.shown = redact(self.address)
         self.policy = policy or RetryPolicy.from_environment()
         self.scheme = urlsplit(self.address).scheme.lower()
 

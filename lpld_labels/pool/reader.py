@@ -28,7 +28,7 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
 )
 from lpld_labels.format.views import labelled
-from lpld_labels.io.addresses import is_address, shown
+from lpld_labels.io.addresses import is_address, redact
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import OpenFiles
@@ -69,7 +69,7 @@ class PoolReader:
         cache: DiskCache | None = None,
     ) -> None:
         self._address = os.fspath(location)
-        self.location = shown(location)
+        self.location = redact(location)
         self._settings: dict[str, Any] = {
             "preload": preload,
             "view_cache_bytes": view_cache_bytes,

@@ -41,7 +41,7 @@ from lpld_labels.format.schema import (
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
-from lpld_labels.io.locks import Hold, in_use, locked
+from lpld_labels.io.locks import FileLock, in_use, locked
 from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import (
     TEMPORARY,
@@ -226,7 +226,7 @@ class StagingArea:
             # Another writer's commit may have swept the area away.
             self._join()
             path.mkdir()
-            hold = Hold(path / LOCK)
+            hold = FileLock(path / LOCK)
         try:
             yield path
         except BaseException:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
 from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
-from lpld_labels.io.addresses import is_address, local_path, shown
+from lpld_labels.io.addresses import is_address, local_path, redact
 from lpld_labels.io.storage import write_errors
 from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY, PLAN, REPLACED, require_own_files
 
@@ -30,7 +30,7 @@ def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) 
     """Refuse an output that is an input, lies inside one or has one inside it."""
     if is_address(out):
         # What is read there was written as a whole, and nothing is put among it: names are all that matters.
-        inputs = tuple(given for given in inputs if is_address(given) and shown(given) == shown(out))
+        inputs = tuple(given for given in inputs if is_address(given) and redact(given) == redact(out))
     target = _place(out)
     for given in inputs:
         if is_address(given) != is_address(out):
@@ -52,7 +52,7 @@ def _place(location: str | os.PathLike[str]) -> Path:
         return (Path(location) if is_address(location) else local_path(location)).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"this path leads nowhere: {error}", where=shown(location), hint="choose another path"
+            f"this path leads nowhere: {error}", where=redact(location), hint="choose another path"
         ) from None
 
 

@@ -19,7 +19,7 @@ from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
-from lpld_labels.io.addresses import Location, is_address, local_path, normal, shown
+from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url, redact
 from lpld_labels.io.disk_cache import cache_folder
 from lpld_labels.io.locks import locked
 from lpld_labels.io.remote import RemoteStore
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 def outgoing_folder(address: str) -> Path:
     """Return where pools on their way to an address are made."""
-    name = hashlib.sha256(normal(address).partition("?")[0].encode()).hexdigest()[:16]
+    name = hashlib.sha256(normalize_url(address).partition("?")[0].encode()).hexdigest()[:16]
     return cache_folder() / "outgoing" / name
 
 
@@ -144,7 +144,7 @@ def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -
 def _at_address(error: LabelPoolError, path: Path, store: RemoteStore) -> LabelPoolError:
     """Return an error that names the address instead of the folder that stands for it."""
     facts: dict[str, Any] = {
-        name: str(getattr(error, name)).replace(str(path), shown(store.address))
+        name: str(getattr(error, name)).replace(str(path), redact(store.address))
         for name in ("where", "expected", "got", "hint")
     }
     return type(error)(error.problem, **facts)

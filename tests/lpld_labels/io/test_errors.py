@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels.errors import without_secrets
-from lpld_labels.io.addresses import child, normal, shown
+from lpld_labels.io.addresses import child, normalize_url, redact
 from tests.servers.processes import free_port
 from tests.servers.s3 import SECRET_KEY, S3Server, s3_server
 
@@ -92,7 +92,7 @@ def test_unknown_kinds_of_addresses(cli: Callable[..., Result]) -> None:
     ],
 )
 def test_what_is_shown_of_an_address(address: str, expected: str) -> None:
-    assert shown(address) == expected
+    assert redact(address) == expected
 
 
 def test_secrets_in_messages_of_others() -> None:
@@ -102,4 +102,8 @@ def test_secrets_in_messages_of_others() -> None:
 
 def test_files_below_an_address() -> None:
     assert child("https://host/pool?sig=1", "labels/a.parquet") == "https://host/pool/labels/a.parquet?sig=1"
-    assert normal("s3://bucket/pool//") == normal("s3://bucket/pool/pool.json") == "s3://bucket/pool"
+    assert (
+        normalize_url("s3://bucket/pool//")
+        == normalize_url("s3://bucket/pool/pool.json")
+        == "s3://bucket/pool"
+    )
