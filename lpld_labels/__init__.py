@@ -38,6 +38,8 @@ _HOMES = {
     "Teacher": "format.manifest",
     "ViewBatch": "format.records",
     "__version__": "version",
+    "export_pool": "interop.exporting",
+    "import_labels": "interop.importing",
 }
 
 __all__ = [
@@ -57,6 +59,8 @@ __all__ = [
     "Teacher",
     "ViewBatch",
     "__version__",
+    "export_pool",
+    "import_labels",
 ]
 
 

@@ -96,6 +96,8 @@ def _run(
     ours = [number for number in range(len(plan.shards)) if number % part[1] == part[0]]
     there = set(work.numbers())
     records = work.records([number for number in ours if number in there], checked=True)
+    # What had to be skipped may have been repaired since, and may be skipped only if the caller says so now.
+    records = {number: record for number, record in records.items() if not record.skipped}
     missing = [number for number in ours if number not in records]
     job = Job(
         start=partial(_started, plan.writer(work.directory)),

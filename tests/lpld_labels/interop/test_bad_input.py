@@ -20,6 +20,7 @@ from lpld_labels.errors import (
     LabelFileError,
     LabelPoolError,
     LabelSourceError,
+    StagingMismatchError,
     UnsafePickleError,
 )
 from lpld_labels.interop.importing import import_labels
@@ -127,6 +128,37 @@ def test_a_repaired_file_is_no_hole(made: Path, folder: Path, tmp_path: Path) ->
     shutil.copy(made / "labels" / VICTIM, folder / VICTIM)
     report = import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True)
     assert not report.holes
+    assert report.batches == 9
+
+
+@pytest.mark.usefixtures("one_batch_shards")
+@pytest.mark.parametrize("repaired", [False, True])
+def test_skipped_files_are_looked_at_again(made: Path, folder: Path, tmp_path: Path, repaired: bool) -> None:
+    """An import that skips files is interrupted; the one that resumes it does not skip."""
+
+    def stop(done: int, total: int) -> None:
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    os.truncate(folder / VICTIM, 10)
+    with pytest.raises(KeyboardInterrupt):
+        import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True, progress=stop)
+    if not repaired:
+        with pytest.raises(LabelFileError, match=VICTIM):
+            import_labels(folder, tmp_path / "pool", images=made / "images")
+        return
+    shutil.copy(made / "labels" / VICTIM, folder / VICTIM)
+    report = import_labels(folder, tmp_path / "pool", images=made / "images")
+    assert (report.batches, report.holes) == (9, ())
+
+
+def test_a_pool_with_holes_is_not_what_a_whole_folder_gives(made: Path, folder: Path, tmp_path: Path) -> None:
+    os.truncate(folder / VICTIM, 10)
+    import_labels(folder, tmp_path / "pool", images=made / "images", skip_bad=True)
+    shutil.copy(made / "labels" / VICTIM, folder / VICTIM)
+    with pytest.raises(StagingMismatchError, match="were left out"):
+        import_labels(folder, tmp_path / "pool", images=made / "images")
+    report = import_labels(folder, tmp_path / "pool", images=made / "images", overwrite=True)
     assert report.batches == 9
 
 
