@@ -1,4 +1,5 @@
 # make demo          the whole pipeline on data that ships with a dependency
+# make quick         lint, types and the fast tests: a minute and a half on 2 cores
 # make test          lint, types, tests
 # make test-lowest   tests with the lowest versions that pyproject.toml allows
 # make trust         every campaign of docs/trust.md but the kills (within an hour on 2 cores)
@@ -12,18 +13,25 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
+QUICK := tests/lpld_labels/format tests/lpld_labels/codecs tests/lpld_labels/pool tests/lpld_labels/transforms \
+	tests/lpld_labels/render tests/lpld_labels/inspect tests/cli/test_options.py tests/test_boundaries.py
 LOWEST := .venv-lowest
 
-.PHONY: demo test lint types unit test-lowest docs trust damage hostile faults races soak fuzz engines kills ranks clean
+.PHONY: demo quick test lint types unit test-lowest docs trust damage hostile faults races soak fuzz engines kills ranks clean
 
 demo: $(VENV)/.ready-demo
 	$(RUN)/python -m benchmarks.demo.run
 
 test: lint types unit
 
+# Tests of the library that take milliseconds; those of processes, kills, networks and training are `make unit`'s.
+quick: lint types
+	$(RUN)/python -m pytest -n 2 --dist worksteal -q -m "not timing and not slow" $(QUICK)
+
 lint: $(VENV)/.ready-dev
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
+	$(RUN)/lint-imports
 
 types: $(VENV)/.ready-dev
 	$(RUN)/mypy

@@ -1,4 +1,4 @@
-"""Which files a label batch passes on its way: through build, a read, prune and encode.
+"""Which files a label batch passes on its way: through build, a read, prune, encode and a loader step.
 
     python docs/walk.py            # the walks as a table
     python docs/walk.py --calls    # with every function, and how often a batch calls it
@@ -130,9 +130,16 @@ def walks(work: Path) -> dict[str, dict[str, Any]]:
             for key in pool.keys:
                 pool.read(key)
 
+    def load(batches: int) -> None:
+        from lpld_labels.loader import pool_loader
+
+        for _ in pool_loader(pools[batches], images, batches_per_epoch=batches):
+            pass
+
     return {
         "build": walk(build),
         "read": walk(read),
+        "loader": walk(load),
         "prune": walk(lambda n: _command("prune", pools[n], out(), "--ratio", "1")),
         "encode klt": walk(
             lambda n: _command("encode", pools[n], out(), "--codec", "klt", "--fidelity", "0.9")
