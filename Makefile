@@ -88,7 +88,7 @@ kills-%: $(VENV)/.ready-dev
 
 # One of two processes that train a student killed at five moments; the run goes on with one, two and three.
 ranks: $(VENV)/.ready-dev
-	LPLD_RANK_MOMENTS=all $(RUN)/python -m pytest -n 0 tests/lpld_core/test_ranks.py
+	LPLD_RANK_MOMENTS=all $(RUN)/python -m pytest -n 0 tests/lpld_core/train/test_ranks.py
 
 # The stamp is touched only after a complete install, so an interrupted one is taken up again.
 $(VENV)/.ready-%: pyproject.toml

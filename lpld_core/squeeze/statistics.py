@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +34,37 @@ class LayerStatistics:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClassStatistics:
-    """What the teacher's BatchNorm layers saw of each class.
+class _About:
+    """What decided statistics. Fields with defaults are absent in files of versions 1 and 2.
 
-    teacher: whose layers. class_names: folder names in class order. counts: int64 [classes], views seen.
-    update, views, passes: see SqueezeSettings. momentum: of ema, else None.
-    job: what decided them (see `squeeze_job`), as JSON values; None where that is not known.
+    teacher: whose layers. class_names: folder names in class order. update, views, passes: see
+    SqueezeSettings. momentum: of ema, else None. job: see `squeeze_job`; None where that is not known.
     """
 
     teacher: Teacher
     class_names: tuple[str, ...]
-    counts: Tensor
-    layers: tuple[LayerStatistics, ...]
     update: Update
     momentum: float | None
     views: Views = "centre"
     passes: int = 1
     job: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Header(_About):
+    """What a file says beside its tensors. layers: their names."""
+
+    kind: str
+    version: int
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassStatistics(_About):
+    """What the teacher's BatchNorm layers saw of each class. counts: int64 [classes], views seen."""
+
+    counts: Tensor
+    layers: tuple[LayerStatistics, ...]
 
     @property
     def classes(self) -> int:
@@ -76,19 +90,9 @@ class ClassStatistics:
         for layer in self.layers:
             tensors[f"{layer.name}.mean"] = layer.mean
             tensors[f"{layer.name}.variance"] = layer.variance
-        about = _About(
-            kind=KIND,
-            version=VERSION,
-            teacher=self.teacher,
-            class_names=self.class_names,
-            layers=tuple(layer.name for layer in self.layers),
-            update=self.update,
-            momentum=self.momentum,
-            views=self.views,
-            passes=self.passes,
-            job=self.job,
-        )
-        save_weights(path, tensors, asdict(about), within=within)
+        names = tuple(layer.name for layer in self.layers)
+        header = _Header(kind=KIND, version=VERSION, layers=names, **_about(self))
+        save_weights(path, tensors, asdict(header), within=within)
 
     @staticmethod
     def load(path: str | Path) -> ClassStatistics:
@@ -100,16 +104,14 @@ class ClassStatistics:
         if file.about.get("kind") != KIND:
             raise _not_statistics(path, "it holds something else")
         try:
-            about = msgspec.convert(file.about, _About)
+            header = msgspec.convert(file.about, _Header)
         except msgspec.ValidationError as error:
             raise _not_statistics(path, str(error)) from None
-        if about.version > VERSION:
-            reason = f"written as version {about.version}, this program reads {VERSION}"
+        if header.version > VERSION:
+            reason = f"written as version {header.version}, this program reads {VERSION}"
             raise _not_statistics(path, reason)
-        classes = len(about.class_names)
+        classes = len(header.class_names)
         return ClassStatistics(
-            teacher=about.teacher,
-            class_names=about.class_names,
             counts=_tensor(file, "counts", classes, dimensions=1),
             layers=tuple(
                 LayerStatistics(
@@ -117,13 +119,9 @@ class ClassStatistics:
                     mean=_tensor(file, f"{layer}.mean", classes),
                     variance=_tensor(file, f"{layer}.variance", classes),
                 )
-                for layer in about.layers
+                for layer in header.layers
             ),
-            update=about.update,
-            momentum=about.momentum,
-            views=about.views,
-            passes=about.passes,
-            job=about.job,
+            **_about(header),
         )
 
     def check_teacher(self, teacher: LoadedTeacher) -> None:
@@ -144,20 +142,8 @@ class ClassStatistics:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _About:
-    """What a file says beside its tensors; fields with defaults are absent in versions 1 and 2."""
-
-    kind: str
-    version: int
-    teacher: Teacher
-    class_names: tuple[str, ...]
-    layers: tuple[str, ...]
-    update: Update
-    momentum: float | None
-    views: Views = "centre"
-    passes: int = 1
-    job: dict[str, Any] | None = None
+def _about(found: _About) -> dict[str, Any]:
+    return {entry.name: getattr(found, entry.name) for entry in fields(_About)}
 
 
 def collect_statistics(

@@ -86,7 +86,7 @@ def test_recovery_follows_its_parts_step_by_step(monkeypatch: pytest.MonkeyPatch
     made = recovered(teacher, group, targets, settings).images
 
     from lpld_core.recover.optimise import draw_noise
-    from tests.lpld_core.test_recover_losses import plain_losses
+    from tests.lpld_core.recover.test_losses import plain_losses
 
     rows = {layer.name: (layer.mean[1].double(), layer.variance[1].double()) for layer in statistics.layers}
     images = torch.from_numpy(draw_noise((2, 3, 8, 8), seed=0, unit=(1, 0)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from lpld_core.train.ranks import joined_ranks, leave
-from tests.lpld_core.rank_cases import CASES, recorded_rows, train
+from tests.lpld_core.train.rank_cases import CASES, recorded_rows, train
 
 
 def main() -> None:

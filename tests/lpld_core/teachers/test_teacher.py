@@ -186,7 +186,7 @@ def test_timm_models_load() -> None:
 
 
 def test_factories_load_and_their_faults_are_named() -> None:
-    here = "tests.lpld_core.test_teacher"
+    here = "tests.lpld_core.teachers.test_teacher"
     teacher = load_teacher(f"{here}:three_classes")
     assert (teacher.classes, teacher.input_size, teacher.mean) == (3, (224, 224), IMAGENET_MEAN)
     for name, problem in {

@@ -26,7 +26,7 @@ from lpld_core.train.trainer import Trainer
 from lpld_labels.errors import InvalidArgumentError
 from tests.clients.launching import environment, launcher
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
-from tests.lpld_core.rank_cases import CASES, Rows, recorded_rows, train
+from tests.lpld_core.train.rank_cases import CASES, Rows, recorded_rows, train
 
 WORKERS = Path(__file__).parent / "workers"
 TOLERANCE = 1e-9
