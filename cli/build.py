@@ -252,8 +252,8 @@ def _show_dry_run(
     count = workers.jobs or 1
     with progress_bar("reading images") as progress:
         build = Build.prepare(images, gathered_at(out), settings, device=device, image_progress=progress)
-    found = dry_run(build.source, build.ensemble, build.wanted)
-    cost = found.cost
+    cost, trial = dry_run(build.source, build.ensemble, build.wanted)
+    seconds = trial.row_seconds * cost.views / count
     if as_json:
         print_json(
             {
@@ -261,20 +261,19 @@ def _show_dry_run(
                 "pool": out,
                 **asdict(cost),
                 "workers": count,
-                "trial_views": found.trial_views,
-                "trial_seconds": round(found.trial_seconds, 4),
-                "seconds": round(found.seconds / count, 1),
+                "trial_views": trial.rows,
+                "trial_seconds": round(trial.row_seconds * trial.rows, 4),
+                "seconds": round(seconds, 1),
             }
         )
         return
-    rate = found.trial_views / found.trial_seconds
     rows = {
         "batches": f"{cost.batches:,}",
         "views": f"{cost.views:,}",
         "teacher forwards": f"{cost.forwards:,} images",
         "pool": human_bytes(cost.final_bytes),
-        "time": f"{human_seconds(found.seconds / count)} with {count} worker{'s' if count > 1 else ''} "
-        f"of {rate:.3g} views/s (one batch of {found.trial_views} tried)",
+        "time": f"{human_seconds(seconds)} with {count} worker{'s' if count > 1 else ''} "
+        f"of {1 / trial.row_seconds:.3g} views/s (one batch of {trial.rows} tried)",
     }
     stdout_console().print(facts_table(f"Dry run: {images} -> {out}, nothing written", rows.items()))
 

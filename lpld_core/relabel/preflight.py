@@ -19,7 +19,7 @@ import numpy as np
 from lpld_core.relabel.source import TeacherLabels, labelled
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.errors import ComputationError, PoolWriteError
-from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.shard_files import views_file_bytes
 from lpld_labels.pool.sizes import PoolSize
@@ -37,34 +37,35 @@ _MANIFEST_BYTES = 6_000
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a label takes: bytes as stored, seconds of one worker."""
+    """What a label takes: bytes as stored, seconds of one worker whose images are decoded. rows: tried."""
 
+    rows: int = 1
     row_bytes: float = 0.0
     row_seconds: float = 1e-3
 
 
-def try_out(source: TeacherLabels, ensemble: Ensemble) -> Trial:
-    """Label two views to see that it works, and some more to see how long it takes."""
+def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) -> Trial:
+    """Label two views to see that it works, then some more to see how long it takes."""
     augmentation, table, codec = source.header.augmentation, source.images.table, source.codec
     store = ImageStore(source.images)
-
-    def attempt(most: int) -> tuple[LabelBatch, Trial]:
-        rows = min(most, source.settings.batch_size, len(table))
-        views = draw_views(augmentation, table, seed=source.settings.seed, epoch=0, batch=0, batch_size=rows)
+    trial = Trial()
+    for most in (_CHECKED_ROWS, rows):
+        count = min(most, source.settings.batch_size, len(table))
+        views = draw_views(augmentation, table, seed=source.settings.seed, epoch=0, batch=0, batch_size=count)
+        apply_views(views, store, augmentation, inside=True)  # decoded once, as it will be in the long run
         start = time.perf_counter()
-        logits = ensemble.logits(apply_views(views, store, augmentation, inside=True))
-        batch = labelled(views, logits, codec)
-        nbytes = EncodedBatch.make(batch, codec.encode(batch.labels)).nbytes
-        return batch, Trial(row_bytes=nbytes / rows, row_seconds=(time.perf_counter() - start) / rows)
-
-    batch, _ = attempt(_CHECKED_ROWS)
-    if not np.isfinite(batch.labels).all():
-        raise ComputationError(
-            "the teacher gives labels that are not finite",
-            where=", ".join(teacher.name for teacher in ensemble.descriptions),
-            hint="check its weights and normalisation; labels above 65504 need --codec f32",
-        )
-    return attempt(_TIMED_ROWS)[1]
+        pixels = apply_views(views, store, augmentation, inside=True)
+        batch = labelled(views, ensemble.logits(pixels), codec)
+        encoded = EncodedBatch.make(batch, codec.encode(batch.labels))
+        seconds = time.perf_counter() - start
+        if not np.isfinite(batch.labels).all():
+            raise ComputationError(
+                "the teacher gives labels that are not finite",
+                where=", ".join(teacher.name for teacher in ensemble.descriptions),
+                hint="check its weights and normalisation; labels above 65504 need --codec f32",
+            )
+        trial = Trial(rows=count, row_bytes=encoded.nbytes / count, row_seconds=seconds / count)
+    return trial
 
 
 def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
@@ -127,29 +128,11 @@ def label_cost(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """What a build would cost, and the batch that was tried. seconds: by one worker."""
-
-    cost: LabelCost
-    trial_views: int
-    trial_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        return self.trial_seconds * self.cost.views / self.trial_views
-
-
-def dry_run(source: TeacherLabels, ensemble: Ensemble, wanted: Sequence[BatchKey]) -> DryRun:
-    """Label the first batch of a build and throw it away; nothing is written anywhere."""
-    asked, codec, augmentation = source.settings, source.codec, source.header.augmentation
+def dry_run(source: TeacherLabels, ensemble: Ensemble, wanted: Sequence[BatchKey]) -> tuple[LabelCost, Trial]:
+    """Return what a build costs, from labelling a batch of it in memory; nothing is written anywhere."""
+    asked = source.settings
+    trial = try_out(source, ensemble, asked.batch_size)
     first, second = (source.draw(key) for key in (wanted[0], wanted[-1]))
-    store = ImageStore(source.images)
-    apply_views(first, store, augmentation, inside=True)  # decoded once, as it will be in the long run
-    start = time.perf_counter()
-    batch = labelled(first, ensemble.logits(apply_views(first, store, augmentation, inside=True)), codec)
-    encoded = EncodedBatch.make(batch, codec.encode(batch.labels))
-    seconds = time.perf_counter() - start
     views_per_row = (views_file_bytes([first, second]) - views_file_bytes([first])) / second.rows
     cost = label_cost(
         images=len(source.images.table),
@@ -157,7 +140,7 @@ def dry_run(source: TeacherLabels, ensemble: Ensemble, wanted: Sequence[BatchKey
         batch_size=asked.batch_size,
         ratio=asked.ratio,
         teachers=len(ensemble.teachers),
-        labels_per_row=encoded.nbytes / first.rows,
+        labels_per_row=trial.row_bytes,
         views_per_row=0.0 if asked.views == "drawn" else views_per_row,
     )
-    return DryRun(cost=cost, trial_views=first.rows, trial_seconds=seconds)
+    return cost, trial

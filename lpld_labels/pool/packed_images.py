@@ -57,11 +57,6 @@ class PackedImages:
         """Return where an image is, for messages."""
         return f"{self._pool.location}/{self._entries[self._file_of(row)].path}, {self.table.paths[row]}"
 
-    def stamp(self, row: int) -> str:
-        """Return what tells versions of an image apart; nothing here, where all digests are known."""
-        del row
-        return ""
-
     def problems(self, entry: FileEntry) -> Iterator[str]:
         """Yield what is wrong with a packed file, every row of it looked at."""
         number = self._entries.index(entry)

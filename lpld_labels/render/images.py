@@ -227,9 +227,6 @@ class ImageSource(Protocol):
     def place(self, row: int) -> str:
         """Return where an image is, for messages."""
 
-    def stamp(self, row: int) -> str:
-        """Return what tells versions of an image apart whose digest the table does not know."""
-
 
 class FolderImages:
     """Images below a folder."""
@@ -262,15 +259,6 @@ class FolderImages:
     def place(self, row: int) -> str:
         """Return the path of an image."""
         return str(self.root / self.table.paths[row])
-
-    def stamp(self, row: int) -> str:
-        """Return path, size and time of change of an image that is there."""
-        path = self.table.paths[row]
-        try:
-            status = (self.root / path).stat()
-        except OSError:
-            return ""
-        return f"{path}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource:

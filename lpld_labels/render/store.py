@@ -36,7 +36,7 @@ class ImageStore:
     source: where image files come from; it proves that each is the labelled one.
     memory_bytes: how much to keep decoded in memory; the rest is decoded every time.
     cache_directory: keep all decoded images in a file there instead, filled once and shared by every process
-        that gives the same directory.
+        that gives the same directory. Images whose contents the table does not know are kept in memory only.
     workers: how many worker processes will read the store. They share the memory where the system can (Linux)
         and has room for all images; else each keeps its part of `memory_bytes`.
 
@@ -56,7 +56,9 @@ class ImageStore:
             raise InvalidArgumentError("memory_bytes is negative", expected="0 or more", got=memory_bytes)
         self.source = source
         self.table = table = source.table
-        file = None if cache_directory is None else cache_file(Path(cache_directory), source)
+        file = None
+        if cache_directory is not None and None not in table.digests:
+            file = cache_file(Path(cache_directory), table)
         self._memory: SharedMemory | None = None
         needed = int(_ends(table)[-1])
         if file is None and workers and needed <= min(memory_bytes, _available_memory() // 2):
@@ -193,18 +195,11 @@ class PixelFile:
                     written += os.pwrite(self._handle, data[written:], position + written)
 
 
-def cache_file(directory: Path, images: ImageSource) -> Path:
-    """Return the file for these images. Its name covers everything that decides the decoded pixels.
-
-    Images whose contents the table does not know count by path, size and time of change.
-    """
-    table = images.table
+def cache_file(directory: Path, table: ImageTable) -> Path:
+    """Return the file for these images. Its name covers everything that decides the decoded pixels."""
     # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
     state = hashlib.sha256(f"{FORMAT}\npillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
-    for row, digest in enumerate(table.digests):
-        if digest is None and (stamp := images.stamp(row)):
-            state.update(f"{stamp}\n".encode())
     return directory / f"images-{state.hexdigest()[:32]}.pixels"
 
 
