@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from lpld_labels.format.images import ImageTable
     from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
     from lpld_labels.format.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+    from lpld_labels.interop.exporting import export_pool
+    from lpld_labels.interop.importing import import_labels
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.writer import PoolWriter
     from lpld_labels.version import __version__
