@@ -160,8 +160,7 @@ class EngineOptions:
 
             yield LocalEngine(self.jobs or 1)
             return
-        from lpld_labels.exec.ray_engine import RayEngine
-        from lpld_labels.exec.ray_session import RaySettings
+        from lpld_labels.exec.ray import RayEngine, RaySettings
 
         settings = RaySettings(
             address=self.ray_address,

@@ -20,8 +20,7 @@ from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import Part, TeacherChoice
 from lpld_labels.exec.job import Engine, TaskCounts
 from lpld_labels.exec.local import LocalEngine
-from lpld_labels.exec.ray_engine import RayEngine
-from lpld_labels.exec.ray_session import RaySettings
+from lpld_labels.exec.ray import RayEngine, RaySettings
 
 NETWORK, SIDE = "small-resnet10:width=8,stem_stride=2", 16
 """So small that a batch is about as much work as what surrounds it: the hardest case for an engine."""

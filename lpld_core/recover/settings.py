@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from lpld_labels.exec.pieces import require_listable
+from lpld_labels.exec.job import require_listable
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting, check_settings, wrong_setting
 

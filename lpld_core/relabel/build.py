@@ -22,9 +22,8 @@ from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, NotAPoolError, PoolConflictError
-from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.job import Engine, Progress, require_listable
 from lpld_labels.exec.local import ONE_PROCESS
-from lpld_labels.exec.pieces import require_listable
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.random_streams import lowest_ranked

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from lpld_labels.errors import LabelPoolError
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError
 
 Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
@@ -194,3 +194,15 @@ def naming_task(error: LabelPoolError, task: str) -> LabelPoolError:
         got=error.got,
         hint=error.hint,
     )
+
+
+MAX_PIECES = 1 << 24
+"""Label batches of a build before pruning, or images of a recovery: a list of them takes up to 2 GB."""
+
+
+def require_listable(count: int, *, what: str, hint: str) -> None:
+    """Refuse a job of more pieces than are ever listed. what: the pieces, as in "label batches"."""
+    if count > MAX_PIECES:
+        raise InvalidArgumentError(
+            f"too many {what} for one job", expected=f"at most {MAX_PIECES}", got=count, hint=hint
+        )

@@ -21,7 +21,6 @@ from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import (
     MANIFEST_FILE,
     README_FILE,
-    STAGING_DIRECTORY,
 )
 from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.random_access import (
@@ -177,7 +176,7 @@ class LocalFiles(PoolFiles):
                 refuse_links_out(self.path, [MANIFEST_FILE])
             return _start_of(self.at(MANIFEST_FILE))
         except FileNotFoundError:
-            staged = Path(f"{self.path}.partial").is_dir() or Path(self.at(STAGING_DIRECTORY)).is_dir()
+            staged = Path(f"{self.path}.partial").is_dir()
             raise no_manifest(self._location, staged=staged) from None
         except OSError as error:
             raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None

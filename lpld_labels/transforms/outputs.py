@@ -11,15 +11,12 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
-from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
 from lpld_labels.io.addresses import is_address, local_path, redact
 from lpld_labels.io.storage import write_errors
-from lpld_labels.pool.own_files import CHECKPOINT_DIRECTORY, PLAN, REPLACED, require_own_files
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 # Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
@@ -63,32 +60,6 @@ def local_directory(out: str | os.PathLike[str]) -> Path:
             "these files are written to a directory of this machine", where=out, hint="choose a local path"
         )
     return local_path(out)
-
-
-def delete_pool(path: Path, *, keep_checkpoint: bool = False) -> None:
-    """Delete a pool, finished or not, and nothing else; interrupted, it can be done again.
-
-    keep_checkpoint: but what has been computed already for the pool that replaces it.
-    """
-    require_own_files(path)
-    staging = path / STAGING_DIRECTORY
-    with write_errors(path):
-        # First what makes it a pool: nobody shall open what is being deleted. It stays under another name,
-        # and the plan of unfinished work does, until all else is gone: they prove that the rest is ours.
-        if (path / MANIFEST_FILE).exists():
-            (path / MANIFEST_FILE).replace(path / REPLACED)
-        _delete_all(path, but=(STAGING_DIRECTORY, REPLACED))
-        _delete_all(staging, but=(PLAN, *((CHECKPOINT_DIRECTORY,) if keep_checkpoint else ())))
-        (staging / PLAN).unlink(missing_ok=True)
-        if staging.is_dir() and not any(staging.iterdir()):
-            staging.rmdir()
-        (path / REPLACED).unlink(missing_ok=True)
-
-
-def _delete_all(folder: Path, *, but: Sequence[str]) -> None:
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if entry.name not in but:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 @contextlib.contextmanager

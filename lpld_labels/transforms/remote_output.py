@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE, STAGING_DIRECTORY
+from lpld_labels.format.schema import MANIFEST_FILE
 from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url, redact
 from lpld_labels.io.disk_cache import cache_folder
 from lpld_labels.io.locks import locked
@@ -66,7 +66,7 @@ def destination(
     path = outgoing_folder(store.address) / "pool"
     with _alone(path.parent, store):
         base = manifest_at(store)
-        if not _is_whole(path) and not (path / STAGING_DIRECTORY).exists():
+        if not _is_whole(path):
             _fetch(base, store, path, whole=extend)
         try:
             yield path

@@ -15,7 +15,7 @@ from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.packed_images import PackedImages
-from lpld_labels.pool.unfinished import Unfinished, unfinished
+from lpld_labels.pool.unfinished import Unfinished, partial_directory, unfinished
 from lpld_labels.render.images import map_in_threads
 from lpld_labels.transforms.outputs import local_directory
 
@@ -27,6 +27,10 @@ def unpack_images(
     folder, table = local_directory(out), images.table
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if _holds(folder, table):
+            if partial_directory(folder).is_dir():
+                with unfinished(folder) as work:
+                    if not work.pool.exists():
+                        work.delete()
             return 0
         raise PoolConflictError("something is already here", where=folder, hint="choose another path")
     with unfinished(folder) as work:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lpld_labels.exec.ray_session import RaySettings
+from lpld_labels.exec.ray import RaySettings
 from tests.engines.commands import COMMANDS
 from tests.engines.slow import SlowEngine
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from lpld_labels.exec.job import Job, Progress, Start, Steps, Worker
-from lpld_labels.exec.ray_engine import RayEngine
+from lpld_labels.exec.ray import RayEngine
 from tests.engines.ray_cluster import WHOLE
 from tests.lpld_labels.exec.test_local import Watcher
 

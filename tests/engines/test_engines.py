@@ -14,8 +14,7 @@ import pytest
 
 from lpld_labels.exec.job import Engine
 from lpld_labels.exec.local import ONE_PROCESS, LocalEngine
-from lpld_labels.exec.ray_engine import RayEngine
-from lpld_labels.exec.ray_session import RaySettings
+from lpld_labels.exec.ray import RayEngine, RaySettings
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.engines.slow import SlowEngine

@@ -22,8 +22,7 @@ from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
 from lpld_labels.exec.job import Job, Progress, Start, Worker
 from lpld_labels.exec.local import LocalEngine
-from lpld_labels.exec.ray_engine import RayEngine
-from lpld_labels.exec.ray_session import RaySettings
+from lpld_labels.exec.ray import RayEngine, RaySettings
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.settings import EncodeSettings

@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from lpld_labels.errors import ClusterError, InvalidArgumentError, WorkerDiedError
-from lpld_labels.exec import ray_engine
 from lpld_labels.exec.job import Job, Steps, TaskCounts
-from lpld_labels.exec.ray_engine import RayEngine
-from lpld_labels.exec.ray_session import RaySettings
+from lpld_labels.exec.ray import RayEngine, RaySettings
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.lpld_labels.exec.test_local import Watcher
 
@@ -115,7 +113,7 @@ def test_a_task_that_fails_is_named_and_the_others_stop_gently(cluster: TwoNodes
 def test_a_task_that_kills_every_worker_is_given_up(
     cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "MOST_LOSSES", 2)
+    monkeypatch.setattr("lpld_labels.exec.ray.MOST_LOSSES", 2)
     message = "2 workers died, in task -1; finished work is kept"
     with RayEngine(settings(cluster, 2)) as engine, pytest.raises(WorkerDiedError, match=message):
         engine.run(job(tmp_path, [1, -1], 10))
@@ -126,7 +124,7 @@ def test_a_task_that_kills_every_worker_is_given_up(
 def test_workers_that_ray_ends_for_want_of_memory_are_lost_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_engine, "MOST_LOSSES", 2)
+    monkeypatch.setattr("lpld_labels.exec.ray.MOST_LOSSES", 2)
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
     with (

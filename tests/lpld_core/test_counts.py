@@ -14,7 +14,7 @@ from lpld_core.relabel.build import wanted_batches
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.pieces import MAX_PIECES
+from lpld_labels.exec.job import MAX_PIECES
 from tests.cli.build_runs import TEACHER, one_line_error
 from tests.lpld_core.image_folders import write_images
 

@@ -81,7 +81,6 @@ def test_names_and_limits() -> None:
         f"{schema.VIEWS_DIRECTORY}/NAME.parquet",
         f"{schema.LABELS_DIRECTORY}/NAME.parquet",
         f"{schema.CODEC_DIRECTORY}/NAME",
-        f"{schema.STAGING_DIRECTORY}/",
     ):
         assert f"`{name}`" in section("Directory")
     assert f"{schema.VIEW_ROWS_PER_GROUP} rows" in section("Order and row groups")

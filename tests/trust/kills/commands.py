@@ -25,11 +25,11 @@ def run_cli(*words: object) -> None:
 
 
 def save_at_every_chance() -> None:
-    """Make unfinished work safe whenever there is some, not every half minute."""
+    """Make unfinished work safe whenever there is some: every half minute, or in full shards, is too rare."""
     from lpld_core import unfinished
-    from lpld_labels.pool import pace
+    from lpld_labels.pool import plan
 
-    pace.SAVE_SECONDS = 0.0
+    vars(plan)["SHARD_BATCHES"] = 1
     unfinished.SAVE_SECONDS = 0.0
 
 
@@ -57,10 +57,9 @@ def run_prune_over(source: Path, out: Path) -> None:
 
 
 def run_prune_by(source: Path, out: Path) -> None:
-    """Score every batch by two metrics first."""
+    """Score every batch first."""
     save_at_every_chance()
-    words = ("--ratio", 2, "--by", "confidence", "--prefer", "hard", "--drop-easy", 0.2, "--drop-by", "diff")
-    run_cli("prune", source / "pool", out, *words)
+    run_cli("prune", source / "pool", out, "--ratio", 2, "--by", "confidence", "--prefer", "hard")
 
 
 def run_prune_budget(source: Path, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""The engine of many machines: one Ray actor per worker, each with one task at a time.
+"""Ray: workers on many machines, one Ray actor each, with one task at a time.
 
 What tasks share (weights, image tables) is put into Ray's store once and fetched once per machine. A lost
 worker is replaced and its task begun again by whoever is free; a replacement that finds no room waits for it
@@ -7,29 +7,158 @@ while the others go on. Nothing but tasks, counts and small facts passes through
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import logging
+import os
+import socket
 import time
+import types
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lpld_labels.errors import LabelPoolError, WorkerDiedError
-from lpld_labels.exec.job import Engine, Job, Outcome, Progress, Standing, naming_task
-from lpld_labels.exec.ray_session import RaySession, RaySettings, require_ray
-from lpld_labels.exec.ray_worker import Host
+from lpld_labels.errors import ClusterError, LabelPoolError, WorkerDiedError
+from lpld_labels.exec.job import Engine, Job, Outcome, Progress, Standing, Worker, carry_out, naming_task
 
+CONNECT_SECONDS = 10.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NEWS_SECONDS = 0.5
 """How often workers are asked how far they are."""
 STOP_SECONDS = 120.0
 """How long workers may take to make safe what they have in hand, once they are told to stop."""
 MOST_LOSSES = 10
 """A task that has cost so many workers is given up, and so is a worker that cannot be set up."""
-
-
 _GONE = object()
 """In place of a worker's answer: it was lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings:
+    """Which cluster, and what a task needs of it.
+
+    address: HOST:PORT of the cluster's head; None to start Ray on this machine, for this job alone.
+    workers: how many at most; None for as many as there is room for.
+    gpus_per_task, cpus_per_task: what a worker holds while it lives; parts of a GPU may be shared.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus_per_task: float = 0.0
+    cpus_per_task: float = 1.0
+
+
+class RaySession:
+    """A connection to Ray; what it started goes when it is closed."""
+
+    def __init__(self, settings: RaySettings) -> None:
+        """Connect, or say in one line what is in the way."""
+        self._settings = settings
+        self.ray = _ray_module(local=_is_local(settings.address))
+        self._ours = not self.ray.is_initialized()
+        if self._ours:
+            self._connect()
+        try:
+            self.workers = self._count_workers()
+        except ClusterError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the cluster, or end it if it was started here."""
+        if self._ours:
+            self.ray.shutdown()
+
+    def _connect(self) -> None:
+        settings = self._settings
+        quietly = {"log_to_driver": False, "configure_logging": False}
+        # What Ray says of itself when it starts is no news of the job.
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        if settings.address is None:
+            cpus = max(os.cpu_count() or 1, int((settings.workers or 1) * settings.cpus_per_task + 0.999))
+            self.ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quietly)
+            return
+        _require_listener(settings.address)
+        try:
+            self.ray.init(address=settings.address, **quietly)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise _no_cluster(settings.address, str(error).partition("\n")[0]) from None
+
+    def _count_workers(self) -> int:
+        """Return how many workers there will be; refuse a cluster without room for one."""
+        wanted = {"CPU": self._settings.cpus_per_task, "GPU": self._settings.gpus_per_task}
+        wanted = {name: amount for name, amount in wanted.items() if amount > 0}
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        room = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes)
+        if room == 0:
+            raise ClusterError(
+                "no machine of the cluster has room for a task",
+                where=self._settings.address or "Ray on this machine",
+                expected=", ".join(f"{amount:g} {name}" for name, amount in wanted.items()),
+                got="; ".join(
+                    ", ".join(f"{node.get(name, 0):g} {name}" for name in wanted) for node in nodes
+                ),
+                hint="ask for less (--cpus-per-task, --gpus-per-task), or add machines",
+            )
+        return self._settings.workers or room
+
+
+def require_ray(settings: RaySettings) -> None:
+    """Refuse, before anything is read, what cannot work: Ray not installed, an address that is none."""
+    _ray_module(local=_is_local(settings.address))
+    if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
+        raise ClusterError(
+            "a task must hold something", hint="give --cpus-per-task or --gpus-per-task above 0"
+        )
+    if settings.address is not None:
+        _require_listener(settings.address)
+
+
+def _ray_module(*, local: bool) -> types.ModuleType:
+    """Import Ray: no usage reports, and of this machine alone only its own address."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # What Ray says about a future default is for its own developers.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if local:
+        # Ray's name for "listen on 127.0.0.1 only, and do not replace it by an address others can reach".
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ClusterError(
+            "Ray is not installed", hint="pip install 'lpld-labels[ray]', or use --engine local"
+        ) from None
+
+
+def _is_local(address: str | None) -> bool:
+    return address is None or address.rpartition(":")[0] in _LOOPBACK
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address where nothing listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ClusterError(
+            "not the address of a Ray cluster",
+            expected="HOST:PORT of its head, as 'ray start --head' prints it",
+            got=address,
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, reason: str) -> ClusterError:
+    return ClusterError(
+        f"no Ray cluster answers: {reason}",
+        where=address,
+        hint="start one (ray start --head) and this machine's part of it, or leave out --ray-address",
+    )
 
 
 class RayEngine(Engine):
@@ -121,7 +250,7 @@ class _WorkerGroup:
             num_gpus=settings.gpus_per_task,
             max_restarts=0,
             concurrency_groups={"work": 1, "control": 1},
-        )(Host)
+        )(RayWorker)
 
     def start(self, count: int) -> None:
         for number in range(count):
@@ -260,3 +389,74 @@ class _WorkerGroup:
         """End all workers."""
         for seat in self._seats:
             self._ray.kill(seat.actor)
+
+
+class RayWorker:
+    """What lives in a Ray worker: a job's worker, set up once, and a line to it while it works.
+
+    Two threads call it, one at a time each: `work` sets up and does tasks, `control` asks how far they are.
+
+    start: a list with Ray's reference to what sets the worker up; in a list, Ray leaves it alone until it is
+    asked for. directory: where the command was given, for its paths may be relative.
+    """
+
+    def __init__(self, start: list[Any], directory: str) -> None:
+        self._start = start
+        self._directory = directory
+        self._worker: Worker[Any] | None = None
+        self._units = 0
+        self._stop = False
+
+    def set_up(self) -> LabelPoolError | None:
+        """Load what tasks share. Errors for people are given back as they are, not as Ray's."""
+        import ray
+
+        try:
+            os.chdir(self._directory)
+        except OSError as error:
+            return ClusterError(
+                f"a worker cannot go to the directory the command was given in: {error.strerror}",
+                where=self._directory,
+                hint="all machines of the cluster need the same paths: use a shared disk",
+            )
+        try:
+            # Only now: unpickling it may open files.
+            (start,) = ray.get(self._start)
+            # Ray shows a worker only the GPUs that are its own.
+            self._worker = start(0)
+        except LabelPoolError as error:
+            return error
+        except ray.exceptions.RayError as error:
+            # It could not be unpickled: what is missing here is told by the cause.
+            cause = error.__cause__ or error
+            return cause if isinstance(cause, LabelPoolError) else _not_set_up(cause)
+        return None
+
+    def do(self, task: Any, again: bool) -> Outcome | LabelPoolError | None:
+        """Do a task; None if it was stopped."""
+        if self._worker is None:
+            raise RuntimeError("a worker is set up before its first task")
+        self._units = 0
+        try:
+            return carry_out(self._worker.do(task, again=again), self._tell)
+        except LabelPoolError as error:
+            return error
+
+    def _tell(self, units: int) -> bool:
+        self._units = units
+        return not self._stop
+
+    def reached(self) -> int:
+        """Return how many units of the present task are finished."""
+        return self._units
+
+    def stop(self) -> None:
+        """End the present task with what it has in hand."""
+        self._stop = True
+
+
+def _not_set_up(error: BaseException) -> ClusterError:
+    return ClusterError(
+        f"a worker cannot be set up: {error}".partition("\n")[0],
+        hint="all machines of the cluster need the same versions and the same paths",
+    )
