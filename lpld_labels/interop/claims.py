@@ -7,7 +7,7 @@ whole and correct and still show a student other pixels than the teacher saw.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -66,36 +66,26 @@ class Written:
     def cut_out(self) -> bool:
         return self.header.augmentation.cutout_fraction is not None
 
-    def views(self) -> list[ViewBatch]:
-        return [self.pool.read_views(key) for key, _ in self.files]
+    def views(self) -> Iterator[ViewBatch]:
+        return (self.pool.read_views(key) for key, _ in self.files)
 
 
-def sre2l_claims(written: Written) -> list[Claim]:
-    """SRe2L's trainer has one way to read a folder."""
-    header = written.header
+def epoch_claims(written: Written) -> list[Claim]:
+    """The trainers of SRe2L and G-VBSM have one way to read a folder."""
+    header, mix = written.header, written.header.augmentation.mix
+    sre2l = written.layout.name == "sre2l"
     problems = pixel_problems(header, written.layout.trainers)
     if written.cut_out:
         problems.append("it knows no cut-outs")
-    mix, epochs = header.augmentation.mix, written.pool.manifest.counts.epochs
-    needs = (
-        f"give --fkd-path with a slash at its end, --batch-size {header.batch_size}, "
-        f"--epochs up to {epochs}{'' if mix == 'none' else f', --mix-type {mix}'}"
-    )
-    return [Claim.make("SRe2L train_FKD.py", "default", problems, needs=needs)]
-
-
-def gvbsm_claims(written: Written) -> list[Claim]:
-    """Every branch's trainer reads a folder in the same way."""
-    header = written.header
-    problems = pixel_problems(header, written.layout.trainers)
-    if written.cut_out:
-        problems.append("it knows no cut-outs")
-    mix = header.augmentation.mix
-    if mix == "none":
+    if mix == "none" and not sre2l:
         problems.append("it cannot read batches that were not mixed")
-    epochs = written.pool.manifest.counts.epochs
-    needs = f"give --batch-size {header.batch_size}, --epochs up to {epochs}, --mix-type {mix}"
-    return [Claim.make("G-VBSM train_FKD.py", "default", problems, needs=needs)]
+    options = [f"--batch-size {header.batch_size}", f"--epochs up to {written.pool.manifest.counts.epochs}"]
+    if sre2l:
+        options.insert(0, "--fkd-path with a slash at its end")
+    if mix != "none":
+        options.append(f"--mix-type {mix}")
+    program = "SRe2L train_FKD.py" if sre2l else "G-VBSM train_FKD.py"
+    return [Claim.make(program, "default", problems, needs=f"give {', '.join(options)}")]
 
 
 def lpld_claims(written: Written) -> list[Claim]:
@@ -104,7 +94,7 @@ def lpld_claims(written: Written) -> list[Claim]:
     pixels = _cut_out_or_pixel_problems(written)
     size = f"int((1 - prune_ratio) x epochs x batches of epoch 0) must not exceed {len(written.files)}"
     by_first_image = list(pixels)
-    if shared := _shared_starts(written.views(), images=1):
+    if shared := _shared(int(batch.images[0]) for batch in written.views()):
         by_first_image.append(
             f"it knows a batch by its first image, and {shared} of {len(written.files)} batches share "
             "theirs: two of them in one epoch get one's labels"
@@ -135,11 +125,14 @@ def _order_problems(written: Written) -> list[str]:
 def lpqld_claims(written: Written) -> list[Claim]:
     """Say it for the trainer's way to read labels that fits what was written."""
     problems = _cut_out_or_pixel_problems(written)
-    views, images = written.views(), written.pool.images
-    if shared := _shared_starts(views, images=3):
-        problems.append(f"{shared} of {len(views)} batches begin with the same images: it refuses to start")
-    half = [stored_fractions(batch, images).astype(np.float16) for batch in views]
-    if moved := sum(moved_crops(*pair, images) for pair in zip(half, views, strict=True)):
+    starts, moved = [], 0
+    for batch in written.views():
+        starts.append(tuple(batch.images[:3].tolist()))
+        coords = stored_fractions(batch, written.pool.images).astype(np.float16)
+        moved += moved_crops(coords, batch, written.pool.images)
+    if shared := _shared(starts):
+        problems.append(f"{shared} of {len(starts)} batches begin with the same images: it refuses to start")
+    if moved:
         problems.append(f"{moved} crops are off by a pixel: half precision is too coarse for them")
     if written.top_k is None:
         return [Claim.make("LPQLD train_FKD_LPQLD.py", "--prune_label", problems)]
@@ -162,8 +155,8 @@ def _drops_tail(pool: PoolReader, kept: int) -> bool:
 
 
 CLAIMS: Mapping[str, Callable[[Written], list[Claim]]] = {
-    "sre2l": sre2l_claims,
-    "gvbsm": gvbsm_claims,
+    "sre2l": epoch_claims,
+    "gvbsm": epoch_claims,
     "lpld": lpld_claims,
     "lpqld": lpqld_claims,
 }
@@ -239,7 +232,6 @@ def _drawn_by(pool: PoolReader, era: Era) -> bool:
     return True
 
 
-def _shared_starts(views: Sequence[ViewBatch], *, images: int) -> int:
-    """Return how many batches begin with the same images as another one."""
-    counts = Counter(tuple(batch.images[:images].tolist()) for batch in views)
-    return sum(count for count in counts.values() if count > 1)
+def _shared(starts: Iterable[object]) -> int:
+    """Return how many batches begin as another one does."""
+    return sum(count for count in Counter(starts).values() if count > 1)
