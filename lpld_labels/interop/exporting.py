@@ -23,9 +23,10 @@ from lpld_labels.interop.label_folder import BATCH_IDS, EPOCH_IDS, is_label_file
 from lpld_labels.interop.layouts import LAYOUTS
 from lpld_labels.interop.settings import ExportOptions
 from lpld_labels.interop.torch_file import torch_file_bytes
+from lpld_labels.io.locks import locked_directory
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart, sole_writer
+from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart
 
 EXPORT_FORMATS = tuple(layout.name for layout in LAYOUTS.values() if layout.exported)
 _LABEL_SUFFIX = ".tar"
@@ -131,7 +132,7 @@ def _is_export(export: BatchExport, folder: Path, progress: Progress | None) -> 
 def _write(export: BatchExport, out: Path, job: dict[str, Any], progress: Progress | None) -> None:
     """Fill a directory beside `out` and move it into place; unfinished work of the same job is used."""
     workplace = _workplace(out)
-    with sole_writer(workplace), write_errors(out), _nothing_of_refused(workplace):
+    with locked_directory(workplace), write_errors(out), _nothing_of_refused(workplace):
         folder = _prepared(workplace, job)
         there = {str(path.relative_to(folder)) for path in folder.rglob(f"*{_LABEL_SUFFIX}")}
         missing = export.contents(lambda name: name not in there)
@@ -163,7 +164,7 @@ def _clear_workplace(out: Path) -> None:
     """Delete what a run left that was killed after its folder was moved into place."""
     workplace = _workplace(out)
     if workplace.exists():
-        with sole_writer(workplace), write_errors(workplace):
+        with locked_directory(workplace), write_errors(workplace):
             shutil.rmtree(workplace)
 
 

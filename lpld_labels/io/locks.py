@@ -13,8 +13,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Some network file systems know no locks; there, as ever, one writer at a time is up to the user.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+from lpld_labels.errors import PoolConflictError
+from lpld_labels.io.storage import write_errors
+
+# Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 
 
 class FileLock:
@@ -43,7 +46,7 @@ class FileLock:
 
 @contextlib.contextmanager
 def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
-    """FileLock the lock of a file; its directory is created if it is not there."""
+    """Hold the lock of a file; its directory is created if it is not there."""
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -57,6 +60,54 @@ def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         hold.release()
+
+
+@contextlib.contextmanager
+def locked_directory(directory: Path, *, shared: bool = False) -> Iterator[int]:
+    """Make and lock a directory, and give its descriptor; empty at the end, it goes.
+
+    shared: others may share the lock. Whoever else wants it is refused at once.
+    """
+    made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    descriptor = _locked_descriptor(directory, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    try:
+        yield descriptor
+    finally:
+        for folder in dict.fromkeys([directory, *made]):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        os.close(descriptor)
+
+
+def _locked_descriptor(directory: Path, kind: int) -> int:
+    while True:
+        with write_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        if not try_lock(descriptor, kind):
+            os.close(descriptor)
+            raise PoolConflictError(
+                "another process is writing here",
+                where=directory,
+                hint="wait until it is done, or stop it; then run the same command again",
+            )
+        # Whoever had the lock may have deleted the directory.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), directory.stat()):
+                return descriptor
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, kind: int) -> bool:
+    """Lock an open file or directory without waiting; return False if another process has it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 def in_use(file: Path) -> bool:

@@ -13,7 +13,6 @@ The directory itself is locked while somebody works in it; parts of one job shar
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import logging
@@ -30,6 +29,7 @@ from lpld_labels.format.digests import file_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.io.locks import locked_directory, try_lock
 from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
 from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
@@ -41,8 +41,6 @@ PUBLISHED = "published"
 _FORMAT = "lpld-label-pool work"
 _OURS = (PLAN, PUBLISHED, RECORDS, POOL)
 CHECKS_AT_ONCE = 8
-# Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 
 
 def partial_directory(out: Path) -> Path:
@@ -177,7 +175,7 @@ class Unfinished:
         """Take the lock for this process only; return whether nobody else works here."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        return lock(self._descriptor, fcntl.LOCK_EX)
+        return try_lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
         """Delete all that is here; last the mark of being published, then the plan, which says it is ours."""
@@ -199,47 +197,9 @@ def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
     The directory is made if it is not there; empty at the end, it goes.
     """
     directory = partial_directory(out)
-    made = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     refuse_links([directory])
-    descriptor = _open_locked(directory, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    try:
+    with locked_directory(directory, shared=shared) as descriptor:
         yield Unfinished(out, descriptor, shared=shared)
-    finally:
-        for folder in dict.fromkeys([directory, *made]):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        os.close(descriptor)
-
-
-def _open_locked(directory: Path, kind: int) -> int:
-    while True:
-        with write_errors(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        if not lock(descriptor, kind):
-            os.close(descriptor)
-            raise PoolConflictError(
-                "another process is writing here",
-                where=directory,
-                hint="wait until it is done, or stop it; then run the same command again",
-            )
-        # Whoever had the lock may have deleted the directory.
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), directory.lstat()):
-                return descriptor
-        os.close(descriptor)
-
-
-def lock(descriptor: int, kind: int) -> bool:
-    """Lock an open file or directory without waiting; return False if another process has it."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
 
 
 def differences(found: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

@@ -2,25 +2,18 @@
 
 An output that is there already is refused, unless it is the same job, half done or finished, or is to be
 replaced. Only what this project writes is ever replaced. No output lies inside an input, or an input inside
-an output. And one process at a time writes there.
+an output.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolWriteError
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.io.addresses import is_address, local_path, redact
-from lpld_labels.io.storage import write_errors
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
-# Some file systems know no locks, or none for directories; there one writer at a time is up to the user.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL)
 
 
 def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> None:
@@ -60,45 +53,3 @@ def local_directory(out: str | os.PathLike[str]) -> Path:
             "these files are written to a directory of this machine", where=out, hint="choose a local path"
         )
     return local_path(out)
-
-
-@contextlib.contextmanager
-def sole_writer(out: str | os.PathLike[str], *, shared: bool = False) -> Iterator[None]:
-    """Let no other process write to a directory meanwhile; one that was made for it and stays empty goes.
-
-    shared: let others write that say the same (parts of one job).
-    """
-    path = Path(out).absolute()
-    made = _missing(path)
-    with write_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY)
-    try:
-        _lock(descriptor, path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            for directory in made:
-                with contextlib.suppress(OSError):
-                    directory.rmdir()
-    finally:
-        os.close(descriptor)
-
-
-def _missing(path: Path) -> list[Path]:
-    """Return the directories that must be made for a path, the innermost first."""
-    return [directory for directory in (path, *path.parents) if not directory.exists()]
-
-
-def _lock(descriptor: int, path: Path, kind: int) -> None:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise PoolConflictError(
-            "another process is writing here",
-            where=path,
-            hint="wait until it is done, or stop it; then run the same command again",
-        ) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise PoolWriteError(f"cannot be locked: {error.strerror}", where=path) from None

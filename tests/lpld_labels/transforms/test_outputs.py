@@ -14,9 +14,10 @@ import pytest
 from lpld_labels import PoolReader
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import Progress
+from lpld_labels.io.locks import locked_directory
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.outputs import require_apart, sole_writer
+from lpld_labels.transforms.outputs import require_apart
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import make_batches, write_pool
@@ -128,12 +129,12 @@ def test_a_second_writer_is_told_who_is_at_work(tmp_path: Path, pool: PoolReader
 
 def test_parts_of_one_job_share(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
-    with sole_writer(out, shared=True), sole_writer(out, shared=True):
-        with pytest.raises(PoolConflictError), sole_writer(out):
+    with locked_directory(out, shared=True), locked_directory(out, shared=True):
+        with pytest.raises(PoolConflictError), locked_directory(out):
             pass
         (out / "made").touch()
     assert out.exists()
-    with sole_writer(tmp_path / "other" / "deep"):
+    with locked_directory(tmp_path / "other" / "deep"):
         pass
     assert not (tmp_path / "other").exists()
 
