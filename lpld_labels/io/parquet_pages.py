@@ -33,6 +33,9 @@ _ENCODINGS = {
 _FIRST_BYTE = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _STRING_LENGTH = 4
+_USUAL_BYTES = 64
+"""Nearly all headers are shorter."""
+_INTEGERS = (5, 6, 4)
 _MAX_FIELD = 16 * 16 * 16
 """Statistics are a struct in the data page's header, which is a struct in the page header."""
 _RESTORE = "restore this file"
@@ -60,7 +63,7 @@ def parse_page(data: memoryview, where: str) -> Page:
     """Read the page header at the start of some bytes."""
     fields: dict[int, int] = {}
     try:
-        header = _read_struct(data, 0, fields)
+        header = _header_bytes(data, fields)
         dictionary = fields[1] == DICTIONARY_PAGE
         inner = 16 * (7 if dictionary else 5)
         page = Page(
@@ -90,32 +93,43 @@ def check_crc(page: Page, body: memoryview, where: str) -> None:
         raise PoolCorruptError("page checksum does not match", where=where, hint=_RESTORE)
 
 
-def _read_struct(data: memoryview, at: int, fields: dict[int, int], above: int = 0) -> int:
+def _header_bytes(data: memoryview, fields: dict[int, int]) -> int:
+    """Read the fields of a header and return its length."""
+    try:
+        return _read_struct(bytes(data[:_USUAL_BYTES]), 0, fields)
+    except IndexError:
+        return _read_struct(bytes(data[:MAX_HEADER_BYTES]), 0, fields)
+
+
+def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -> int:
     """Read the numbers in a struct of Thrift's compact protocol, and return where it ends.
 
     fields: takes them by field number; field n of a struct that is field m itself is 16 * m + n.
     """
     number = above
     while byte := data[at]:
-        at += 1
         kind = byte & 0x0F
         number += byte >> 4
         if byte < 0x10 or number > _MAX_FIELD:
             raise ValueError("field of an unknown form")
-        if kind in (4, 5, 6):  # integers, zigzag encoded
-            value, at = _varint(data, at)
+        at += 1
+        if kind == 12:
+            at = _read_struct(data, at, fields, 16 * number)
+        elif kind in _INTEGERS:
+            value = data[at]
+            at += 1
+            if value >= 0x80:
+                value, at = _varint(data, at - 1)
             fields[number] = (value >> 1) ^ -(value & 1)
         elif kind == 8:  # a byte string: a statistic
             size, at = _varint(data, at)
             at += size
-        elif kind == 12:
-            at = _read_struct(data, at, fields, 16 * number)
         elif kind not in (1, 2):  # true and false have no value
             raise ValueError("field of an unknown type")
     return at + 1
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +38,7 @@ def _require_rows(files: Sequence[FileEntry], rows: npt.NDArray[np.int64], where
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """A labels row group: its payload pages' bytes in the shard's labels file, its batches and rows.
 
     first_position, first_row: of its first batch within the shard.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,15 @@ from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex, Group
 
-Blocks = BlockCache[dict[str, Array]]
-"""Payload columns of row groups, shared by all shards of a pool so that one limit holds for all."""
+Blocks = BlockCache[tuple[int, dict[str, Array]]]
+"""Bytes and payload columns of row groups, shared by all shards of a pool so that one limit holds for all."""
 _LENGTH = 4
 """Bytes of the length before a binary value and before a run of levels."""
 
 
 def payload_blocks(limit: int | None) -> Blocks:
     """Return an empty cache of row groups; limit: bytes, None for no limit."""
-    return BlockCache(limit, lambda block: sum(array.nbytes for array in block.values()))
+    return BlockCache(limit, itemgetter(0))
 
 
 class LabelPages:
@@ -70,7 +70,7 @@ class LabelPages:
 
     def block(self, group: Group) -> dict[str, Array]:
         """Return the payload columns of a whole row group."""
-        return self._blocks.get((self.where, group.offset), lambda: self._read(group))
+        return self._blocks.get((self.where, group.offset), lambda: (group.bytes, self._read(group)))[1]
 
     def _read(self, group: Group) -> dict[str, Array]:
         if self._distant is None:

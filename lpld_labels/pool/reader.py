@@ -28,7 +28,7 @@ from lpld_labels.format.schema import (
     VIEW_SCHEMA,
 )
 from lpld_labels.format.views import labelled
-from lpld_labels.io.addresses import is_address, redact
+from lpld_labels.io.addresses import redact
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import OpenFiles
@@ -235,12 +235,6 @@ class PoolReader:
                 error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
             ) from None
         return labels
-
-    def with_cache(self, cache: DiskCache) -> PoolReader:
-        """Return this pool, or, if it is at an address and keeps nothing on disk, another that does."""
-        if not is_address(self._address) or self._settings["cache"] is not None:
-            return self
-        return PoolReader(self._address, **{**self._settings, "cache": cache})
 
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Say which batches will be read next, in this order, so that those elsewhere are fetched ahead."""
