@@ -179,15 +179,15 @@ def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwri
     from lpld_labels.transforms.plan import apply_plan
 
     with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
-        applied = apply_plan(
+        manifest = apply_plan(
             reader, out, plan, executor=LocalEngine(jobs), overwrite=overwrite, progress=progress
         )
     return {
         "out": out,
-        "bytes": pool_bytes(applied.manifest),
-        "batches": applied.batches,
-        "fidelity": applied.fidelity.as_json(),
-        "content_digest": applied.manifest.content_digest,
+        "bytes": pool_bytes(manifest),
+        "batches": manifest.counts.batches,
+        "fidelity": plan.recommended.fidelity.as_json(),
+        "content_digest": manifest.content_digest,
     }
 
 

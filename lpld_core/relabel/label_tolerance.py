@@ -15,7 +15,7 @@ import torch
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.label_semantics import softened
-from lpld_labels.codecs.topk import KeptClasses, levels_of_missing
+from lpld_labels.codecs.topk import KeptClasses, tail_level
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.format.records import LabelArray
@@ -86,7 +86,7 @@ def sparse_difference(
     above = np.where(sparse.kept, 0, expected - lowest)
     difference = np.where(sparse.kept, np.abs(stored - expected), 0)
     if sparse.tail:
-        level = levels_of_missing(expected, sparse.kept, meaning.kind)[:, None]
+        level = tail_level(expected, sparse.kept, meaning.kind)[:, None]
         difference = np.where(sparse.kept, difference, np.abs(stored - level))
         allowed = np.where(sparse.kept, allowed, _allowed_level(level, allowed, sparse, meaning))
     slack = 2 * allowed.max(axis=1, keepdims=True)

@@ -95,23 +95,8 @@ class RowGrid:
         values += self.offset.astype(np.float32)[:, None]
         return values
 
-    def halves(self, *, bits: int) -> npt.NDArray[np.float16]:
-        """Return the same values as float16 [B, n].
-
-        Rounding the levels of each row and looking codes up is faster than rounding every value.
-        """
-        levels = RowGrid(
-            codes=np.broadcast_to(np.arange(1 << bits, dtype=np.uint8), (len(self.codes), 1 << bits)),
-            scale=self.scale,
-            offset=self.offset,
-        )
-        table = converted(levels.values(), np.float16)
-        first = np.arange(len(self.codes), dtype=np.intp)[:, None] << bits
-        place = np.add(self.codes, first, out=empty(self.codes.shape, np.intp))
-        # Codes of damaged rows cannot reach outside the table: they are bits wide by construction.
-        halves = empty(self.codes.shape, np.float16)
-        np.take(table.reshape(-1), place, out=halves, mode="clip")
-        return halves
+    def canonical(self) -> CanonicalBytes:
+        return [raw_bytes(part) for part in (self.scale, self.offset, self.codes)]
 
 
 def _rounded(
@@ -162,15 +147,12 @@ class AffineCodec(Codec):
             "offset": pa.array(grid.offset),
             "codes": _fixed_binary(pack_bits(grid.codes, self.bits)),
         }
-        return EncodedLabels(payload=payload, canonical=_canonical(grid))
+        return EncodedLabels(payload=payload, canonical=grid.canonical())
 
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        grid = self.grid(payload, rows, classes)
-        if np.dtype(dtype) == np.float16 and classes > 1 << self.bits:
-            return grid.halves(bits=self.bits)
-        return converted(grid.values(), dtype)
+        return converted(self.grid(payload, rows, classes).values(), dtype)
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
         grid = self.grid(payload, rows, classes)
@@ -187,7 +169,7 @@ class AffineCodec(Codec):
         return values
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
-        return _canonical(self.grid(payload, rows, classes))
+        return self.grid(payload, rows, classes).canonical()
 
     def grid(self, payload: Payload, rows: int, classes: int) -> RowGrid:
         """Return codes [rows, classes] and the grid of each row."""
@@ -290,7 +272,3 @@ def _fixed_binary(codes: npt.NDArray[np.uint8]) -> arrow.Array:
     rows, width = codes.shape
     buffer = arrow.buffer_of(np.ascontiguousarray(codes))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, buffer])
-
-
-def _canonical(grid: RowGrid) -> CanonicalBytes:
-    return [raw_bytes(part) for part in (grid.scale, grid.offset, grid.codes)]

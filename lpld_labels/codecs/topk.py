@@ -333,7 +333,9 @@ def members(mask: BoolArray, k: int) -> IntArray:
 
 
 def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArray:
-    """Return the level [B] of the missing classes, rounded to half precision: it needs no more."""
+    """Return the level [B] of classes not kept, rounded to half precision; 0 where all are kept."""
+    if kept.all():
+        return np.zeros(len(labels), np.float32)
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
     if label_kind == "logits":
         top = rest.max(axis=1, keepdims=True)
@@ -351,11 +353,7 @@ def _descending(entries: _Entries) -> npt.NDArray[np.intp]:
 
 
 def _canonical(entries: _Entries) -> CanonicalBytes:
-    if entries.grid is None:
-        values = [raw_bytes(entries.values)]
-    else:
-        grid = entries.grid
-        values = [raw_bytes(part) for part in (grid.scale, grid.offset, grid.codes)]
+    values = [raw_bytes(entries.values)] if entries.grid is None else entries.grid.canonical()
     tail = [] if entries.tail is None else [raw_bytes(entries.tail)]
     return [raw_bytes(entries.indices), *values, *tail]
 
@@ -386,10 +384,3 @@ def kept_classes(codec: Codec, payload: Payload, *, rows: int, classes: int) -> 
     return KeptClasses(
         kept=kept, tail=sparse.tail is not None, dtype=top.value_dtype, on_grid=top.value_bits == 8
     )
-
-
-def levels_of_missing(labels: LabelArray, kept: BoolArray, label_kind: str) -> npt.NDArray[np.float32]:
-    """Return the level [B] that classes not kept have in common; 0 where all are kept."""
-    if kept.all():
-        return np.zeros(len(labels), np.float32)
-    return tail_level(labels, kept, label_kind)

@@ -130,15 +130,6 @@ class BudgetPlan:
         return next(row for row in self.rows if row.recommended)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Applied:
-    """What was written: its manifest and measured fidelity, and how many batches were kept."""
-
-    manifest: Manifest
-    fidelity: Fidelity
-    batches: int
-
-
 def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
     """Find the most batches of each codec setting that fit the budget.
 
@@ -188,8 +179,8 @@ def apply_plan(
     executor: Engine = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Applied:
-    """Write the recommended pool, or return the one that this plan has written before.
+) -> Manifest:
+    """Write the recommended pool, unless this plan has written it before, and return its manifest.
 
     row: another row than the recommended one. executor: who does the work.
     overwrite: replace another pool that is there. progress: called with (done, total) batches.
@@ -207,22 +198,22 @@ def apply_plan(
     step = applied_step(pool, plan.settings)
     step = replace(step, parameters=step.parameters | results)
     require_output(out, pool.location, overwrite=overwrite, step=step)
-    manifest = finished_before(out, step)
-    if manifest is None:
-        batches = BatchesToWrite(
-            pool=pool,
-            pruned=row.pruned,
-            views=plan.settings.views,
-            codec=row.codec,
-            bytes_per_row=row.trial.payload_per_row,
-        )
-        manifest = run_plan(
-            batches.plan(out, (step,), budget=plan.settings.budget),
-            executor=executor,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    return Applied(manifest=manifest, fidelity=row.fidelity, batches=manifest.counts.batches)
+    found = finished_before(out, step)
+    if found is not None:
+        return found
+    batches = BatchesToWrite(
+        pool=pool,
+        pruned=row.pruned,
+        views=plan.settings.views,
+        codec=row.codec,
+        bytes_per_row=row.trial.payload_per_row,
+    )
+    return run_plan(
+        batches.plan(out, (step,), budget=plan.settings.budget),
+        executor=executor,
+        overwrite=overwrite,
+        progress=progress,
+    )
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
