@@ -61,7 +61,8 @@ def complaint(words: list[str]) -> str | None:
             given = isinstance(value, (str, tuple, list))
             if param.required and not given and not elided:
                 return f"{rest[0]} lacks {param.opts[0]}"
-            if given and not isinstance(param.type, click.Path):
+            variable = isinstance(value, str) and "$" in value
+            if given and not variable and not isinstance(param.type, click.Path):
                 param.type_cast_value(inner, value)
     except click.UsageError as error:
         return error.format_message()
