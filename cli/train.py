@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--val", type=FOLDER, help="Image folder to measure accuracy on.")
 @val_by_order_option
 @click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
-@preset_option(without="imagenet1k with --policy shuffled")
+@preset_option(without="imagenet1k with --sampling shuffled")
 @settings_options(TrainSettings, preset=preset_named(None).train)
 @threads_option
 @overwrite_option
@@ -79,7 +79,7 @@ def command(
       lpld-labels train pools/tiny --images syn/tiny --val tiny/val --preset tiny
       lpld-labels train pools/plus --images syn/in1k --preset imagenet1k-plus --student mobilenet_v2
       lpld-labels train pools/in1k_10x --images syn/in1k_ipc10 --preset lpqld --ema 0.99
-      lpld-labels train pools/in1k --images syn/in1k_ipc10 --policy epoch-by-epoch
+      lpld-labels train pools/in1k --images syn/in1k_ipc10 --sampling epoch-by-epoch
       lpld-labels train pools/in1k --images syn/in1k_ipc10 -b 1024 --accumulate 8
       torchrun --nproc-per-node 8 -m lpld_cli train pools/in1k --images syn/in1k_ipc10 --device cuda
       lpld-labels train pools/in1k_40x_packed --val imagenet/val

@@ -176,7 +176,7 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         student=cell.student or scale.network,
         seed=cell.seed,
         epochs=epochs,
-        policy=_policy(cell),
+        sampling=_policy(cell),
         loss="mse+gt" if cell.loss == "mse+gt" else "kl",
         learning_rate=scale.student_rate,
         amp=scale.amp,

@@ -212,7 +212,7 @@ def _trained(
         labels = sum(entry.bytes for role in ("labels", "codec") for entry in pool.manifest.files_of(role))
         for seed in seeds:
             settings = TrainSettings(
-                policy="batches",
+                sampling="batches",
                 epochs=chain.epochs,
                 learning_rate=chain.learning_rate,
                 temperature=TEMPERATURE,

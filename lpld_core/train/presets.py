@@ -26,11 +26,13 @@ class ExperimentPreset:
 
 
 EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
-    "imagenet1k": ExperimentPreset(label=BuildSettings(mix="cutmix"), train=TrainSettings(policy="batches")),
+    "imagenet1k": ExperimentPreset(
+        label=BuildSettings(mix="cutmix"), train=TrainSettings(sampling="batches")
+    ),
     "tiny": ExperimentPreset(
         label=BuildSettings(epochs=100, batch_size=64),
         train=TrainSettings(
-            policy="batches",
+            sampling="batches",
             epochs=100,
             scale_by_t2=True,
             optimizer="sgd",
@@ -41,7 +43,7 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
     ),
     "imagenet21k": ExperimentPreset(
         label=BuildSettings(batch_size=32, flip=False, cutout_fraction=0.5),
-        train=TrainSettings(policy="batches", learning_rate=0.002, label_smoothing=0.2),
+        train=TrainSettings(sampling="batches", learning_rate=0.002, label_smoothing=0.2),
     ),
     # The paper's "Ours+": labels by an ensemble, and G-VBSM's loss.
     "imagenet1k-plus": ExperimentPreset(
@@ -52,13 +54,13 @@ EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
                 for name in ("resnet18", "mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x0_5")
             ),
         ),
-        train=TrainSettings(policy="batches", loss="mse+gt"),
+        train=TrainSettings(sampling="batches", loss="mse+gt"),
     ),
     # LPQLD: the label's temperature falls, the student's follows it; top-k labels have no tail.
     "lpqld": ExperimentPreset(
         label=BuildSettings(mix="cutmix"),
         train=TrainSettings(
-            policy="shuffled", temperature_schedule="step", student_temperature="calibrated", tail="none"
+            sampling="shuffled", temperature_schedule="step", student_temperature="calibrated", tail="none"
         ),
     ),
 }

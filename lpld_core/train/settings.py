@@ -50,7 +50,7 @@ class TrainSettings:
     batch_size: Annotated[
         int | None, Setting("Rows of a step, of all processes.  [default: the pool's label batches]", ge=1)
     ] = None
-    policy: Annotated[
+    sampling: Annotated[
         SamplingPolicy,
         Setting(
             "How label batches are drawn: 'shuffled' shows all before any comes again, 'batches' draws with "

@@ -78,7 +78,7 @@ def train_student(
         pool,
         images_dir,
         batch_size=_rows_per_process(settings, pool, ranks.world),
-        sampling=settings.policy,
+        sampling=settings.sampling,
         seed=settings.seed,
         batches_per_epoch=epoch_steps(pool),
         rank=ranks.rank,

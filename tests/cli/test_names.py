@@ -56,7 +56,7 @@ def all_options() -> dict[str, dict[str, click.Parameter]]:
 
 def test_one_word_for_one_thing() -> None:
     options = all_options()
-    for gone in ("--model", "--model-weights", "--sampling", "--warm-up-epochs", "--warm-up-from", "--force"):
+    for gone in ("--model", "--model-weights", "--policy", "--warm-up-epochs", "--warm-up-from", "--force"):
         assert not [name for name, words in options.items() if gone in words], gone
     writers = ("squeeze", "recover", "build", "prune", "encode", "copy", "plan", "train", "import", "export")
     for name in (*writers, "inspect"):
@@ -69,7 +69,7 @@ def test_one_word_for_one_thing() -> None:
     for name in ("build", "train", "squeeze", "analyze"):
         assert options[name]["-b"] is options[name]["--batch-size"]
     assert "--warmup-epochs" in options["train"]
-    assert "--policy" in options["train"]
+    assert "--sampling" in options["train"]
 
 
 def test_every_path_is_completed_by_the_shell() -> None:

@@ -47,7 +47,7 @@ def test_train_writes_a_student_and_a_log(pool: Path, images: Path, tmp_path: Pa
     assert log[-1]["top1"] == facts["top1"]
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
     assert (settings["optimizer"], settings["scale_by_t2"], settings["learning_rate"]) == ("sgd", True, 0.2)
-    assert settings["policy"] == "batches"
+    assert settings["sampling"] == "batches"
 
 
 def test_lines_say_how_it_is_doing(
@@ -73,7 +73,7 @@ def test_options_replace_the_presets(pool: Path, images: Path, tmp_path: Path, c
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
     assert (settings["loss"], settings["gamma"], settings["schedule"]) == ("mse+gt", 0.3, "smoothed-cosine")
     assert (settings["learning_rate"], settings["label_smoothing"]) == (0.01, 0.1)
-    assert settings["policy"] == "shuffled"
+    assert settings["sampling"] == "shuffled"
 
 
 def test_a_batch_size_of_ones_own_goes_on_at_the_right_row(
@@ -130,7 +130,7 @@ def test_lpqld_lets_temperatures_follow_the_epochs(
     assert log[0]["student_temperature"] == 1
     assert 0.01 <= log[1]["student_temperature"] <= 1
     settings = read_weights(out / "checkpoint.safetensors").about["settings"]
-    assert (settings["student_temperature"], settings["policy"]) == ("calibrated", "shuffled")
+    assert (settings["student_temperature"], settings["sampling"]) == ("calibrated", "shuffled")
 
 
 def test_a_normalisation_can_be_given(pool: Path, images: Path, tmp_path: Path, cli: Cli) -> None:

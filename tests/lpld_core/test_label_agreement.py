@@ -64,7 +64,7 @@ def test_everyone_softens_imported_zeros_alike(pool_path: Path, images: Path, te
         powers[stored == 0] = 0
         expected = powers / powers.sum(axis=1, keepdims=True)
         read = softened(stored, "probabilities", temperature)
-        order: dict[str, Any] = {"policy": "stored", "batches_per_epoch": len(pool)}
+        order: dict[str, Any] = {"sampling": "stored", "batches_per_epoch": len(pool)}
         loaded = torch.cat([b.labels for b in pool_loader(pool, images, temperature=temperature, **order)])
         loss = StudentLoss(TrainSettings(temperature=temperature), label_kind=pool.header.label_kind)
         trained = torch.cat([loss.target(b.labels) for b in pool_loader(pool, images, **order)])
@@ -76,7 +76,7 @@ def test_everyone_softens_imported_zeros_alike(pool_path: Path, images: Path, te
 
 
 def test_students_learn_from_imported_zeros(pool_path: Path, images: Path, tmp_path: Path) -> None:
-    settings = TrainSettings(student=NETWORK, epochs=3, learning_rate=0.01, policy="stored")
+    settings = TrainSettings(student=NETWORK, epochs=3, learning_rate=0.01, sampling="stored")
     with PoolReader(pool_path) as pool:
         train_student(pool, images, tmp_path / "run", settings)
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]

@@ -81,9 +81,9 @@ def test_presets_are_the_published_settings() -> None:
     assert in21k.train.label_smoothing == 0.2
     assert len(plus.label.teachers) == 4
     assert (plus.train.loss, plus.train.gamma) == ("mse+gt", 0.1)
-    assert {preset.train.policy for preset in (in1k, tiny, in21k, plus)} == {"batches"}
+    assert {preset.train.sampling for preset in (in1k, tiny, in21k, plus)} == {"batches"}
     lpqld = EXPERIMENT_PRESETS["lpqld"].train
-    assert lpqld.policy == "shuffled"
+    assert lpqld.sampling == "shuffled"
     assert lpqld.temperature_schedule == "step"
     assert (lpqld.student_temperature, lpqld.tail, lpqld.ema) == ("calibrated", "none", None)
     with pytest.raises(InvalidArgumentError, match="unknown preset"):
@@ -93,14 +93,14 @@ def test_presets_are_the_published_settings() -> None:
 def test_without_a_preset_imagenet1k_s_settings_hold_but_none_comes_again_before_all_were_shown() -> None:
     in1k, without = preset_named("imagenet1k"), preset_named(None)
     assert without.label == in1k.label
-    assert without.train == replace(in1k.train, policy="shuffled") == TrainSettings()
+    assert without.train == replace(in1k.train, sampling="shuffled") == TrainSettings()
 
 
 def test_the_policy_that_holds_by_default_is_no_worse_than_the_papers(project: Path) -> None:
     results = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
     verdicts = [c["verdict"] for c in results["claims"] if "shuffled is no worse than batches" in c["claim"]]
     assert verdicts == ["holds"] * 4
-    assert TrainSettings().policy == signature(pool_loader).parameters["sampling"].default == "shuffled"
+    assert TrainSettings().sampling == signature(pool_loader).parameters["sampling"].default == "shuffled"
 
 
 def test_presets_become_augmentations() -> None:
@@ -159,7 +159,7 @@ def test_averaged_weights_follow_the_network() -> None:
     ("field", "value"),
     [
         ("loss", "hinge"),
-        ("policy", "all"),
+        ("sampling", "all"),
         ("temperature", 0.0),
         ("temperature", math.nan),
         ("learning_rate", -1.0),
