@@ -54,8 +54,11 @@ class PoolReader:
     cache: where to keep what is fetched from an address, see `lpld_labels.io.disk_cache`; without one,
         pages are fetched when they are read.
 
-    Opening reads the manifest, the batch index and codec tables only, and proves them. Readers can be
+    Opening reads the manifest, the batch index and codec tables only, and verifies them. Readers can be
     pickled and survive fork, so PyTorch workers can use them; threads may share one.
+
+    For everybody: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. The
+    other members serve the modules of this library and may change with them.
     """
 
     def __init__(
