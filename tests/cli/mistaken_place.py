@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import TeacherChoice
 from lpld_labels import LineageStep, PoolWriter, Teacher
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
+from lpld_labels.transforms.lineage import SETTINGS, settings_json
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import write_images
 from tests.lpld_labels.interop.label_folders import write_epochs
@@ -55,7 +58,8 @@ def _built_pool(path: Path) -> None:
     teacher = Teacher(name=TEACHER, mean=(0.5,) * 3, std=(0.2,) * 3)
     header = replace(make_header(classes=3), teachers=(teacher,))
     images = make_images(classes=3)
-    step = LineageStep(operation="build", parameters={"epochs": 2, "ratio": 1.0, "seed": 0})
+    settings = BuildSettings(epochs=2, teachers=(TeacherChoice(name=TEACHER, weights=""),))
+    step = LineageStep(operation="build", parameters={SETTINGS: settings_json(settings)})
     with PoolWriter(path, header=header, images=images) as writer:
         writer.extend(make_batches(1, 1, classes=3, images=images))
         writer.commit(lineage=(step,))
