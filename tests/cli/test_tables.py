@@ -23,7 +23,7 @@ from tests.lpld_labels.interop.label_folders import write_epochs, write_images
 
 Cli = Callable[..., Result]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-WIDTHS = (60, 80, 120, 160)
+WIDTHS = (60, 120)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # What depends a little on the versions of libraries: sizes of files (in a table, bytes per row stand beside
 # them), and what is computed from labels.
@@ -32,11 +32,10 @@ TOLERANCE = 0.02
 COMMANDS = {
     "inspect": "inspect pool",
     "prune": "prune pool out --ratio 2 --dry-run",
-    "prune_written": "prune pool out --ratio 4 --by confidence --prefer hard --drop-easy 10%",
+    "prune_written": "prune pool out --ratio 4 --by confidence --prefer hard",
     "encode": "encode pool out --codec int8",
     "encode_larger": "encode int8 out --codec f32 --from-lossy",
     "plan": "plan pool --budget 50% --codec f16 --codec int8 --codec int4 --codec topk:3",
-    "merge": "merge part0 part1 out",
     "import": "import labels out --images labelled",
     "analyze": "analyze images --real images --teacher small-resnet10:width=8,stem_stride=2 "
     "--teacher-weights random --size 16 --threads 1",
@@ -51,8 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, batch in enumerate(make_batches(4, 8, classes=40))
     ]
     images = make_images(classes=40)
-    for name, chosen in {"pool": batches, "part0": batches[::2], "part1": batches[1::2]}.items():
-        write_pool(root / name, chosen, header=make_header(40), images=images).close()
+    write_pool(root / "pool", batches, header=make_header(40), images=images).close()
     write_pool(root / "int8", batches, codec="int8", images=images).close()
     write_images(root / "labelled")
     write_real_images(root / "images")
