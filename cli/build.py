@@ -30,7 +30,7 @@ from .progress import human_seconds, progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.relabel.build import BuildResult
-    from lpld_labels.exec.job import Engine
+    from lpld_labels.exec.job import Executor
     from lpld_labels.format.manifest import Manifest
 
 
@@ -185,7 +185,7 @@ def _build(
     images: Path,
     out: Path,
     settings: BuildSettings,
-    engine: Engine,
+    engine: Executor,
     like: Manifest | None,
     *,
     overwrite: bool,

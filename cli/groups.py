@@ -15,7 +15,7 @@ from lpld_labels.settings import Setting
 
 if TYPE_CHECKING:
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
-    from lpld_labels.exec.job import Engine
+    from lpld_labels.exec.job import Executor
 
 _NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory."
 _WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
@@ -153,14 +153,14 @@ class EngineOptions:
         return None if self.engine == "local" else max(1, int(self.cpus_per_task or 1))
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Engine]:
+    def opened(self) -> Iterator[Executor]:
         """Give the engine; what it has started goes afterwards."""
         if self.engine == "local":
-            from lpld_labels.exec.local import LocalEngine
+            from lpld_labels.exec.local import LocalExecutor
 
-            yield LocalEngine(self.jobs or 1)
+            yield LocalExecutor(self.jobs or 1)
             return
-        from lpld_labels.exec.ray import RayEngine, RaySettings
+        from lpld_labels.exec.ray import RayExecutor, RaySettings
 
         settings = RaySettings(
             address=self.ray_address,
@@ -168,7 +168,7 @@ class EngineOptions:
             gpus_per_task=self.gpus_per_task or 0.0,
             cpus_per_task=1.0 if self.cpus_per_task is None else self.cpus_per_task,
         )
-        with RayEngine(settings) as engine:
+        with RayExecutor(settings) as engine:
             yield engine
 
 

@@ -173,14 +173,14 @@ def _loss_column(plan: BudgetPlan) -> list[Column]:
 
 
 def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:
-    from lpld_labels.exec.local import LocalEngine
+    from lpld_labels.exec.local import LocalExecutor
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.plan import apply_plan
 
     with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
         manifest = apply_plan(
-            reader, out, plan, executor=LocalEngine(jobs), overwrite=overwrite, progress=progress
+            reader, out, plan, executor=LocalExecutor(jobs), overwrite=overwrite, progress=progress
         )
     return {
         "out": out,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lpld_core.recover.run import RunSummary
     from lpld_core.settings import Part
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
-    from lpld_labels.exec.job import Engine
+    from lpld_labels.exec.job import Executor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def _check(options: Options) -> None:
 
 
 def _make(
-    options: Options, teacher: LoadedTeacher, engine: Engine, machine: Machine, progress: Progress
+    options: Options, teacher: LoadedTeacher, engine: Executor, machine: Machine, progress: Progress
 ) -> RunSummary:
     from lpld_core.images import RealFolder
     from lpld_core.recover.run import recover_images
@@ -195,7 +195,7 @@ def _make(
         class_names=None if real is None else real.class_names,
         part=options.part,
         overwrite=options.overwrite,
-        engine=engine,
+        executor=engine,
         machine=machine,
         progress=progress,
     )

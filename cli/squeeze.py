@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lpld_core.squeeze.squeeze import UpdateBound
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_core.teachers.teacher import LoadedTeacher, Machine
-    from lpld_labels.exec.job import Engine
+    from lpld_labels.exec.job import Executor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def command(**given: Any) -> None:
         raise
 
 
-def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
+def _squeeze(options: Options, engine: Executor, machine: Machine) -> None:
     """Train the teacher if asked for, gather, save, show."""
     from lpld_core.images import RealFolder
     from lpld_core.networks.batchnorm import batchnorm_layers
@@ -115,7 +115,7 @@ def _squeeze(options: Options, engine: Engine, machine: Machine) -> None:
                     folder,
                     options.settings,
                     place=place.absolute(),
-                    engine=engine,
+                    executor=engine,
                     machine=machine,
                     progress=progress,
                 )

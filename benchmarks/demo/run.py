@@ -302,7 +302,7 @@ class DemoLog:
 def run_chains(what: str, chains: Sequence[Chain], log: DemoLog) -> float:
     """Run chains side by side behind one bar that counts their steps; return the seconds it took."""
     from lpld_labels.exec.job import Job
-    from lpld_labels.exec.local import LocalEngine
+    from lpld_labels.exec.local import LocalExecutor
 
     start = time.monotonic()
     total = sum(map(len, chains))
@@ -316,7 +316,7 @@ def run_chains(what: str, chains: Sequence[Chain], log: DemoLog) -> float:
     )
     with progress_bar(what) as progress:
         progress(0, total)
-        LocalEngine(PROCESSES).run(job, progress)
+        LocalExecutor(PROCESSES).run(job, progress)
     return time.monotonic() - start
 
 

@@ -18,9 +18,9 @@ from benchmarks.common.harness import PROJECT, peak_memory_mb, summarise
 from lpld_core.relabel.build import Build, run_build
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import Part, TeacherChoice
-from lpld_labels.exec.job import Engine, TaskCounts
-from lpld_labels.exec.local import LocalEngine
-from lpld_labels.exec.ray import RayEngine, RaySettings
+from lpld_labels.exec.job import Executor, TaskCounts
+from lpld_labels.exec.local import LocalExecutor
+from lpld_labels.exec.ray import RayExecutor, RaySettings
 
 NETWORK, SIDE = "small-resnet10:width=8,stem_stride=2", 16
 """So small that a batch is about as much work as what surrounds it: the hardest case for an engine."""
@@ -70,17 +70,17 @@ def settings(batches: int, *, batch_size: int) -> BuildSettings:
     )
 
 
-def local() -> Engine:
+def local() -> Executor:
     """Return the processes of this machine."""
-    return LocalEngine(WORKERS)
+    return LocalExecutor(WORKERS)
 
 
-def ray() -> RayEngine:
+def ray() -> RayExecutor:
     """Return as many workers of a Ray that is started here."""
-    return RayEngine(RaySettings(workers=WORKERS))
+    return RayExecutor(RaySettings(workers=WORKERS))
 
 
-def one_build(images: Path, out: Path, batches: int, engine: Engine) -> tuple[float, str]:
+def one_build(images: Path, out: Path, batches: int, engine: Executor) -> tuple[float, str]:
     """Return the seconds a batch took, start-up excluded, and the pool's content."""
     clock = Clock()
     build = Build.prepare(images, out, settings(batches, batch_size=8))
@@ -96,7 +96,7 @@ def efficiency(work: Path, batches: int, *, rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"local": [], "ray": []}
     contents = set()
     with ray() as cluster:
-        engines: list[tuple[str, Engine]] = [("local", local()), ("ray", cluster)]
+        engines: list[tuple[str, Executor]] = [("local", local()), ("ray", cluster)]
         # The first round starts Ray and fills caches.
         for number in range(rounds + 1):
             for name, engine in engines:

@@ -34,7 +34,7 @@ from rich.table import Table
 from benchmarks.common.harness import parsed, peak_memory_mb, summarise, write_json
 from benchmarks.common.label_source import REAL_LABELS, repeated_batches
 from benchmarks.common.photos import add_images_option, photo_folder
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.interop.batch_file import read_batch_file
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.layouts import SRE2L
@@ -84,7 +84,7 @@ def import_once(source: Path, pool: Path, images: Path, jobs: int) -> dict[str, 
     start, before = time.perf_counter(), _work()
     table = scan_image_folder(images, decode=False)
     scanned, middle = time.perf_counter(), _work()
-    report = import_labels(source, pool, images=table, executor=LocalEngine(jobs))
+    report = import_labels(source, pool, images=table, executor=LocalExecutor(jobs))
     return {
         "batches": report.batches,
         "scan_s": scanned - start,

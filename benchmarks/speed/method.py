@@ -29,7 +29,7 @@ from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.settings import Group, RecoverSettings, class_units, grouped
 from lpld_core.squeeze.moments import BatchRows, ClassMoments
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
-from lpld_labels.exec.job import carry_out
+from lpld_labels.exec.job import run_task
 
 SMALL_NETWORK = "small-resnet10:width=32,stem_stride=2"
 NETWORKS = ((SMALL_NETWORK, 32), ("resnet18", 64))
@@ -173,7 +173,7 @@ def recovery_speed(
 def _recover_all(
     teacher: LoadedTeacher, plan: list[Group], targets: Any, settings: RecoverSettings
 ) -> Tensor:
-    made = [carry_out(recover_group(teacher, group, targets, settings), lambda _: True) for group in plan]
+    made = [run_task(recover_group(teacher, group, targets, settings), lambda _: True) for group in plan]
     return torch.cat([outcome.fact.images for outcome in made if outcome is not None])
 
 

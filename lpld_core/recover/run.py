@@ -24,7 +24,7 @@ from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint, workplace
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.exec.job import Engine, Job, Progress, Steps
+from lpld_labels.exec.job import Executor, Job, Progress, Steps
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.version import __version__
 
@@ -61,7 +61,7 @@ def recover_images(
     class_names: Sequence[str] | None = None,
     part: Part | None = None,
     overwrite: bool = False,
-    engine: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
@@ -69,7 +69,7 @@ def recover_images(
 
     statistics: needed where settings ask for class statistics. real: images that rded cuts up.
     class_names: directory names; by default those of the real images, of the statistics, or class numbers.
-    overwrite: delete the images of another run that are there. engine: who makes them; machine: what its
+    overwrite: delete the images of another run that are there. executor: runs the groups; machine: what its
     workers compute with, if not this process alone.
     """
     if isinstance(settings, RdedSettings):
@@ -111,7 +111,7 @@ def recover_images(
         done=0,
         where=folder.root,
     )
-    losses: list[LastLosses] = engine.run(job, progress)
+    losses: list[LastLosses] = executor.run(job, progress)
     complete = all(folder.has(group) for group in groups)
     return RunSummary(
         made_groups=len(missing),

@@ -22,7 +22,7 @@ from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, NotAPoolError, PoolConflictError
-from lpld_labels.exec.job import Engine, Progress, require_listable
+from lpld_labels.exec.job import Executor, Progress, require_listable
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader
@@ -205,7 +205,7 @@ class Build:
                         hint=AS_BUILT,
                     )
 
-    def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Engine) -> PoolPlan:
+    def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Executor) -> PoolPlan:
         """Return the plan for the batches that are not there."""
         settings = self.recorded_settings
         step = lineage.step(
@@ -260,7 +260,7 @@ def build_pool(
 
 def run_build(
     build: Build,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     *,
     overwrite: bool = False,
     progress: Progress | None = None,

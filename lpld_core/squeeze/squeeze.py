@@ -32,7 +32,7 @@ from lpld_core.squeeze.statistics import ClassStatistics, require_same_classes, 
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
-from lpld_labels.exec.job import Engine, Job, Progress, Steps
+from lpld_labels.exec.job import Executor, Job, Progress, Steps
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
@@ -46,13 +46,13 @@ def squeeze_folder(
     settings: SqueezeSettings | None = None,
     *,
     place: Path | None = None,
-    engine: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> ClassStatistics:
     """Return the class statistics of all images; order and views follow from the seed alone.
 
-    place: directory for unfinished work, from which the same squeeze resumes. engine: who computes; the
+    place: directory for unfinished work, from which the same squeeze resumes. executor: runs the groups; the
     statistics are the same. machine: what its workers compute with, if not this process alone.
     progress: called with (views done, views in all) after each batch.
     """
@@ -73,7 +73,7 @@ def squeeze_folder(
             done=total - sum(group.views for group in missing),
             where=place,
         )
-        engine.run(work, progress)
+        executor.run(work, progress)
         statistics = _joined(teacher, folder, settings, [group.file(place) for group in groups])
     job = squeeze_job(teacher, folder, settings)
     return replace(statistics, views=settings.views, passes=settings.passes, job=job)

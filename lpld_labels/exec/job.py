@@ -43,7 +43,7 @@ class Outcome:
     fact: Any
 
 
-def carry_out(steps: Steps, tell: Callable[[int], bool]) -> Outcome | None:
+def run_task(steps: Steps, tell: Callable[[int], bool]) -> Outcome | None:
     """Go through the steps of a task; None if it was stopped.
 
     tell: called with the units finished so far; returns whether to go on.
@@ -105,7 +105,7 @@ class TaskWatcher(Protocol):
         """Some task began, ended or was lost."""
 
 
-class Engine(ABC):
+class Executor(ABC):
     """Does jobs."""
 
     @property
@@ -135,7 +135,7 @@ TASKS_PER_WORKER = 8
 """At least so many, if there is enough to do: at the end, workers wait for the last task to finish."""
 
 
-class Standing:
+class JobProgress:
     """How far a job has come, told to its progress whenever that changes."""
 
     def __init__(self, job: Job[Any], progress: Progress | None) -> None:

@@ -19,12 +19,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from lpld_labels.errors import LabelPoolError, WorkerDiedError
-from lpld_labels.exec.job import Engine, Job, Outcome, Progress, Standing, Worker, carry_out, naming_task
+from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, Worker, naming_task, run_task
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class LocalEngine(Engine):
+class LocalExecutor(Executor):
     """Processes of this machine; a single one is the caller's own."""
 
     def __init__(self, jobs: int = 1) -> None:
@@ -40,7 +40,7 @@ class LocalEngine(Engine):
 
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
         """Do all tasks; if a process dies, the others end with what they have in hand, and it is told."""
-        standing = Standing(job, progress)
+        standing = JobProgress(job, progress)
         if min(self._jobs, job.total - job.done) <= 1:
             return _done_here(job, standing)
         processes = _Processes(job, standing)
@@ -54,11 +54,11 @@ class LocalEngine(Engine):
         return processes.facts
 
 
-ONE_PROCESS = LocalEngine()
+ONE_PROCESS = LocalExecutor()
 """The caller's own."""
 
 
-def _done_here(job: Job[Any], standing: Standing) -> list[Any]:
+def _done_here(job: Job[Any], standing: JobProgress) -> list[Any]:
     """Do all tasks in this process."""
     worker = job.start(0) if job.here is None else job.here()
     facts = []
@@ -69,7 +69,7 @@ def _done_here(job: Job[Any], standing: Standing) -> list[Any]:
 
     for task in job.tasks:
         standing.begun(0)
-        outcome = carry_out(worker.do(task, again=False), tell)
+        outcome = run_task(worker.do(task, again=False), tell)
         if outcome is not None:
             standing.ended(0, outcome.units)
             facts.append(outcome.fact)
@@ -98,7 +98,7 @@ class _Failed:
 class _Processes:
     """The processes at work on one job. facts: what tasks gave back."""
 
-    def __init__(self, job: Job[Any], standing: Standing) -> None:
+    def __init__(self, job: Job[Any], standing: JobProgress) -> None:
         self._job, self._standing = job, standing
         self._tasks = iter(job.tasks)
         self._context = multiprocessing.get_context("spawn")
@@ -218,7 +218,7 @@ def _serve(connection: Connection, stop: Any, number: int) -> None:
         worker: Worker[Any] = next(received)(number)
         go_on = send(_Ready())
         while go_on:
-            outcome = carry_out(worker.do(next(received), again=False), tell)
+            outcome = run_task(worker.do(next(received), again=False), tell)
             go_on = outcome is not None and send(_Ready(outcome))
     except _NoMoreError:
         return

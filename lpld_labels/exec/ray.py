@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from lpld_labels.errors import ClusterError, LabelPoolError, WorkerDiedError
-from lpld_labels.exec.job import Engine, Job, Outcome, Progress, Standing, Worker, carry_out, naming_task
+from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, Worker, naming_task, run_task
 
 CONNECT_SECONDS = 10.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -161,7 +161,7 @@ def _no_cluster(address: str, reason: str) -> ClusterError:
     )
 
 
-class RayEngine(Engine):
+class RayExecutor(Executor):
     """Workers of a Ray cluster; a context manager. Ray is joined or started when it is first needed."""
 
     def __init__(self, settings: RaySettings) -> None:
@@ -188,7 +188,7 @@ class RayEngine(Engine):
         left = job.total - job.done
         if left <= 0:
             return []
-        group = _WorkerGroup(self._connected, self._settings, job, Standing(job, progress))
+        group = _WorkerGroup(self._connected, self._settings, job, JobProgress(job, progress))
         try:
             group.start(min(self.workers, left))
             group.work()
@@ -199,7 +199,7 @@ class RayEngine(Engine):
             group.dismiss()
         return group.facts
 
-    def __enter__(self) -> RayEngine:
+    def __enter__(self) -> RayExecutor:
         return self
 
     def __exit__(
@@ -231,7 +231,9 @@ class _Seat:
 class _WorkerGroup:
     """The workers of one job. facts: what tasks gave back."""
 
-    def __init__(self, session: RaySession, settings: RaySettings, job: Job[Any], standing: Standing) -> None:
+    def __init__(
+        self, session: RaySession, settings: RaySettings, job: Job[Any], standing: JobProgress
+    ) -> None:
         self._ray = session.ray
         self._job, self._standing = job, standing
         self._new = iter(job.tasks)
@@ -438,7 +440,7 @@ class RayWorker:
             raise RuntimeError("a worker is set up before its first task")
         self._units = 0
         try:
-            return carry_out(self._worker.do(task, again=again), self._tell)
+            return run_task(self._worker.do(task, again=again), self._tell)
         except LabelPoolError as error:
             return error
 

@@ -13,7 +13,7 @@ from lpld_labels.errors import (
     LabelSourceError,
     StagingMismatchError,
 )
-from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format import arrow
 from lpld_labels.format.images import ImageTable
@@ -93,7 +93,7 @@ def import_labels(
     images: str | os.PathLike[str] | ImageTable,
     label_format: str = AUTO,
     options: ImportOptions | None = None,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     skip_bad: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.schema import Views
@@ -56,7 +56,7 @@ def encode_pool(
     settings: EncodeSettings,
     *,
     pruned: PrunePlan | None = None,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> EncodeResult:

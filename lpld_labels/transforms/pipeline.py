@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolFormatError
-from lpld_labels.exec.job import Engine, Job, Progress
+from lpld_labels.exec.job import Executor, Job, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.schema import MANIFEST_FILE, Views
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 def run_plan(
     plan: PoolPlan,
     *,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -60,7 +60,7 @@ def run_part(
     plan: PoolPlan,
     part: tuple[int, int],
     *,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest | None:
@@ -89,7 +89,7 @@ def _run(
     work: Unfinished,
     plan: PoolPlan,
     part: tuple[int, int],
-    executor: Engine,
+    executor: Executor,
     overwrite: bool,
     progress: Progress | None,
 ) -> Manifest | None:

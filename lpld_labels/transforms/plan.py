@@ -19,7 +19,7 @@ from typing import Any
 from lpld_labels.codecs import Codec, codec_kind, codec_named, planned_codecs
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, Trial
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
-from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
@@ -176,7 +176,7 @@ def apply_plan(
     plan: BudgetPlan,
     *,
     row: PlanRow | None = None,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Engine, Progress
+from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
@@ -144,7 +144,7 @@ def write_pruned(
     plan: PrunePlan,
     out: str | os.PathLike[str],
     *,
-    executor: Engine = ONE_PROCESS,
+    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:

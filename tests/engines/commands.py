@@ -19,7 +19,7 @@ from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import Machine
-from lpld_labels.exec.job import Engine
+from lpld_labels.exec.job import Executor
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.pool.reader import PoolReader
@@ -45,14 +45,14 @@ class Command:
     """make: writes the input. run: does the work; returns what must be the same whoever did it."""
 
     make: Callable[[Path], None]
-    run: Callable[[Path, Path, Engine], str]
+    run: Callable[[Path, Path, Executor], str]
 
 
 def _write_photos(source: Path) -> None:
     write_images(source / "images")
 
 
-def _build(source: Path, out: Path, engine: Engine) -> str:
+def _build(source: Path, out: Path, engine: Executor) -> str:
     build = Build.prepare(source / "images", out, BUILD)
     manifest = run_build(build, engine).manifest
     assert manifest is not None
@@ -63,7 +63,7 @@ def _make_pool(source: Path) -> None:
     write_pool(source / "pool", make_batches(10, 6)).close()
 
 
-def _encode(source: Path, out: Path, engine: Engine) -> str:
+def _encode(source: Path, out: Path, engine: Executor) -> str:
     with PoolReader(source / "pool") as pool:
         result = encode_pool(pool, out, EncodeSettings(codec="klt", fidelity=0.9), executor=engine)
     return result.manifest.content_digest
@@ -74,7 +74,7 @@ def _make_labels(source: Path) -> None:
     label_folders.write_epochs(source / "labels", epochs=20, ids_file=True)
 
 
-def _import(source: Path, out: Path, engine: Engine) -> str:
+def _import(source: Path, out: Path, engine: Executor) -> str:
     return import_labels(source / "labels", out, images=source / "images", executor=engine).content_digest
 
 
@@ -82,14 +82,14 @@ def _make_classes(source: Path) -> None:
     noisy_folder(source / "images", classes=8, images=40)
 
 
-def _squeeze(source: Path, out: Path, engine: Engine) -> str:
+def _squeeze(source: Path, out: Path, engine: Executor) -> str:
     """Return the digest of the whole file."""
     torch.set_num_threads(1)
     out.mkdir(exist_ok=True)
     # Small batches, so that there are several groups: one of 64 views is worth a task.
     folder, settings = RealFolder.open(source / "images"), SqueezeSettings(batch_size=4)
     teacher = tiny_teacher(classes=8)
-    statistics = squeeze_folder(teacher, folder, settings, place=out, engine=engine, machine=ONE_THREAD)
+    statistics = squeeze_folder(teacher, folder, settings, place=out, executor=engine, machine=ONE_THREAD)
     statistics.save(out / "statistics.safetensors")
     return hashlib.sha256((out / "statistics.safetensors").read_bytes()).hexdigest()
 
@@ -99,7 +99,7 @@ def _make_statistics(source: Path) -> None:
     _squeeze(source, source / "squeezed", ONE_PROCESS)
 
 
-def _recover(source: Path, out: Path, engine: Engine) -> str:
+def _recover(source: Path, out: Path, engine: Executor) -> str:
     """Return one digest over all image files."""
     torch.set_num_threads(1)
     settings = RecoverSettings(
@@ -115,7 +115,9 @@ def _recover(source: Path, out: Path, engine: Engine) -> str:
     )
     statistics = ClassStatistics.load(source / "squeezed" / "statistics.safetensors")
     teacher = tiny_teacher(classes=8)
-    recover_images(teacher, out, settings=settings, statistics=statistics, engine=engine, machine=ONE_THREAD)
+    recover_images(
+        teacher, out, settings=settings, statistics=statistics, executor=engine, machine=ONE_THREAD
+    )
     state = hashlib.sha256()
     for path in sorted(out.rglob("*.png")):
         if path.parent != out:

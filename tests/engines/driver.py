@@ -10,13 +10,13 @@ from pathlib import Path
 
 from lpld_labels.exec.ray import RaySettings
 from tests.engines.commands import COMMANDS
-from tests.engines.slow import SlowEngine
+from tests.engines.slow import SlowExecutor
 
 
 def main() -> None:
     name, source, out, *address = sys.argv[1:]
     settings = RaySettings(address=address[0] if address else None, workers=2)
-    engine = SlowEngine(settings)
+    engine = SlowExecutor(settings)
     with engine:
         content = COMMANDS[name].run(Path(source), Path(out), engine)
     sys.stdout.write(f"{content} {engine.left}\n")

@@ -18,7 +18,7 @@ os.environ.update(RAY_memory_monitor_refresh_ms="0")
 WHOLE = bool(os.environ.get("LPLD_WHOLE_ENGINES"))
 """Whether to run everything (`make engines`), not a sample."""
 STORE_BYTES = 80 * 2**20
-AT_WORK = "ray::Host.do"
+AT_WORK = "ray::RayWorker.do"
 """What Ray calls a process while it does a task."""
 
 

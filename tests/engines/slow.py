@@ -8,14 +8,14 @@ import time
 from typing import Any
 
 from lpld_labels.exec.job import Job, Progress, Start, Steps, Worker
-from lpld_labels.exec.ray import RayEngine
+from lpld_labels.exec.ray import RayExecutor
 from tests.engines.ray_cluster import WHOLE
 from tests.lpld_labels.exec.test_local import Watcher
 
 STEP_SECONDS = 0.3 if WHOLE else 0.15
 
 
-class SlowEngine(RayEngine):
+class SlowExecutor(RayExecutor):
     """Ray with slow workers. retried: tasks begun again; left: units that were not done before."""
 
     retried = 0

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from lpld_labels.exec.job import Job, Progress
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 
@@ -69,7 +69,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, int]:
     return content, int(left)
 
 
-class Counting(LocalEngine):
+class Counting(LocalExecutor):
     """This process. left: units that were to be done."""
 
     left = 0

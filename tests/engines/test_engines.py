@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lpld_labels.exec.job import Engine
-from lpld_labels.exec.local import ONE_PROCESS, LocalEngine
-from lpld_labels.exec.ray import RayEngine, RaySettings
+from lpld_labels.exec.job import Executor
+from lpld_labels.exec.local import ONE_PROCESS, LocalExecutor
+from lpld_labels.exec.ray import RayExecutor, RaySettings
 from tests.engines.commands import COMMANDS
 from tests.engines.ray_cluster import WHOLE, TwoNodes
-from tests.engines.slow import SlowEngine
+from tests.engines.slow import SlowExecutor
 
 KILLS = 5 if WHOLE else 2
 KILLED = list(COMMANDS) if WHOLE else ["encode"]
@@ -42,14 +42,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("name", LOCAL)
 def test_processes(name: str, made: Any, tmp_path: Path) -> None:
     source, expected = made(name)
-    assert COMMANDS[name].run(source, tmp_path / "out", LocalEngine(PROCESSES)) == expected
+    assert COMMANDS[name].run(source, tmp_path / "out", LocalExecutor(PROCESSES)) == expected
 
 
 @pytest.mark.parametrize("workers", UNDISTURBED)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_ray(name: str, workers: int, made: Any, cluster: TwoNodes, tmp_path: Path) -> None:
     source, expected = made(name)
-    with RayEngine(RaySettings(address=cluster.address, workers=workers)) as engine:
+    with RayExecutor(RaySettings(address=cluster.address, workers=workers)) as engine:
         assert COMMANDS[name].run(source, tmp_path / "out", engine) == expected
 
 
@@ -70,7 +70,7 @@ def test_ray_with_workers_and_a_node_killed(name: str, made: Any, cluster: TwoNo
     killer.start()
     settings = RaySettings(address=cluster.address, workers=4)
     try:
-        engine = SlowEngine(settings)
+        engine = SlowExecutor(settings)
         with engine:
             found = COMMANDS[name].run(source, tmp_path / "out", engine)
     finally:
@@ -83,4 +83,4 @@ def test_ray_with_workers_and_a_node_killed(name: str, made: Any, cluster: TwoNo
 
 def test_every_command_has_its_engine() -> None:
     assert set(COMMANDS) == {"build", "encode", "import", "squeeze", "recover"}
-    assert isinstance(ONE_PROCESS, Engine)
+    assert isinstance(ONE_PROCESS, Executor)

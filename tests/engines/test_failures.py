@@ -21,8 +21,8 @@ from lpld_core.squeeze.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
 from lpld_labels.exec.job import Job, Progress, Start, Worker
-from lpld_labels.exec.local import LocalEngine
-from lpld_labels.exec.ray import RayEngine, RaySettings
+from lpld_labels.exec.local import LocalExecutor
+from lpld_labels.exec.ray import RayExecutor, RaySettings
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.settings import EncodeSettings
@@ -120,12 +120,12 @@ def test_a_broken_image_is_named_with_its_task(cluster: TwoNodes, tmp_path: Path
     kept = tmp_path / "kept"
     kept.mkdir()
     settings = SqueezeSettings(batch_size=4)
-    with RayEngine(RaySettings(address=cluster.address, workers=1)) as engine:
+    with RayExecutor(RaySettings(address=cluster.address, workers=1)) as engine:
         with pytest.raises(ImageReadError, match=r"class3/000\.png: .*, in class class3"):
-            squeeze_folder(tiny_teacher(), folder, settings, place=kept, engine=engine)
+            squeeze_folder(tiny_teacher(), folder, settings, place=kept, executor=engine)
         assert len(list(kept.glob("classes-*[0-9].safetensors"))) == 3
         broken.write_bytes(whole)
-        squeeze_folder(tiny_teacher(), folder, settings, place=kept, engine=engine)
+        squeeze_folder(tiny_teacher(), folder, settings, place=kept, executor=engine)
 
 
 @pytest.mark.parametrize("kind", ["local", "ray"] if WHOLE else ["local"])
@@ -141,7 +141,7 @@ def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
     pixels = broken.read_bytes()
     broken.write_bytes(pixels[:60])
     asked = RaySettings(address=cluster.address, workers=1)
-    with RayEngine(asked) if kind == "ray" else contextlib.nullcontext(LocalEngine(2)) as engine:
+    with RayExecutor(asked) if kind == "ray" else contextlib.nullcontext(LocalExecutor(2)) as engine:
         with pytest.raises(LabelPoolError, match=rf"{broken.name}: .*, in the batches from epoch \d+ batch"):
             run_build(build, engine)
         broken.write_bytes(pixels)
@@ -151,7 +151,7 @@ def test_a_build_names_a_broken_image_and_goes_on_when_it_is_whole(
     assert again.manifest.content_digest == whole.content_digest
 
 
-class FullDisk(RayEngine):
+class FullDisk(RayExecutor):
     """Ray, one of whose workers finds its disk full after a while."""
 
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
@@ -175,6 +175,6 @@ def test_a_full_disk_on_a_worker(cluster: TwoNodes, tmp_path: Path) -> None:
             pytest.raises(PoolWriteError, match=r"staging.*, in (the batches from )?epoch 0 batch 0"),
         ):
             encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
-        with RayEngine(asked) as engine:
+        with RayExecutor(asked) as engine:
             found = encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
     assert found.manifest.content_digest == expected.manifest.content_digest

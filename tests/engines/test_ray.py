@@ -15,7 +15,7 @@ import pytest
 
 from lpld_labels.errors import ClusterError, InvalidArgumentError, WorkerDiedError
 from lpld_labels.exec.job import Job, Steps, TaskCounts
-from lpld_labels.exec.ray import RayEngine, RaySettings
+from lpld_labels.exec.ray import RayExecutor, RaySettings
 from tests.engines.ray_cluster import WHOLE, TwoNodes
 from tests.lpld_labels.exec.test_local import Watcher
 
@@ -66,7 +66,7 @@ def settings(cluster: TwoNodes, workers: int) -> RaySettings:
 
 def test_every_task_is_done_once_and_workers_are_set_up_once(cluster: TwoNodes, tmp_path: Path) -> None:
     seen = Watcher()
-    with RayEngine(settings(cluster, 3)) as engine:
+    with RayExecutor(settings(cluster, 3)) as engine:
         assert engine.workers == 3
         facts = engine.run(job(tmp_path, iter(range(30)), 150), seen)
     assert sorted(facts) == list(range(30))
@@ -91,7 +91,7 @@ def test_workers_and_a_node_are_lost_and_nothing_else(cluster: TwoNodes, tmp_pat
 
     killer = threading.Thread(target=disturb)
     killer.start()
-    with RayEngine(settings(cluster, 5)) as engine:
+    with RayExecutor(settings(cluster, 5)) as engine:
         facts = engine.run(job(tmp_path, iter(range(100)), 500), seen)
     killer.join()
     assert sorted(facts) == list(range(100))
@@ -103,7 +103,7 @@ def test_workers_and_a_node_are_lost_and_nothing_else(cluster: TwoNodes, tmp_pat
 
 def test_a_task_that_fails_is_named_and_the_others_stop_gently(cluster: TwoNodes, tmp_path: Path) -> None:
     with (
-        RayEngine(settings(cluster, 2)) as engine,
+        RayExecutor(settings(cluster, 2)) as engine,
         pytest.raises(InvalidArgumentError, match=r"file: no such task, in task -2 \(got -2\)"),
     ):
         engine.run(job(tmp_path, [-3, -2], 10))
@@ -115,7 +115,7 @@ def test_a_task_that_kills_every_worker_is_given_up(
 ) -> None:
     monkeypatch.setattr("lpld_labels.exec.ray.MOST_LOSSES", 2)
     message = "2 workers died, in task -1; finished work is kept"
-    with RayEngine(settings(cluster, 2)) as engine, pytest.raises(WorkerDiedError, match=message):
+    with RayExecutor(settings(cluster, 2)) as engine, pytest.raises(WorkerDiedError, match=message):
         engine.run(job(tmp_path, [1, -1], 10))
     assert (tmp_path / "1").exists()
 
@@ -128,7 +128,7 @@ def test_workers_that_ray_ends_for_want_of_memory_are_lost_ones(
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
     with (
-        RayEngine(RaySettings(workers=1)) as engine,
+        RayExecutor(RaySettings(workers=1)) as engine,
         pytest.raises(WorkerDiedError, match=r"died.*if memory ran out"),
     ):
         engine.run(job(tmp_path, [-3], 10))
@@ -137,7 +137,7 @@ def test_workers_that_ray_ends_for_want_of_memory_are_lost_ones(
 def test_a_cluster_without_room(cluster: TwoNodes) -> None:
     asked = RaySettings(address=cluster.address, gpus_per_task=1)
     with (
-        RayEngine(asked) as engine,
+        RayExecutor(asked) as engine,
         pytest.raises(ClusterError, match=r"room for a task \(expected 1 CPU, 1 GPU, got 3 CPU"),
     ):
         engine.run(job(Path(), [1], 1))
@@ -153,4 +153,4 @@ def test_a_cluster_without_room(cluster: TwoNodes) -> None:
 )
 def test_an_address_where_nothing_listens(address: str, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
-        RayEngine(RaySettings(address=address))
+        RayExecutor(RaySettings(address=address))

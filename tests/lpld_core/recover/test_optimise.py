@@ -24,7 +24,7 @@ from lpld_core.settings import Part
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.exec.job import carry_out
+from lpld_labels.exec.job import run_task
 from tests.lpld_core.networks import MEAN, STD, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")
@@ -45,7 +45,7 @@ def class_statistics(teacher: LoadedTeacher) -> ClassStatistics:
 
 
 def recovered(*arguments: Any) -> RecoveredGroup:
-    outcome = carry_out(recover_group(*arguments), lambda _: True)
+    outcome = run_task(recover_group(*arguments), lambda _: True)
     assert outcome is not None
     made: RecoveredGroup = outcome.fact
     return made

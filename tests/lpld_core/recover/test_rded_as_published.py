@@ -12,7 +12,7 @@ from lpld_core.images import RealFolder
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import carry_out
+from lpld_labels.exec.job import run_task
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
@@ -58,7 +58,7 @@ def published(folder: RealFolder, label: int) -> torch.Tensor:
 def test_padded_tiles_are_chosen_and_laid_out_as_published(tmp_path: Path, label: int) -> None:
     folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=4, images=12, size=24))
     steps = stitch_class(tiny_teacher(size=(SIDE, SIDE)), folder, label, PADDED)
-    found = carry_out(steps, lambda units: True)
+    found = run_task(steps, lambda units: True)
     assert found is not None
     assert torch.equal(found.fact, published(folder, label))
 

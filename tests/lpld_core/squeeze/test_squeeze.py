@@ -16,7 +16,7 @@ from lpld_core.squeeze.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import class_groups, folder_bound, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
@@ -164,4 +164,6 @@ def test_a_moving_average_is_one_task(folder: RealFolder) -> None:
     settings = SqueezeSettings(update="ema", batch_size=1)
     assert len(class_groups(tiny_teacher(), folder, settings)) == 1
     alone = squeeze_folder(tiny_teacher(), folder, settings)
-    assert squeeze_folder(tiny_teacher(), folder, settings, engine=LocalEngine(2)).digest() == alone.digest()
+    assert (
+        squeeze_folder(tiny_teacher(), folder, settings, executor=LocalExecutor(2)).digest() == alone.digest()
+    )

@@ -19,7 +19,7 @@ import pytest
 
 from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
 from lpld_labels.exec.job import Job, Steps, TaskCounts
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 
 
 def start(folder: Path, ballast: bytes, number: int) -> Noter:
@@ -79,7 +79,7 @@ def tasks_done(folder: Path) -> list[int]:
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_every_task_is_done_once(tmp_path: Path, jobs: int) -> None:
     seen = Watcher()
-    facts = LocalEngine(jobs).run(job(tmp_path, iter(range(50))), seen)
+    facts = LocalExecutor(jobs).run(job(tmp_path, iter(range(50))), seen)
     assert tasks_done(tmp_path) == sorted(facts) == list(range(50))
     assert seen.units[-1] == (50, 50)
     assert seen.counts[-1] == TaskCounts(running=0, done=50)
@@ -114,7 +114,7 @@ def test_a_bad_end_stops_the_others_gently(
     tmp_path: Path, last: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        LocalEngine(2).run(job(tmp_path, [1, -3, last]))
+        LocalExecutor(2).run(job(tmp_path, [1, -3, last]))
     assert (tmp_path / "stopped").exists()
     assert multiprocessing.active_children() == []
 
@@ -135,7 +135,7 @@ def test_killed_while_others_are_being_started(tmp_path: Path, wait: float, ball
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(WorkerDiedError, match="exit code -9"):
-        LocalEngine(3).run(job(tmp_path, [-3] * 3, ballast))
+        LocalExecutor(3).run(job(tmp_path, [-3] * 3, ballast))
     killer.join()
     assert multiprocessing.active_children() == []
 
@@ -143,13 +143,13 @@ def test_killed_while_others_are_being_started(tmp_path: Path, wait: float, ball
 PRESSED = """
 import sys
 from pathlib import Path
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from tests.lpld_labels.exec.test_local import job
 if __name__ == "__main__":
     def say(done, total):
         print(done, flush=True)
     try:
-        LocalEngine(2).run(job(Path(sys.argv[1]), [0, -3, -3]), say)
+        LocalExecutor(2).run(job(Path(sys.argv[1]), [0, -3, -3]), say)
     except KeyboardInterrupt:
         sys.exit(7)
 """
@@ -191,4 +191,4 @@ def test_an_error_of_the_listener_stops_the_work(tmp_path: Path, jobs: int) -> N
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        LocalEngine(jobs).run(job(tmp_path, [0, 1, -3, -3][2 - jobs :]), press)
+        LocalExecutor(jobs).run(job(tmp_path, [0, 1, -3, -3][2 - jobs :]), press)

@@ -12,7 +12,7 @@ import torch
 from lpld_labels import PoolReader
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.format.manifest import ENSEMBLE_WORDS
 from lpld_labels.interop.importing import detect_format, import_labels
 from lpld_labels.interop.layouts import LAYOUTS
@@ -86,7 +86,7 @@ def test_fkd_in_several_processes(tmp_path: Path, images: Path) -> None:
             tmp_path / f"pool{jobs}",
             images=images,
             options=options,
-            executor=LocalEngine(jobs),
+            executor=LocalExecutor(jobs),
         ).content_digest
         for jobs in (1, 2)
     }

@@ -14,7 +14,7 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelFileError, StagingMismatchError
-from lpld_labels.exec.local import ONE_PROCESS, LocalEngine
+from lpld_labels.exec.local import ONE_PROCESS, LocalExecutor
 from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.importing import ImportReport, import_labels
 from lpld_labels.interop.settings import ImportOptions
@@ -73,9 +73,9 @@ def labels_of(pool: Path) -> dict[BatchKey, bytes]:
         return {key: reader.read_labels(key).tobytes() for key in reader.keys}
 
 
-@pytest.mark.parametrize("engine", [ONE_PROCESS, LocalEngine(2)])
+@pytest.mark.parametrize("engine", [ONE_PROCESS, LocalExecutor(2)])
 def test_labels_of_another_teacher_are_not_added(
-    first: Path, second: Path, images: Path, tmp_path: Path, engine: LocalEngine
+    first: Path, second: Path, images: Path, tmp_path: Path, engine: LocalExecutor
 ) -> None:
     begin(first, tmp_path / "pool", images)
     words = "other labels were imported here: epoch 0 batch 0 is not what the label files give now"
@@ -108,9 +108,9 @@ def test_a_file_that_is_damaged_after_it_was_imported(first: Path, images: Path,
     assert labels_of(tmp_path / "pool")[BatchKey(0, 1)] == expected
 
 
-@pytest.mark.parametrize("engine", [ONE_PROCESS, LocalEngine(2)])
+@pytest.mark.parametrize("engine", [ONE_PROCESS, LocalExecutor(2)])
 def test_the_folder_may_be_copied_elsewhere_and_repaired(
-    first: Path, images: Path, tmp_path: Path, engine: LocalEngine
+    first: Path, images: Path, tmp_path: Path, engine: LocalExecutor
 ) -> None:
     """Where the folder lies and the dates of its files do not count."""
     whole = begin(first, tmp_path / "pool", images)

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from benchmarks.common.photos import photo_folder
 from lpld_labels import ImageTable, PoolReader, ViewBatch
 from lpld_labels.codecs.topk import TopKCodec
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.render.images import scan_image_folder
 from tests.lpld_labels.interop.conftest import REFERENCES, Imported, Reference
@@ -184,7 +184,7 @@ def test_several_processes_give_the_same_pool(imported: Imported, tmp_path: Path
         source.labels,
         tmp_path / "pool",
         images=source.images,
-        executor=LocalEngine(2),
+        executor=LocalExecutor(2),
         progress=lambda *done: calls.append(done),
     )
     assert again.content_digest == report.content_digest

@@ -15,7 +15,7 @@ import torch
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import LabelFileError, PoolConflictError, StagingMismatchError
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.settings import ImportOptions
 from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_images
@@ -70,12 +70,14 @@ def test_an_error_in_one_process_keeps_the_work_of_all(made: Path, digest: str, 
     os.truncate(victim, 50)
     try:
         with pytest.raises(LabelFileError, match=r"epoch_5/batch_0\.tar"):
-            import_labels(made / "labels", tmp_path / "pool", images=made / "images", executor=LocalEngine(2))
+            import_labels(
+                made / "labels", tmp_path / "pool", images=made / "images", executor=LocalExecutor(2)
+            )
     finally:
         victim.write_bytes(whole)
     assert list((tmp_path / "pool.partial" / "records").iterdir())
     report = import_labels(
-        made / "labels", tmp_path / "pool", images=made / "images", executor=LocalEngine(2)
+        made / "labels", tmp_path / "pool", images=made / "images", executor=LocalExecutor(2)
     )
     assert report.content_digest == digest
 
@@ -85,7 +87,7 @@ def test_a_worker_that_is_killed(made: Path, digest: str, tmp_path: Path) -> Non
 import os, signal, sys, threading, time
 from lpld_labels.errors import WorkerDiedError
 from lpld_labels.interop.importing import import_labels
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 def kill():
     import multiprocessing
     while not multiprocessing.active_children():
@@ -96,7 +98,7 @@ if __name__ == "__main__":
     try:
         made = {str(made)!r}
         out = {str(tmp_path / "pool")!r}
-        import_labels(made + "/labels", out, images=made + "/images", executor=LocalEngine(2))
+        import_labels(made + "/labels", out, images=made + "/images", executor=LocalExecutor(2))
     except WorkerDiedError as error:
         sys.exit(0 if "run the same command again" in str(error) else str(error))
     sys.exit("no error")

@@ -18,7 +18,7 @@ from lpld_labels.errors import (
     PoolCorruptError,
     StagingMismatchError,
 )
-from lpld_labels.exec.local import LocalEngine
+from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import partial_directory
@@ -102,7 +102,7 @@ def test_processes_write_the_same_pool(tmp_path: Path, pool: PoolReader) -> None
         pool,
         tmp_path / "together",
         EncodeSettings(codec="klt", fidelity=0.95),
-        executor=LocalEngine(2),
+        executor=LocalExecutor(2),
         progress=lambda d, t: done.append((d, t)),
     )
     assert together.manifest.content_digest == alone.manifest.content_digest
