@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.files import FileEntry, FileRole
-from lpld_labels.format.json_fields import FieldReader
 from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.schema import COMPONENTS, VIEW_COLUMNS, Column, Component
 
@@ -99,18 +98,6 @@ class FileFacts:
             components=weighed(_written_chunks(metadata), size, owners),
         )
 
-    @staticmethod
-    def parse(reader: FieldReader) -> FileFacts:
-        """Read what a seal says."""
-        return FileFacts(
-            bytes=reader.integer("bytes"),
-            rows=reader.integer("rows"),
-            digest=reader.digest("digest"),
-            footer_bytes=reader.integer("footer_bytes"),
-            footer_digest=reader.digest("footer_digest"),
-            components=reader.nested("components", parse_components),
-        )
-
     def entry(self, path: str, role: FileRole) -> FileEntry:
         """Return what the manifest says of it."""
         return FileEntry(
@@ -136,11 +123,6 @@ def footer_of(path: Path) -> bytes:
 def footer_metadata(footer: bytes) -> pq.FileMetaData:
     """Return what a footer says, the rest of its file unseen."""
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
-
-
-def parse_components(reader: FieldReader) -> dict[Component, int]:
-    """Read the bytes of all components."""
-    return {name: reader.integer(name) for name in COMPONENTS}
 
 
 def label_owners(columns: tuple[Column, ...]) -> dict[str, Component]:
