@@ -55,41 +55,19 @@ def preset_option(*, without: str) -> Decorator[Any]:
     )
 
 
-def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Keep what -q, -v or --progress said, wherever it stood."""
-    if value:
-        ctx.meta[f"lpld_labels.{param.name}"] = value
-        if param.name == "verbose":
-            import logging
-
-            logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-
-
-def quiet_and_verbose() -> list[click.Option]:
-    """Return -q, -v and --progress, which may stand before or after the command's name."""
-    how: dict[str, Any] = {"expose_value": False, "callback": _remember}
-    return [
-        click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only on stderr.", **how),
-        click.Option(["-v", "--verbose"], is_flag=True, help="Print the library's log on stderr.", **how),
-        click.Option(
-            ["--progress"],
-            type=click.Choice(["auto", "json"]),
-            help="Progress on stderr: for people, or a line of JSON every second.",
-            **how,
-        ),
-    ]
-
-
 def progress_as_json() -> bool:
-    """Whether progress was asked for as lines of JSON (``--progress json``)."""
-    context = click.get_current_context(silent=True)
-    return context is not None and context.meta.get("lpld_labels.progress") == "json"
+    """Whether the program was called with ``--progress json``."""
+    return bool(_program_option("progress") == "json")
 
 
 def quiet() -> bool:
-    """Whether the command was asked to say nothing but results and errors (``-q``)."""
+    """Whether the program was called with ``-q``: print results and errors only."""
+    return bool(_program_option("quiet"))
+
+
+def _program_option(name: str) -> Any:
     context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get("lpld_labels.quiet"))
+    return None if context is None else context.find_root().params.get(name)
 
 
 @contextlib.contextmanager

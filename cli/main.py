@@ -1,20 +1,20 @@
-"""Entry point of ``lpld-labels``: the commands, and the one place that turns errors into exit codes."""
+"""Entry point of ``lpld-labels``: the commands, options before the command, errors as exit codes."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from .common import quiet_and_verbose
-from .console import print_line
+from lpld_labels.errors import LabelPoolError, without_secrets
+from lpld_labels.version import __version__
 
 LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "squeeze": (
         ".squeeze",
-        "Gather class-wise BatchNorm statistics of a teacher: real images -> statistics.",
+        "Compute per-class BatchNorm statistics of a teacher: real images -> statistics.",
     ),
     "recover": (".recover", "Synthesise images from a teacher: statistics -> image folder."),
     "analyze": (".analyze", "Measure how diverse image folders are, side by side."),
@@ -30,7 +30,7 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
     "import": (".import_labels", "Turn an existing label folder into a pool, without running its pickles."),
     "export": (".export", "Write a pool as a label folder that older programs read."),
 }
-"""Command name -> (module, one line of help). Modules are imported only when used."""
+"""Command name -> (module, one line of help)."""
 EXTRAS = {
     "torch": "torch",
     "torchvision": "torch",
@@ -42,58 +42,35 @@ EXTRAS = {
 """Top-level module -> extra of `pyproject.toml` that installs it."""
 
 
-def _missing_extra(error: ModuleNotFoundError) -> str | None:
-    """Return one line that says what to install; None where the module is of no extra of ours."""
-    module = (error.name or "").partition(".")[0]
-    extra = EXTRAS.get(module)
-    if extra is None:
-        return None
-    return f"this command needs {module}, which is not installed; pip install 'lpld-labels[{extra}]'"
-
-
 class LazyGroup(click.Group):
-    """A group that imports a command's module only when that command is asked for."""
+    """Import a command's module when the command is used, not to list it."""
 
-    def __init__(self, *args: Any, commands_by_module: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy = commands_by_module
+        # Click suggests these names when a command is misspelt.
+        self.commands = {name: click.Command(name) for name in LAZY_COMMANDS}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return command names in the order of a typical session."""
-        return list(self._lazy)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; a name that is nearly one is answered with it."""
-        if args and args[0] not in self._lazy and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], self._lazy, n=2)
-            hint = f" Did you mean {' or '.join(near)}?" if near else f" See {ctx.command_path} --help."
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
+        return list(LAZY_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
-        if cmd_name not in self._lazy:
+        if cmd_name not in LAZY_COMMANDS:
             return None
         import importlib
 
-        module = importlib.import_module(self._lazy[cmd_name][0], package=__package__)
-        command: click.Command = module.command
-        if not any("--quiet" in param.opts for param in command.params):
-            command.params += quiet_and_verbose()
+        command: click.Command = importlib.import_module(LAZY_COMMANDS[cmd_name][0], __package__).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their one-line help, without importing any of them."""
+        """List the commands with their one-line help."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in LAZY_COMMANDS.items()])
 
 
 def _local(word: str) -> str:
-    """Return a word with the path in the place of a ``file://`` address, also behind ``--option=``."""
+    """Replace a ``file://`` address by its path, also behind ``--option=``."""
     from lpld_labels.io.addresses import local_path
 
     option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
@@ -101,13 +78,19 @@ def _local(word: str) -> str:
 
 
 def main() -> None:
-    """Run the command line: library errors become one line and exit code 1, Ctrl-C exit code 130."""
+    """Run the command line. A library error is one line and exit code 1; Ctrl-C is exit code 130."""
     _open_streams()
-    _leave(_exit_code())
+    code = _exit_code()
+    # Only `train` runs in several processes, and it imports torch.
+    if "RANK" in os.environ and "torch" in sys.modules:
+        from lpld_core.train.ranks import leave
+
+        leave(code)
+    sys.exit(code)
 
 
 def _open_streams() -> None:
-    """Put the null device where a stream was closed (``>&-``): the next file would take its number."""
+    """Open closed streams (``>&-``) on the null device, so that no file gets their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -116,64 +99,49 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def _leave(code: int) -> NoReturn:
-    # Only who trains may be one of several processes, and has imported torch.
-    if "RANK" in os.environ and "torch" in sys.modules:
-        from lpld_core.train.ranks import leave
-
-        leave(code)
-    sys.exit(code)
-
-
 def _exit_code() -> int:
-    from lpld_labels.errors import LabelPoolError
-
     try:
         found = group.main(args=[_local(word) for word in sys.argv[1:]], standalone_mode=False)
-        code = found if isinstance(found, int) else 0
+        return found if isinstance(found, int) else 0
     except click.ClickException as error:
         error.show()
-        code = error.exit_code
+        return error.exit_code
     except LabelPoolError as error:
-        click.echo(f"error: {error}", err=True)
-        code = 1
+        message = str(error)
     except ModuleNotFoundError as error:
-        message = _missing_extra(error)
-        if message is None:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
             raise
-        click.echo(f"error: {message}", err=True)
-        code = 1
+        install = f"pip install 'lpld-labels[{EXTRAS[module]}]'"
+        message = f"this command needs {module}, which is not installed; {install}"
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        code = 130
+        return 130
     except BrokenPipeError:
-        # The reader of a pipe (head, less) has gone; there is nobody left to tell.
+        # The reader of the pipe (head, less) is gone.
         sys.stderr.close()
-        code = 0
+        return 0
     except OSError as error:
-        # What a path or a disk refuses before the library looks at it: a name too long, links in a circle.
-        print_line(f"error: {error.filename or 'this machine'}: {error.strerror or error}", err=True)
-        code = 1
-    return code
-
-
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from lpld_labels.version import __version__
-
-        click.echo(f"lpld-labels {__version__}")
-        ctx.exit()
+        # Not checked by the library: a name too long, a loop of links.
+        message = without_secrets(f"{error.filename or 'this machine'}: {error.strerror or error}")
+    click.echo(f"error: {message}", err=True)
+    return 1
 
 
 @click.group(
     cls=LazyGroup,
-    commands_by_module=LAZY_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only on stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the library's log on stderr.")
 @click.option(
-    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
+    "--progress",
+    type=click.Choice(["auto", "json"]),
+    default="auto",
+    help="Progress on stderr: for people, or a line of JSON every second.",
 )
-def group() -> None:
+@click.version_option(__version__, message="lpld-labels %(version)s")
+def group(quiet: bool, verbose: bool, progress: str) -> None:
     """Soft labels for large-scale dataset distillation.
 
     \b
@@ -185,8 +153,12 @@ def group() -> None:
       lpld-labels train pool --images syn --val imagenet/val
 
     \b
-    Each command explains itself with examples: lpld-labels COMMAND --help
+    Each command explains itself with examples: lpld-labels COMMAND --help. The options below go before
+    COMMAND: lpld-labels -q build ...
     """
+    # `quiet` and `progress` in common.py read these from the context.
+    del quiet, progress
+    if verbose:
+        import logging
 
-
-group.params += quiet_and_verbose()
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")

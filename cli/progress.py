@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_JSON_LINES = 1.0
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_TICKS = 1.0
 SECONDS_WITHOUT_TOTAL = 1.0
 """Work of unknown length is shown once it takes longer than this."""
 
@@ -31,69 +31,59 @@ class Progress:
     """What work reports to. This class shows nothing."""
 
     def __call__(self, done: int, total: int) -> None:
-        """Some work is finished. The total may change on the way; 0 means that it is unknown."""
+        """Report finished work. The total may change; 0 means unknown."""
 
     def note(self, text: str) -> None:
-        """Show something beside the numbers, e.g. the last loss."""
+        """Show a text beside the numbers, e.g. the last loss."""
 
     def tasks(self, counts: TaskCounts) -> None:
-        """Show how many tasks of a job are running, done and retried; nothing of a job that is one task."""
+        """Show how many tasks are running, done and retried, unless the job is a single task."""
         if counts.running + counts.done >= 2:
-            retried = f", {counts.retried} begun again" if counts.retried else ""
+            retried = f", {counts.retried} retried" if counts.retried else ""
             self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Progress]:
-    """Show how far some work has come, and how long the rest will take. May be nested."""
-    if progress_as_json():
-        told = ProgressJson(what)
-        try:
-            yield told
-        finally:
-            told.say(finished=True)
-    elif quiet():
+def progress_bar(what: str, *, hidden: bool = False) -> Iterator[Progress]:
+    """Show how far some work is and how long the rest takes. Can be nested.
+
+    hidden: show nothing, where another process does.
+    """
+    if hidden or (quiet() and not progress_as_json()):
         yield Progress()
-    elif stderr_console().is_terminal:
+    elif not progress_as_json() and stderr_console().is_terminal:
         with _bars() as bars:
             bar = _Bar(bars, what)
             yield bar
             if not bar.known:
                 bars.remove_task(bar.task)
     else:
-        lines = ProgressLines(what)
-        with _regularly(lines.say_if_due):
+        lines = ProgressLines(what, as_json=progress_as_json())
+        with _ticking(lines.write_if_due):
             yield lines
         lines.finish()
 
 
 @contextlib.contextmanager
-def no_progress(what: str) -> Iterator[Progress]:
-    """Show nothing, where another process does."""
-    del what
-    yield Progress()
-
-
-@contextlib.contextmanager
-def _regularly(act: Callable[[], None]) -> Iterator[None]:
-    """Call something every second meanwhile, for work that reports nothing for long (a fit, a large file)."""
+def _ticking(act: Callable[[], None]) -> Iterator[None]:
+    """Call something every second, for work that reports nothing for long (a fit, a large file)."""
     over = threading.Event()
 
     def tick() -> None:
-        while not over.wait(SECONDS_BETWEEN_LOOKS):
+        while not over.wait(SECONDS_BETWEEN_TICKS):
             act()
 
-    ticking = threading.Thread(target=tick, name="progress", daemon=True)
-    ticking.start()
+    thread = threading.Thread(target=tick, name="progress", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        ticking.join()
+        thread.join()
 
 
 _running: list[Bars] = []
-"""The display that is on the screen: there can be only one."""
+"""The display on the screen: rich allows one."""
 
 
 @contextlib.contextmanager
@@ -106,14 +96,12 @@ def _bars() -> Iterator[Bars]:
     from rich.text import Text
 
     class Rate(progress.ProgressColumn):
-        """How much is done in a second."""
-
         def render(self, task: progress.Task) -> Text:
             speed = task.finished_speed or task.speed
             return Text("" if speed is None else f"{speed:.3g}/s")
 
     class Display(progress.Progress):
-        """Leaves out work that is over before its length is known."""
+        """Leaves out work that ends before its length is known."""
 
         def get_renderables(self) -> Iterator[ConsoleRenderable]:
             tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
@@ -150,101 +138,82 @@ class _Bar(Progress):
         self.bars.update(self.task, note=text)
 
 
-class _Told(Progress):
-    """Progress in lines. write, clock: where lines go and what time it is."""
+class ProgressLines(Progress):
+    """Progress in lines: text every 30 seconds, or JSON every second. Short work has no lines of text."""
 
     def __init__(
         self,
         what: str,
         *,
+        as_json: bool = False,
         write: Callable[[str], None] = lambda line: click.echo(line, err=True),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._what, self._write, self._clock = what, write, clock
+        self._what, self._as_json, self._write, self._clock = what, as_json, write, clock
         self._started = clock()
+        self._due = self._started + (0.0 if as_json else SECONDS_BETWEEN_LINES)
         self._done = self._total = 0
         self._first: int | None = None
         self._note: str | None = None
+        self._counts: TaskCounts | None = None
+        self._ended: float | None = None
+        self._wrote = False
 
-    def _count(self, done: int, total: int) -> None:
-        self._done, self._total = done, total
+    def __call__(self, done: int, total: int) -> None:
         if self._first is None:
-            # Resumed work begins at what was done before, which says nothing of its speed.
+            # A resumed job starts at what was done before, which says nothing about its speed.
             self._first = done
-
-    def _rate(self, now: float) -> float:
-        return (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
+        self._done, self._total = done, total
+        self.write_if_due()
+        self._ended = (self._ended or self._clock()) if done >= total > 0 else None
 
     def note(self, text: str) -> None:
         self._note = text
 
+    def tasks(self, counts: TaskCounts) -> None:
+        self._counts = counts
+        if not self._as_json:
+            super().tasks(counts)
 
-class ProgressLines(_Told):
-    """Progress for log files: a line every 30 seconds, and one at the end of work that had any."""
-
-    _last: float | None = None
-    # Work that is over has nothing more to say while other work of the same command goes on.
-    _over: float | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        self._count(done, total)
-        self.say_if_due()
-        over = done >= total > 0
-        self._over = (self._over or self._clock()) if over else None
-
-    def say_if_due(self) -> None:
-        """Write a line if it is time to, also when nothing was reported for long."""
+    def write_if_due(self) -> None:
+        """Write a line if it is time to; finished work is silent while other work goes on."""
         now = self._clock()
-        due = now - (self._last or self._started) >= SECONDS_BETWEEN_LINES
-        if due and self._over is None:
-            self._last = now
-            self._write(self._line(now))
+        if now >= self._due and self._ended is None:
+            self._due = now + (SECONDS_BETWEEN_JSON_LINES if self._as_json else SECONDS_BETWEEN_LINES)
+            self._wrote = True
+            self._write(self._json(finished=False) if self._as_json else self._text(now))
 
     def finish(self) -> None:
-        """Say how long it took, if anything was said before."""
-        if self._last is not None:
-            seconds = human_seconds((self._over or self._clock()) - self._started)
+        """Write the last line; of text, only if there was one before."""
+        if self._as_json:
+            self._write(self._json(finished=True))
+        elif self._wrote:
             counted = f" {self._done}/{self._total}," if self._total > 0 else ""
-            self._write(f"{self._what}:{counted} took {seconds}{self._noted}")
+            seconds = human_seconds((self._ended or self._clock()) - self._started)
+            self._write(f"{self._what}:{counted} took {seconds}{self._noted()}")
 
-    @property
     def _noted(self) -> str:
         return f", {self._note}" if self._note else ""
 
-    def _line(self, now: float) -> str:
+    def _rate(self, now: float) -> float:
+        return (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
+
+    def _seconds_left(self, rate: float) -> float | None:
+        return max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
+
+    def _text(self, now: float) -> str:
         if self._total <= 0:
-            return f"{self._what}: begun {human_seconds(now - self._started)} ago{self._noted}"
+            return f"{self._what}: started {human_seconds(now - self._started)} ago{self._noted()}"
         line = f"{self._what}: {self._done}/{self._total} ({100 * self._done / self._total:.0f} %)"
         rate = self._rate(now)
-        if rate > 0:
-            left = human_seconds(max(self._total - self._done, 0) / rate)
-            line += f", {rate:.3g}/s, {left} left"
-        return line + self._noted
+        left = self._seconds_left(rate)
+        if left is not None:
+            line += f", {rate:.3g}/s, {human_seconds(left)} left"
+        return line + self._noted()
 
-
-class ProgressJson(_Told):
-    """Progress for programs (--progress json): a line of JSON every second, and one at the end."""
-
-    _counts: TaskCounts | None = None
-    _due = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        self._count(done, total)
-        self._say_if_due()
-
-    def tasks(self, counts: TaskCounts) -> None:
-        self._counts = counts
-        self._say_if_due()
-
-    def _say_if_due(self) -> None:
-        if self._clock() >= self._due:
-            self._due = self._clock() + SECONDS_BETWEEN_JSON_LINES
-            self.say(finished=False)
-
-    def say(self, *, finished: bool) -> None:
-        """Write a line."""
-        rate = self._rate(self._clock())
-        left = max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
+    def _json(self, *, finished: bool) -> str:
+        rate = self._rate(self._ended or self._clock())
+        left = self._seconds_left(rate)
         line = {
             "progress": self._what,
             "done": self._done,
@@ -255,7 +224,7 @@ class ProgressJson(_Told):
             "note": self._note,
             "finished": finished,
         }
-        self._write(json.dumps(line))
+        return json.dumps(line)
 
 
 def human_seconds(seconds: float) -> str:

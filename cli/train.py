@@ -26,7 +26,7 @@ from .common import (
 from .console import print_json, print_line
 from .groups import check_device
 from .options import settings_options, take
-from .progress import no_progress, progress_bar
+from .progress import progress_bar
 from .ranks import SpokenOnce, one_voice
 
 if TYPE_CHECKING:
@@ -145,8 +145,11 @@ def _train(
             if ranks.first:
                 look_over(val)
             validation = ValidationSet(val, size=size, by_order=by_order)
-        show = progress_bar if ranks.first else no_progress
-        with show("checking images") as checked, show("training steps") as progress:
+        hidden = not ranks.first
+        with (
+            progress_bar("checking images", hidden=hidden) as checked,
+            progress_bar("training steps", hidden=hidden) as progress,
+        ):
 
             def watch(epoch: EpochProgress, accuracy: Accuracy | None) -> None:
                 score = "" if accuracy is None else f", top-1 {accuracy.top1:.1%}"

@@ -61,8 +61,7 @@ def test_one_word_for_one_thing() -> None:
     writers = ("squeeze", "recover", "build", "prune", "encode", "copy", "plan", "train", "import", "export")
     for name in (*writers, "inspect"):
         assert "--overwrite" in options[name], name
-    for name, words in options.items():
-        assert {"-q", "--quiet", "-v", "--verbose"} <= words.keys(), name
+    assert {"quiet", "verbose", "progress"} <= {param.name for param in group.params}
     for name in ("build", "import", "encode", "plan"):
         assert options[name]["-j"] is options[name]["--jobs"]
     assert options["train"]["-j"] is options["train"]["--workers"]

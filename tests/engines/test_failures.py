@@ -103,8 +103,8 @@ def test_a_command_on_a_cluster(
     write_pool(Path("pool"), make_batches(2, 6)).close()
     asked = ("--codec", "int8", "--json")
     expected = cli("encode", "pool", "expected", *asked)
-    ray = ("--engine", "ray", "--ray-address", cluster.address, "-j", 2, "--progress", "json")
-    found = cli("encode", "pool", "out", *asked, *ray)
+    ray = ("--engine", "ray", "--ray-address", cluster.address, "-j", 2)
+    found = cli("--progress", "json", "encode", "pool", "out", *asked, *ray)
     assert found.exit_code == 0, found.output
     digests = {json.loads(result.stdout)["content_digest"] for result in (expected, found)}
     assert len(digests) == 1
