@@ -16,7 +16,7 @@ RECOVER = f"{NET} --ipc 1 --method sre2l --iterations 1"
 
 MISTAKES: list[tuple[str, int, str]] = [
     # the group
-    ("prnue pool out --ratio 2", 2, "Did you mean prune?"),
+    ("prnue pool out --ratio 2", 2, "Did you mean 'prune'?"),
     ("--colour inspect pool", 2, "No such option"),
     ("compress pool", 2, "No such command"),
     # inspect
