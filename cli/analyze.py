@@ -11,28 +11,25 @@ import click
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting
 
-from .common import FILE, FOLDER, json_option
+from .common import FOLDER, json_option
 from .console import print_json, save_html, stdout_console
 from .groups import NetworkOptions
 from .options import settings_options
 from .progress import progress_bar
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from lpld_core.analysis import Analysis
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(NetworkOptions):
-    """What the command line said."""
+    """Options of analyze."""
 
     real_per_class: Annotated[int, Setting("Real images used of every class, a random choice.", ge=2)] = 200
     seed: Annotated[int, Setting("Of that choice.", ge=0, le=MAX_SEED)] = 0
     batch_size: Annotated[int, Setting("Images in a forward pass.", ge=1)] = 128
     folders: tuple[Path, ...]
     real: Path
-    plot: Path | None
     html: Path | None
     as_json: bool
 
@@ -41,7 +38,6 @@ class Options(NetworkOptions):
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
 @settings_options(Options)
-@click.option("--plot", type=FILE, help="Also draw the table, as PNG, SVG or PDF.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as a page.")
 @json_option()
 def command(**given: Any) -> None:
@@ -59,7 +55,7 @@ def command(**given: Any) -> None:
     \b
     Examples:
       lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --teacher resnet18 --html diversity.html
-      lpld-labels analyze syn/lpld syn/sre2l --real small/train --plot diversity.png \\
+      lpld-labels analyze syn/lpld syn/sre2l --real small/train \\
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
     options = Options(**given)
@@ -71,7 +67,7 @@ def command(**given: Any) -> None:
     if options.html is not None:
         require_page_place(options.html, options.real, *options.folders)
     real = RealFolder.open(options.real)
-    folders = [(_name(path), RealFolder.open(path)) for path in options.folders]
+    folders = [(path.resolve().name, RealFolder.open(path)) for path in options.folders]
     model = options.load(classes=real.classes)
     with progress_bar("reading features") as progress:
         analysis = analyse(
@@ -84,17 +80,10 @@ def command(**given: Any) -> None:
             progress=progress,
         )
     _show(options, analysis)
-    if options.plot is not None:
-        _save(draw(analysis), options.plot)
-        click.echo(f"plot saved as {options.plot}", err=True)
     if options.html is not None:
         from lpld_core.image_pages import analysis_page
 
         save_html(options.html, analysis_page(analysis, [*folders, ("real", real)]))
-
-
-def _name(path: Path) -> str:
-    return path.resolve().name
 
 
 def _show(options: Options, analysis: Analysis) -> None:
@@ -126,43 +115,3 @@ def _show(options: Options, analysis: Analysis) -> None:
             "" if folder.mmd_squared is None else f"{folder.mmd_squared:.4f}",
         )
     stdout_console().print(table)
-
-
-def draw(analysis: Analysis) -> Figure:
-    """Draw similarity and MMD^2 as bars, one folder below the other."""
-    from lpld_labels.errors import InvalidArgumentError
-
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InvalidArgumentError(
-            "--plot needs matplotlib", hint="pip install 'lpld-labels[demo]'"
-        ) from None
-    names = [folder.name for folder in analysis.folders]
-    synthetic = [folder for folder in analysis.folders if folder.mmd_squared is not None]
-    # Bars that lie down leave long names room.
-    figure = Figure(figsize=(9, 1.8 + 0.35 * len(names)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(
-        names,
-        [folder.similarity.mean for folder in analysis.folders],
-        xerr=[folder.similarity.std for folder in analysis.folders],
-        color="tab:blue",
-        capsize=4,
-    )
-    left.set_title("similarity within classes\n(lower is more diverse)")
-    left.set_xlabel("cosine of features, mean and std over classes")
-    right.barh(names[:-1], [folder.mmd_squared for folder in synthetic], color="tab:orange")
-    right.set_title("MMD$^2$ to real images\n(lower is closer)")
-    right.set_xlabel("squared feature distance, Gaussian kernel")
-    left.invert_yaxis()
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> None:
-    from lpld_labels.errors import InvalidArgumentError
-
-    try:
-        figure.savefig(path, dpi=120)
-    except (ValueError, OSError) as error:
-        raise InvalidArgumentError(f"cannot save the plot: {error}", where=path) from None

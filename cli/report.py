@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common import FILE, FOLDER, json_option, quiet
+from .common import FOLDER, json_option, quiet
 from .console import print_json, stdout_console
 from .progress import progress_bar
 
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
     help="The labelled image folder, for pictures; not needed if POOL carries its images.",
 )
 @click.option(
-    "--against",
-    type=click.Path(file_okay=False),
-    metavar="POOL",
-    help="The pool it was encoded from: shows what was lost.",
-)
-@click.option("--class-names", type=FILE, help="Names of the classes, one a line, in class order.")
-@click.option(
     "--runs",
     type=click.Path(path_type=Path),
     multiple=True,
@@ -52,8 +45,6 @@ def command(
     pools: tuple[str, ...],
     out: Path | None,
     images: Path | None,
-    against: str | None,
-    class_names: Path | None,
     runs: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -63,15 +54,14 @@ def command(
     in a random sample, so that a pool of any size takes seconds; each chart says over how many rows it was
     taken. With images, and torch, views are shown as the student sees them.
 
-    Of several pools it shows what differs, bytes, fidelity, which came from which, and the accuracy of runs,
-    which are put with the pool that they learned from.
+    Of several pools it shows what differs, bytes, what codecs kept, which came from which, and the accuracy
+    of runs, which are put with the pool that they learned from.
 
     The file needs no network and no server; open it from disk.
 
     \b
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
-      lpld-labels report pools/klt --against pools/f16 --images syn --out klt.html
       lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 --runs runs/seed1
       lpld-labels report pools/* --out pools.html --runs runs
       lpld-labels report pools/f16 pools/klt --json | jq .relations
@@ -79,61 +69,45 @@ def command(
     from lpld_labels.inspect.page import require_page_place
     from lpld_labels.inspect.runs import read_runs
 
-    of_one_pool = (("--images", images), ("--against", against), ("--class-names", class_names))
-    one_only = [name for name, value in of_one_pool if value is not None]
-    if len(pools) > 1 and one_only:
-        raise click.UsageError(f"{one_only[0]} goes with a single pool")
+    if len(pools) > 1 and images is not None:
+        raise click.UsageError("--images goes with a single pool")
     if len(pools) == 1 and out is None:
         raise click.UsageError("Missing option '--out'; or give several pools.")
     if out is not None:
-        require_page_place(
-            out, *(str(given) for given in (*pools, images, against, *runs) if given is not None)
-        )
+        require_page_place(out, *pools, *runs, *([] if images is None else [images]))
     if len(pools) == 1 and out is not None:
-        _report(pools[0], out, images, against, class_names, read_runs(runs), as_json)
+        _report(pools[0], out, images, read_runs(runs), as_json)
     else:
         _compare(pools, out, read_runs(runs), as_json)
 
 
-def _report(
-    pool: str,
-    out: Path,
-    images: Path | None,
-    against: str | None,
-    class_names: Path | None,
-    runs: list[Run],
-    as_json: bool,
-) -> None:
+def _report(pool: str, out: Path, images: Path | None, runs: list[Run], as_json: bool) -> None:
     from lpld_labels.inspect.page import save_page
     from lpld_labels.inspect.report import make_report, report_page
     from lpld_labels.pool.reader import PoolReader
 
     from .recipe import recipe
 
-    with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(PoolReader(pool))
-        other = None if against is None else stack.enter_context(PoolReader(against))
-        progress = stack.enter_context(progress_bar("reading a sample"))
+    with PoolReader(pool) as reader, progress_bar("reading a sample") as progress:
         report = make_report(
-            reader,
-            images=images,
-            against=other,
-            runs=runs,
-            names=None if class_names is None else _class_names(class_names),
-            recipe=recipe(reader.manifest),
-            progress=progress,
+            reader, images=images, runs=runs, recipe=recipe(reader.manifest), progress=progress
         )
     data = report_page(report)
     save_page(out, data)
     if as_json:
-        found: dict[str, Any] = {"page": str(out), "bytes": len(data), "warnings": list(report.warnings)}
-        found |= {"views": len(report.shown), "rows_looked_at": len(report.sample.rows)}
-        fidelity = report.sample.fidelity
-        print_json(found | {"fidelity": None if fidelity is None else fidelity.as_json()})
+        print_json(
+            {
+                "page": str(out),
+                "bytes": len(data),
+                "warnings": list(report.warnings),
+                "views": len(report.cards),
+                "rows_looked_at": len(report.sample.rows),
+            }
+        )
         return
     for text in () if quiet() else report.warnings:
         click.echo(f"warning: {text}", err=True)
-    click.echo(f"{out}: {human_bytes(len(data))}, {len(report.shown)} views shown")
+    click.echo(f"{out}: {human_bytes(len(data))}, {len(report.cards)} views shown")
 
 
 def _compare(pools: tuple[str, ...], out: Path | None, runs: list[Run], as_json: bool) -> None:
@@ -191,12 +165,3 @@ def _kept(pool: ComparedPool) -> str:
 def _students(pool: ComparedPool) -> str:
     reached = [f"{run.top1:.1%}" for run in pool.runs if run.top1 is not None]
     return ", ".join(reached) or "-"
-
-
-def _class_names(path: Path) -> list[str]:
-    from lpld_labels.errors import InvalidArgumentError
-
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"cannot read class names: {error}", where=path) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,34 +11,35 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.files import Counts
+from lpld_labels.format.schema import Component
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.pool_charts import accuracy_chart, fidelity_chart, published, size_charts
 from lpld_labels.inspect.runs import Run, run_charts, run_warnings
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
-from lpld_labels.inspect.summary import PoolSummary, step_words
+from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
 from lpld_labels.inspect.text import human_bytes, percent, shortened
-from lpld_labels.inspect.view_cards import ShownView, shown_views, view_card
-from lpld_labels.inspect.warnings import pool_warnings
+from lpld_labels.inspect.view_cards import view_cards
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import find_images
 
 _FILES_SHOWN = 40
 _BINS = 20
+_NAMED = 3
+_SUM_TOLERANCE = 0.02
+_ENOUGH_ROWS = 100
+Whole = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """Everything the page shows.
-
-    against: the pool whose labels this one's were measured by. recipe: the commands that make the pool again.
-    """
+    """Everything the page shows. cards: of views. recipe: commands that make the pool again."""
 
     facts: PoolFacts
     sample: Sample
-    shown: Sequence[ShownView]
-    against: str | None
+    cards: Sequence[dict[str, Any]]
     runs: Sequence[Run]
     warnings: Sequence[str]
     recipe: Sequence[str]
@@ -48,39 +49,38 @@ def make_report(
     pool: PoolReader,
     *,
     images: Path | None = None,
-    against: PoolReader | None = None,
     runs: Sequence[Run] = (),
-    names: Sequence[str] | None = None,
     recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Look at a pool: its manifest, its index and a sample of label batches. names: of the classes.
+    """Read a pool's manifest, its index and a sample of label batches.
 
     images: its image folder, for the pictures; a pool that carries its images needs none.
-    against: the pool whose labels this one's came from. recipe: commands to show that make the pool again.
+    recipe: commands to show that make the pool again.
     """
-    facts = gather_facts(pool, names=names)
+    facts = gather_facts(pool)
     source = packed_images(pool) if images is None else find_images(pool, images)
-    sample = take_sample(pool, against=against, progress=progress)
+    sample = take_sample(pool, progress=progress)
     return Report(
         facts=facts,
         sample=sample,
-        shown=shown_views(pool, sample, source),
-        against=None if against is None else str(against.location),
+        cards=view_cards(pool, facts, sample, source),
         runs=runs,
-        warnings=[*pool_warnings(facts, sample), *run_warnings(runs, pool.manifest.content_digest)],
+        warnings=[*_warnings(facts, sample), *run_warnings(runs, pool.manifest.content_digest)],
         recipe=recipe,
     )
 
 
 def report_page(report: Report) -> bytes:
     """Return the report as an HTML file."""
-    facts, summary, fidelity = report.facts, report.facts.summary, report.sample.fidelity
+    facts, summary = report.facts, report.facts.summary
     files = summary.manifest.files[:_FILES_SHOWN]
-    cards = [view_card(facts, report.sample, view, outlined=bool(report.against)) for view in report.shown]
-    classes = sorted({card["class_number"] for card in cards})
-    images = sorted({card["image_number"] for card in cards})
-    batches = sorted({card["batch_number"] for card in cards})
+    names = {
+        "class": facts.names,
+        "image": facts.images.paths,
+        "batch": [str(key) for key in report.sample.keys],
+    }
+    picked = {kind: sorted({int(card[kind]) for card in report.cards}) for kind in names}
     return render_page(
         "report.html",
         report=report,
@@ -88,15 +88,9 @@ def report_page(report: Report) -> bytes:
         steps=_steps(summary),
         settings=[(name, shortened(value, 400)) for name, value in summary.settings().items()],
         files=[(shortened(file.path), human_bytes(file.bytes), file.digest) for file in files],
-        size=[*_size_charts(summary), _among_published(summary, report.runs)],
-        cards=cards,
-        filters={
-            "class": [(number, facts.names[number]) for number in classes],
-            "image": [(number, facts.images.paths[number]) for number in images],
-            "batch": [(number, str(report.sample.keys[number])) for number in batches],
-        },
+        size=_size_charts(summary),
+        filters={kind: [(number, names[kind][number]) for number in picked[kind]] for kind in names},
         spread=_spread_charts(facts, report.sample),
-        kept=[] if fidelity is None else [fidelity_chart([("this pool", report.against or "", fidelity)])],
         curves=run_charts(report.runs),
     )
 
@@ -111,7 +105,29 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
     ]
 
 
-# Size
+# Charts
+
+
+def size_charts(pools: Sequence[tuple[str, Mapping[Component, int], Counts]], says: str) -> list[Chart]:
+    """Return bytes in all and by component. pools: name, bytes of the components, rows and images."""
+    totals, parts = [], []
+    for colour, (name, components, counts) in enumerate(pools):
+        size = sum(components.values())
+        more = (f"{size / max(counts.rows, 1):,.1f}", human_bytes(size / max(counts.images, 1)))
+        totals.append(Bar(label=name, value=size, text=human_bytes(size), colour=colour, more=more))
+    for component, component_name in COMPONENT_NAMES.items():
+        if not any(components[component] for _, components, _ in pools):
+            continue
+        for colour, (name, components, counts) in enumerate(pools):
+            size, label = components[component], f"{component_name}: {name}"
+            each = (f"{size / max(counts.rows, 1):.2f}",)
+            parts.append(Bar(label=label, value=size, text=human_bytes(size), colour=colour, more=each))
+    return [
+        bars("Bytes in all", says, totals, headers=("in all", "bytes per row", "per image")),
+        bars(
+            "Bytes by component", "The components add up to all files.", parts, headers=("bytes", "per row")
+        ),
+    ]
 
 
 def _size_charts(summary: PoolSummary) -> list[Chart]:
@@ -128,55 +144,31 @@ def _size_charts(summary: PoolSummary) -> list[Chart]:
     return size_charts(pools, says)
 
 
-def _among_published(summary: PoolSummary, runs: Sequence[Run]) -> Chart:
-    manifest, total = summary.manifest, summary.total_bytes
-    own = [run for run in runs if run.pool in (None, manifest.content_digest)]
-    dataset, others = published(manifest.header.classes)
-    if not others:
-        dataset, others = published(1000)
-    classes, each = manifest.header.classes, human_bytes(summary.bytes_per_image)
-    return accuracy_chart(
-        "Among published pools",
-        f"Label bytes and top-1 of ResNet-18 on {dataset} as published; the line is this pool, "
-        f"{manifest.counts.images:,} images of {classes:,} classes, {each} per image.",
-        [("students of this pool", total, own)],
-        others=others,
-        line=(float(total), "this pool"),
-    )
-
-
-# Labels and views
-
-
 def _spread_charts(facts: PoolFacts, sample: Sample) -> list[Chart]:
     rows = sample.rows
     over = f"over {'all' if sample.whole else 'a random sample of'} {len(rows):,} rows"
     mixed = rows.strength[~np.isnan(rows.strength)]
     bits = float(np.log2(facts.summary.manifest.header.classes))
-    area = max(1.0, float(rows.area.max(initial=1.0)))
-    epochs = facts.epochs
+    epochs, seen = facts.epochs, facts.class_views[facts.class_images > 0]
     span = f"{int(epochs[0])} to {int(epochs[-1])}" if len(epochs) else "none"
     of_epochs = f"Label batches of {len(epochs):,} epochs (numbers {span})."
-    of_images = "How often each image was seen as itself."
-    of_classes = "How often images of each class were seen."
     undecided = f"How undecided labels are at temperature 1, {over}; at most {bits:.3g} bits."
     strongest = f"Probability of the strongest class at temperature 1, {over}."
     shown = f"Share of the source image that a view shows, {over}."
     weight = f"Weight of the view itself in its mix, {over}; {len(mixed):,} of them were mixed."
-    seen = facts.class_views[facts.class_images > 0]
     return [
-        _whole_numbers("Views per image", of_images, facts.image_views, None, "views", "images"),
-        _whole_numbers("Views per class", of_classes, seen, None, "views", "classes"),
+        _whole_numbers("Views per image", "Views of each image.", facts.image_views, None, "views", "images"),
+        _whole_numbers("Views per class", "Views of each class.", seen, None, "views", "classes"),
         _whole_numbers("Epochs covered", of_epochs, epochs, facts.epoch_batches, "epoch", "batches"),
         _shares("Label entropy", undecided, rows.entropy, max(bits, 1e-9), "bits", "labels"),
         _shares("Confidence", strongest, rows.confidence, 1.0, "probability", "labels"),
-        _shares("Crop area", shown, rows.area, area, "share", "views"),
+        _shares("Crop area", shown, rows.area, 1.0, "share", "views"),
         _shares("Mix strength", weight, mixed, 1.0, "weight", "views"),
-        _agreement(rows.agreement, over),
+        _agreement_chart(rows.agreement, over),
     ]
 
 
-def _agreement(agreement: npt.NDArray[np.int64], over: str) -> Chart:
+def _agreement_chart(agreement: Whole, over: str) -> Chart:
     names = {OWN: "own class strongest", PARTNER: "partner's class strongest", OTHER: "another class"}
     items = []
     for colour, (code, name) in enumerate(names.items()):
@@ -188,9 +180,7 @@ def _agreement(agreement: npt.NDArray[np.int64], over: str) -> Chart:
     return bars("Agreement with the true class", says, found, headers=("share of labels",))
 
 
-def _shares(
-    title: str, says: str, values: npt.NDArray[np.float64], most: float, unit: str, counted: str
-) -> Chart:
+def _shares(title: str, says: str, values: Doubles, most: float, unit: str, counted: str) -> Chart:
     """Return a histogram of numbers from 0 to `most`."""
     edges = np.linspace(0, most, _BINS + 1)
     # A confidence of 1 + rounding belongs to the last column.
@@ -199,12 +189,7 @@ def _shares(
 
 
 def _whole_numbers(
-    title: str,
-    says: str,
-    values: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.int64] | None,
-    unit: str,
-    counted: str,
+    title: str, says: str, values: Whole, weights: Whole | None, unit: str, counted: str
 ) -> Chart:
     """Return a histogram with a column for each whole number, or for equally many of them."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
@@ -216,3 +201,85 @@ def _whole_numbers(
     counts, _ = np.histogram(values, edges, weights=weights)
     columns_of = counts.astype(int).tolist()
     return histogram(title, says, edges.tolist(), columns_of, unit=unit, counted=counted, whole=True)
+
+
+# Warnings: one sentence each
+
+
+def _warnings(facts: PoolFacts, sample: Sample) -> list[str]:
+    """Return warnings about the whole pool, then about the sampled labels and views."""
+    if not facts.summary.manifest.counts.batches:
+        return ["The pool holds no label batch: nothing was labelled, or all was pruned away."]
+    found = _coverage(facts)
+    if sample.unreadable:
+        first = shortened(sample.unreadable[0], 300)
+        found.append(f"Batches that cannot be read: {len(sample.unreadable):,} ({first}).")
+    if len(sample.rows):
+        found += [*_labels(facts, sample), *_agreement(facts, sample)]
+    return found
+
+
+def _coverage(facts: PoolFacts) -> list[str]:
+    counts, header = facts.summary.manifest.counts, facts.summary.manifest.header
+    found: list[str] = []
+    unseen = np.flatnonzero(facts.image_views == 0)
+    if len(unseen):
+        names = _some(facts.images.paths, unseen)
+        found.append(f"Images never seen as themselves: {len(unseen):,} of {counts.images:,} ({names}).")
+    empty = np.flatnonzero(facts.class_images[: header.classes] == 0)
+    if len(empty):
+        names = _some(facts.names, empty)
+        found.append(f"Classes without an image: {len(empty):,} of {header.classes:,} ({names}).")
+    missing = np.flatnonzero((facts.class_images > 0) & (facts.class_views == 0))
+    if len(missing):
+        names = _some(facts.names, missing)
+        found.append(f"Classes missing, with images but not one view: {len(missing):,} ({names}).")
+    beyond = int(facts.class_images[header.classes :].sum())
+    if beyond:
+        found.append(f"Images of a class beyond the labels' {header.classes:,} columns: {beyond:,}.")
+    if counts.incomplete_batches:
+        size = header.batch_size
+        found.append(f"Incomplete batches, of fewer than {size:,} rows: {counts.incomplete_batches:,}.")
+    return found
+
+
+def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
+    rows, found = sample.rows, []
+    looked = f"of {len(rows):,} looked at"
+    broken = np.flatnonzero(np.isnan(rows.confidence))
+    if len(broken):
+        image = shortened(facts.images.paths[int(rows.image[broken[0]])])
+        where = f"the first of image {image} in {sample.keys[int(rows.batch[broken[0]])]}"
+        found.append(f"Labels that are not finite (NaN or infinite): {len(broken):,} {looked}, {where}.")
+    constant = int(rows.constant.sum())
+    if constant:
+        found.append(f"Constant labels, the same value for every class: {constant:,} {looked}.")
+    same = (rows.top == rows.top[0]).all() and (rows["values"] == rows["values"][0]).all()
+    if len(rows) > 1 and same and not constant:
+        found.append("All labels looked at are the same.")
+    off = int((np.abs(rows.total - 1) > _SUM_TOLERANCE).sum())
+    if off:
+        found.append(f"Probabilities that do not add up to 1: {off:,} {looked}.")
+    mix = facts.summary.manifest.header.augmentation.mix
+    unmixed = int(np.isnan(rows.strength).sum())
+    if mix != "none" and unmixed:
+        found.append(f"Views that were not mixed, though the pool says {mix}: {unmixed:,}.")
+    return found
+
+
+def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
+    """Warn if labels agree with the true classes hardly more than chance: often a wrong class order."""
+    rows = sample.rows
+    agreeing = float((rows.agreement != OTHER).mean())
+    two = (rows.partner >= 0) & (facts.images.classes[rows.partner] != facts.images.classes[rows.image])
+    chance = float((1 + two).mean()) / facts.summary.manifest.header.classes
+    if len(rows) < _ENOUGH_ROWS or agreeing >= min(max(1.5 * chance, 0.05), 0.5):
+        return []
+    told = f"The strongest class is an image's own or its partner's in {percent(agreeing)} of the labels, "
+    return [f"{told}where chance gives {percent(chance)}: are images and labels in the same class order?"]
+
+
+def _some(names: Sequence[str], places: Whole) -> str:
+    """Return the first few names."""
+    listed = ", ".join(shortened(names[place]) for place in places[:_NAMED].tolist())
+    return listed + (f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else "")

@@ -1,6 +1,6 @@
-"""What a report looks at: counts of the whole pool, and the labels of a random sample of batches.
+"""Counts of a whole pool, and measures of the labels in a random sample of its batches.
 
-Which batches are chosen depends only on their number, so two reports on a pool agree.
+The sample depends only on the number of batches, so two reports on a pool agree.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
 from lpld_labels.codecs.label_semantics import softened
-from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
+from lpld_labels.errors import PoolCorruptError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
@@ -37,11 +36,11 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolFacts:
-    """A pool as a whole.
+    """Counts of a whole pool.
 
     names: of the classes [C]. image_views: int64 [images], how often each was seen as itself.
-    class_images, class_views: int64 [C]. epochs: those that have a batch, ascending; epoch_batches: int64,
-    how many each has.
+    class_images, class_views: int64 [C]. epochs: those with batches, ascending;
+    epoch_batches: how many each has.
     """
 
     summary: PoolSummary
@@ -56,19 +55,15 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """The labels that were looked at.
+    """Measures of a sample of labels.
 
-    keys: the batches. whole: they are all there are. rows: see `row_type`. unreadable: errors of batches
-    that could not be read. shared: batches that the other pool has too; fidelity: what this pool kept of
-    its labels.
+    keys: the batches. whole: these are all batches. rows: see `row_type`. unreadable: errors of batches.
     """
 
     keys: Sequence[BatchKey]
     whole: bool
     rows: np.recarray[Any, Any]
     unreadable: tuple[str, ...]
-    shared: int
-    fidelity: Fidelity | None
 
 
 def row_type(classes: int) -> np.dtype[Any]:
@@ -89,17 +84,13 @@ def row_type(classes: int) -> np.dtype[Any]:
             ("total", "f8"),  # sum of the probabilities as stored, 1 for logits
             ("top", "i8", (strongest,)),  # the strongest classes,
             ("shares", "f8", (strongest,)),  # their probabilities,
-            ("values", "f8", (strongest,)),  # what is stored of them,
-            ("original", "f8", (strongest,)),  # and their probabilities in the other pool, else NaN
+            ("values", "f8", (strongest,)),  # and their stored values
         ]
     )
 
 
-def gather_facts(pool: PoolReader, *, names: Sequence[str] | None = None) -> PoolFacts:
-    """Return the facts of an open pool. Reads the index and which image each view shows.
-
-    names: of the classes, where better ones are known than the image folder's directories.
-    """
+def gather_facts(pool: PoolReader) -> PoolFacts:
+    """Return the facts of an open pool. Reads the index and which image each view shows."""
     images = pool.images
     views = np.zeros(len(images), np.int64)
     for number in range(len(pool)):
@@ -110,7 +101,7 @@ def gather_facts(pool: PoolReader, *, names: Sequence[str] | None = None) -> Poo
     epochs, batches = np.unique(pool.index.epochs, return_counts=True)
     return PoolFacts(
         summary=summary_of(pool.manifest, pool.location),
-        names=_class_names(images, width, names or ()),
+        names=_class_names(images, width),
         images=images,
         image_views=views,
         class_images=np.bincount(images.classes, minlength=width).astype(np.int64),
@@ -120,32 +111,20 @@ def gather_facts(pool: PoolReader, *, names: Sequence[str] | None = None) -> Poo
     )
 
 
-def take_sample(
-    pool: PoolReader, *, against: PoolReader | None = None, progress: Progress | None = None
-) -> Sample:
-    """Read a random choice of batches. against: the pool whose labels this one's are measured by."""
-    if against is not None:
-        _require_comparable(pool, against)
-    chosen = choose_batches(pool, against)
-    meter = FidelityMeter(label_kind=pool.header.label_kind)
+def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample:
+    """Read a random choice of batches."""
+    chosen = choose_batches(pool, list(pool.keys))
     parts = [np.zeros(0, row_type(pool.classes))]
     keys: list[BatchKey] = []
     unreadable: list[str] = []
-    shared = 0
     for done, key in enumerate(chosen, 1):
         try:
             views, labels = pool.read_views(key), pool.read_labels(key)
         except PoolCorruptError as error:
             unreadable.append(str(error))
             continue
-        original = None
-        if against is not None and key in against:
-            original = matching_labels(against, views)
-            meter.add(original, labels)
-            shared += 1
-        for start in range(0, views.rows, ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            parts.append(_measure(pool, views, part, labels, original, len(keys)))
+        blocks = [slice(start, start + ROWS_AT_ONCE) for start in range(0, views.rows, ROWS_AT_ONCE)]
+        parts += [_measure(pool, views, block, labels, len(keys)) for block in blocks]
         keys.append(key)
         if progress is not None:
             progress(done, len(chosen))
@@ -154,18 +133,11 @@ def take_sample(
         whole=len(chosen) == len(pool),
         rows=np.concatenate(parts).view(np.recarray),
         unreadable=tuple(unreadable),
-        shared=shared,
-        fidelity=meter.result() if shared else None,
     )
 
 
-def choose_batches(pool: PoolReader, against: PoolReader | None = None) -> list[BatchKey]:
-    """Return the batches to look at, in key order; of those that both pools have, where there are two."""
-    keys = list(pool.keys)
-    if against is not None:
-        keys = [key for key in keys if key in against]
-        if not keys and len(pool):
-            raise _other_pool("the pools have no batch in common", against)
+def choose_batches(pool: PoolReader, keys: list[BatchKey]) -> list[BatchKey]:
+    """Return a random choice of some batches of a pool, in key order."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
     rows_of = pool.index.rows_of(keys).tolist()
@@ -177,22 +149,6 @@ def choose_batches(pool: PoolReader, against: PoolReader | None = None) -> list[
         chosen.append(keys[place])
         rows += rows_of[place]
     return sorted(chosen)
-
-
-def same_views(one: ViewBatch, other: ViewBatch) -> bool:
-    """Return whether two batches show the same crops of the same images."""
-    return all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("images", "crops", "flips")
-    )
-
-
-def matching_labels(against: PoolReader, views: ViewBatch) -> LabelArray:
-    """Return the other pool's labels of the same views."""
-    if not same_views(against.read_views(views.key), views):
-        raise _other_pool(
-            f"{views.key} shows other views there: the labels are not of the same thing", against
-        )
-    return against.read_labels(views.key)
 
 
 def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:
@@ -216,12 +172,7 @@ def entropy(shares: Doubles) -> Doubles:
 
 
 def _measure(
-    pool: PoolReader,
-    views: ViewBatch,
-    part: slice,
-    labels: LabelArray,
-    original: LabelArray | None,
-    batch: int,
+    pool: PoolReader, views: ViewBatch, part: slice, labels: LabelArray, batch: int
 ) -> npt.NDArray[Any]:
     """Return the measures of a part of a batch."""
     kind, images, mix = pool.header.label_kind, pool.images, views.mix
@@ -248,34 +199,14 @@ def _measure(
     rows["shares"] = np.take_along_axis(shares, top, axis=1)
     rows["confidence"] = rows["shares"][:, 0]
     rows["values"] = np.take_along_axis(values, top, axis=1)
-    rows["original"] = np.nan
-    if original is not None:
-        rows["original"] = np.take_along_axis(probabilities(original[part], kind), top, axis=1)
     return rows
 
 
-def _require_comparable(pool: PoolReader, other: PoolReader) -> None:
-    """Refuse pools whose labels do not mean the same thing."""
-    for name in ("classes", "label_kind"):
-        expected, got = getattr(pool.header, name), getattr(other.header, name)
-        if expected != got:
-            raise InvalidArgumentError(
-                f"the pools' labels differ in '{name}'", where=other.location, expected=expected, got=got
-            )
-
-
-def _other_pool(problem: str, against: PoolReader) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        problem, where=against.location, hint="give the pool that this one was encoded or pruned from"
-    )
-
-
-def _class_names(images: ImageTable, classes: int, given: Sequence[str]) -> list[str]:
-    """Return a name for every class: as given, else its image directory's, else its number."""
+def _class_names(images: ImageTable, classes: int) -> list[str]:
+    """Return a name for every class: its image directory's, else its number."""
     names = [f"class {number}" for number in range(classes)]
     for path, label in zip(reversed(images.paths), reversed(images.classes.tolist()), strict=True):
         directory, slash, _ = path.partition("/")
         if slash:
             names[label] = directory
-    names[: len(given)] = given[:classes]
     return names

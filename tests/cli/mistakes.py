@@ -51,8 +51,6 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("report nowhere --out new.html", 1, "not a label pool"),
     ("report pool --out empty", 2, "is a directory"),
     ("report pool --out new.html --images nowhere", 1, "nowhere"),
-    ("report pool --out new.html --against nowhere", 1, "not a label pool"),
-    ("report pool --out new.html --class-names nowhere", 1, "cannot read class names"),
     ("report pool --out new.html --runs empty", 1, "not a training run"),
     ("report pool --out nowhere/new.html", 1, "nowhere"),
     # verify

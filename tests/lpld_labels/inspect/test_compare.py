@@ -1,4 +1,4 @@
-"""Pools side by side: which came from which is found by lineage, and without it by the batches."""
+"""Pools side by side: lineage, batches in common, what codecs kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.inspect.compare import Relation, compare_pools, comparison_page, parent_of, pool_names
+from lpld_labels.inspect.compare import Relation, compare_pools, comparison_page, pool_names
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, read_page
 
@@ -30,18 +30,17 @@ def with_lineage(path: Path, batches: Sequence[LabelBatch], *steps: LineageStep)
 def test_the_same_labels_are_recognised(tmp_path: Path) -> None:
     pools = [write_pool(tmp_path / name, make_batches(2, 2)) for name in ("a", "b")]
     found = relation(pools)
-    assert (found.kind, found.shared, found.identical) == ("same", 4, 4)
+    assert (found.shared, found.identical) == (4, 4)
     assert found.text == "a and b hold the same labels, bit for bit."
 
 
-def test_a_pruning_is_found_without_lineage(tmp_path: Path) -> None:
+def test_batches_in_common_are_counted_without_lineage(tmp_path: Path) -> None:
     batches = make_batches(2, 2)
     whole, part = write_pool(tmp_path / "whole", batches), write_pool(tmp_path / "part", batches[1:3])
-    for pools in ([whole, part], [part, whole]):
-        found = relation(pools)
-        assert (found.first, found.second, found.kind, found.recorded) == ("whole", "part", "pruned", False)
-        assert "part looks like a pruning of whole, though no lineage says so." in found.text
-        assert "2 of its 2 batches are among the 4 there, with the same labels bit for bit." in found.text
+    found = relation([part, whole])
+    assert (found.first, found.second, found.steps) == ("part", "whole", ())
+    assert (found.shared, found.identical) == (2, 2)
+    assert found.text == "part (2 batches) and whole (4) share 2, 2 of them identical bit for bit."
 
 
 def test_lineage_is_followed_over_several_steps(tmp_path: Path) -> None:
@@ -58,48 +57,27 @@ def test_lineage_is_followed_over_several_steps(tmp_path: Path) -> None:
     )
     third = with_lineage(tmp_path / "third", batches[:1], prune, encode)
     relations = compare_pools([third, second, first]).relations
-    kinds = {(r.first, r.second): r.kind for r in relations}
-    assert kinds == {
-        ("second", "third"): "encoded",
-        ("first", "third"): "derived",
-        ("first", "second"): "pruned",
+    steps = {(r.first, r.second): r.steps for r in relations}
+    assert steps == {
+        ("second", "third"): ("encode",),
+        ("first", "third"): ("prune", "encode"),
+        ("first", "second"): ("prune",),
     }
-    derived = next(r for r in relations if r.kind == "derived")
-    assert (
-        "third came from first: pruned 2x, then encoded from f16 to f16 (its lineage says so)."
-        in derived.text
-    )
-    nearest = parent_of("third", relations)
-    assert nearest is not None
-    assert nearest.first == "second"
-    assert parent_of("first", relations) is None
+    (far,) = (r for r in relations if len(r.steps) == 2)
+    said = "third came from first: pruned 2x, then encoded from f16 to f16 (its lineage says so). "
+    assert far.text == f"{said}first (4 batches) and third (1) share 1, 1 of them identical bit for bit."
 
 
-def test_prunings_of_the_same_pool_are_siblings_that_nest(tmp_path: Path) -> None:
-    batches = make_batches(2, 2)
-    whole = with_lineage(tmp_path / "whole", batches)
-    prune = LineageStep(operation="prune", parent_digest=whole.manifest.content_digest)
-    more = with_lineage(tmp_path / "more", batches[:2], prune)
-    less = with_lineage(tmp_path / "less", batches[:1], prune)
-    relations = compare_pools([whole, more, less]).relations
-    assert [r.kind for r in relations] == ["pruned", "pruned", "siblings"]
-    assert "All of less is inside more: prunings nest." in relations[2].text
-    parent = parent_of("less", relations)
-    assert parent is not None
-    assert parent.first == "whole"
-
-
-def test_pools_of_the_same_names_and_other_views_are_unrelated(tmp_path: Path) -> None:
+def test_other_views_and_other_labels_are_not_identical(tmp_path: Path) -> None:
     one = write_pool(tmp_path / "one", make_batches(1, 2))
     moved = [replace(batch, flips=~batch.flips) for batch in make_batches(1, 2)]
     found = relation([one, write_pool(tmp_path / "two", moved)])
-    assert (found.kind, found.shared, found.identical) == ("unrelated", 2, 0)
-    assert "batches of the same names show other views" in found.text
+    assert (found.shared, found.identical) == (2, 0)
     far = relation([one, write_pool(tmp_path / "three", [make_batch(5, 5)])])
-    assert (far.kind, far.shared) == ("unrelated", 0)
+    assert (far.shared, far.text) == (0, "one (2 batches) and three (1) have no batch in common.")
     relabelled = [replace(batch, labels=-batch.labels) for batch in make_batches(1, 2)]
     again = relation([one, write_pool(tmp_path / "four", relabelled)])
-    assert (again.kind, again.shared, again.identical) == ("overlapping", 2, 0)
+    assert (again.shared, again.identical) == (2, 0)
 
 
 def test_fidelity_is_measured_by_the_lossless_relative(tmp_path: Path) -> None:
@@ -113,6 +91,30 @@ def test_fidelity_is_measured_by_the_lossless_relative(tmp_path: Path) -> None:
     assert 0.9 < kept.fidelity.kept[4.0] < 1
     assert comparison.differing["codec"] == ["int4", "f16 (layout compact)"]
     assert "seed" not in comparison.differing
+
+
+def test_fidelity_needs_the_same_views_and_the_same_kind_of_label(tmp_path: Path) -> None:
+    lossy = write_pool(tmp_path / "lossy", make_batches(1, 2), codec="int4")
+    others = [
+        write_pool(tmp_path / "classes", make_batches(1, 2, classes=12)),
+        write_pool(tmp_path / "apart", [make_batch(7, 7)]),
+        write_pool(tmp_path / "moved", [replace(batch, flips=~batch.flips) for batch in make_batches(1, 2)]),
+    ]
+    assert compare_pools([lossy, *others]).pools[0].fidelity is None
+
+
+@pytest.mark.parametrize("codec", ["topk:5", "int4"])
+def test_the_parent_measures_what_its_codec_kept(tmp_path: Path, codec: str) -> None:
+    batches = make_batches(2, 2, classes=40)
+    other = [replace(batch, labels=batch.labels[:, ::-1].copy()) for batch in batches]
+    decoy = write_pool(tmp_path / "decoy", other)
+    parent = write_pool(tmp_path / "parent", batches)
+    step = LineageStep(operation="encode", parent_digest=parent.manifest.content_digest)
+    lossy = write_pool(tmp_path / "lossy", batches, codec=codec, header=make_header(40, lineage=(step,)))
+    kept = compare_pools([decoy, lossy, parent]).pools[1]
+    assert kept.measured_by == "parent"
+    assert kept.fidelity is not None
+    assert kept.fidelity.top1 > 0.9
 
 
 def test_pages_hold_whatever_names_say(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ def test_the_documentation_explains_every_chart(project: Path, tmp_path: Path) -
     folder = FolderAnalysis(
         name="a", images=3, similarity=Similarity(mean=0.5, std=0.1, with_self=0.6), mmd_squared=0.1
     )
-    drawn = titles(report_page(make_report(pools[1], against=pools[0], runs=[run])))
+    drawn = titles(report_page(make_report(pools[1], runs=[run])))
     drawn |= titles(comparison_page(compare_pools(pools, runs=[own])))
     drawn |= titles(
         analysis_page(
             Analysis(folders=(folder,), bandwidth=1.0), [("a", RealFolder.open(tmp_path / "images"))]
         )
     )
-    assert len(drawn) >= 18
+    assert len(drawn) >= 17
     lines = (project / "docs" / "report.md").read_text().splitlines()
     rows = [line.split("|")[1] for line in lines if line.startswith("| ")]
     explained = {name.strip() for row in rows for name in row.split(",")}

@@ -91,8 +91,8 @@ def test_a_hundred_unusual_pools_make_a_page(tmp_path: Path) -> None:
             report = make_report(pool)
         page = read_page(report_page(report))
         marks = [int(a["data-marks"] or 0) for _, a in page.tags if "data-marks" in a]
-        assert len(marks) == 11 + len(report.shown), shape
-        assert len(report.shown) == min(shape.batches * shape.rows, 96), shape
+        assert len(marks) == 10 + len(report.cards), shape
+        assert len(report.cards) == min(shape.batches * shape.rows, 96), shape
         if not shape.batches:
             assert "no label batch" in report.warnings[0]
         elif shape.images == 1 and shape.classes > 1:
