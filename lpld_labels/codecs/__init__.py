@@ -10,7 +10,7 @@ from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.klt import KltCodec
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import InvalidArgumentError, ManifestError, PoolCorruptError, PoolFormatError
-from lpld_labels.format.files import CodecEntry
+from lpld_labels.format.manifest import CodecEntry
 
 CODECS: dict[str, type[Codec]] = {
     kind.name: kind

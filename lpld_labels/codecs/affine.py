@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Parts, Payload, raw_bytes, row_pieces
-from lpld_labels.codecs.float16 import converted, empty
+from lpld_labels.codecs.floats import converted, empty
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_records import NoFields, convert
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
+from lpld_labels.format.strict_json import NoFields, convert
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lpld_labels.codecs.base import Codec, Payload
-from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.label_semantics import SMALLEST, as_logits
 from lpld_labels.format import arrow
 from lpld_labels.format.records import LabelArray

@@ -7,6 +7,7 @@ plain    one row per view; column ``labels`` is a list of floats that DuckDB and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,16 +24,18 @@ from lpld_labels.codecs.base import (
     binary_cell,
     raw_bytes,
 )
-from lpld_labels.codecs.float16 import converted, empty
 from lpld_labels.codecs.packing import ZSTD, decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_records import convert
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
+from lpld_labels.format.strict_json import convert
 
 LAYOUTS = ("compact", "plain")
+_BIAS = np.float32(2.0**112)
+"""Exponents of float32 have bias 127, of float16 bias 15."""
+_BLOCK = 24_000
 
 
 class _FloatCodec(Codec):
@@ -174,3 +177,42 @@ class Float32Codec(_FloatCodec):
     label_dtype = np.float32
     dtype = np.dtype("<f4")
     arrow_type = pa.float32()
+
+
+def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an uninitialised array, like `numpy.empty`, from Arrow's memory pool.
+
+    The C library maps fresh zeroed pages for each array above 128 KB, which costs more than most of what is
+    done to a label batch; Arrow's pool keeps its pages.
+    """
+    kind = np.dtype(dtype)
+    sides = (shape,) if isinstance(shape, int) else shape
+    buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)
+    return arrow.values_of(buffer, kind).reshape(sides)
+
+
+def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
+    """Return finite float16 values as float32: four times as fast as NumPy without AVX-512."""
+    source = np.ascontiguousarray(values).view(np.uint16).reshape(-1)
+    target = empty(source.size, np.float32)
+    # Temporaries of one block come from the heap; larger ones would be mapped and zeroed each time.
+    for start in range(0, source.size, _BLOCK):
+        bits = source[start : start + _BLOCK].astype(np.uint32)
+        sign = bits & 0x8000
+        sign <<= 16
+        bits &= 0x7FFF
+        bits <<= 13
+        # Read as float32 the exponent is 112 too small; multiplying repairs subnormals as well.
+        out = target[start : start + _BLOCK]
+        np.multiply(bits.view(np.float32), _BIAS, out=out)
+        pattern = out.view(np.uint32)
+        pattern |= sign
+    return target.reshape(values.shape)
+
+
+def converted(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return finite values in another float dtype; the same array if it has that dtype already."""
+    if values.dtype == np.float16 and np.dtype(dtype) == np.float32:
+        return to_float32(values)
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)

@@ -44,7 +44,7 @@ from lpld_labels.codecs.base import (
     Payload,
     raw_bytes,
 )
-from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.label_semantics import as_finite_logits, softmax
 from lpld_labels.codecs.packing import (
     Integers,
@@ -58,10 +58,10 @@ from lpld_labels.codecs.packing import (
 from lpld_labels.codecs.topk import largest, members
 from lpld_labels.errors import InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_records import Count, convert, field_error
 from lpld_labels.format.limits import MAX_BASIS_VALUES, MAX_CLASSES
 from lpld_labels.format.records import IntArray, LabelArray
 from lpld_labels.format.schema import Column, LabelKind
+from lpld_labels.format.strict_json import Count, convert, field_error
 
 if TYPE_CHECKING:
     import torch

@@ -24,7 +24,7 @@ import numpy as np
 
 from lpld_labels.codecs.base import Codec, FloatArray
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, FidelityMeter, payload_bytes, rebatched
-from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.klt import ROUNDING, KltCodec, KltTables
 from lpld_labels.codecs.label_semantics import as_finite_logits, check_temperature
 from lpld_labels.codecs.packing import LARGEST, band_edges

@@ -25,14 +25,14 @@ import pyarrow as pa
 
 from lpld_labels.codecs.affine import RowGrid
 from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Granularity, Payload, raw_bytes
-from lpld_labels.codecs.float16 import converted
+from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.packing import index_dtype, pack_planes, pack_sets, unpack_planes, unpack_sets
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
 from lpld_labels.format.digests import CanonicalBytes
-from lpld_labels.format.json_records import convert, field_error
 from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import BoolArray, IntArray, LabelArray
 from lpld_labels.format.schema import LABEL_KINDS, Column, LabelKind
+from lpld_labels.format.strict_json import convert, field_error
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}

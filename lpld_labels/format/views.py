@@ -1,19 +1,22 @@
-"""View batches as Parquet rows and back. The two halves mirror each other column by column."""
+"""View batches as Parquet rows and back, column by column, and the bounds that views must keep."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lpld_labels.errors import InvalidBatchError
 from lpld_labels.format import arrow
+from lpld_labels.format.images import ImageTable
+from lpld_labels.format.manifest import Augmentation, PoolHeader
 from lpld_labels.format.records import BatchKey, Box, CutOut, LabelArray, LabelBatch, Mix, ViewBatch
-from lpld_labels.format.schema import VIEW_SCHEMA
+from lpld_labels.format.schema import VIEW_SCHEMA, Views
 
 T = TypeVar("T")
 CROP = ("crop_top", "crop_left", "crop_height", "crop_width")
@@ -105,6 +108,7 @@ class DecodedViews:
         self.images = table["image"].to_numpy()
         self.crops = np.stack([table[name].to_numpy() for name in CROP], axis=1)
         self.flips = table["flip"].to_numpy()
+        self._converted: dict[tuple[str, ...], npt.NDArray[Any]] = {}
         self._mixed, self._boxed, self._cut_out, self._shuffled = (
             table[name].is_valid().to_numpy() for name in ("mix_slot", "mix_top", "cutout_top", "patch_order")
         )
@@ -124,43 +128,23 @@ class DecodedViews:
         return _trusted(ViewBatch, fields)
 
     def _mix_of(self, part: slice) -> Mix:
-        box = Box(*self._boxes[part.start].tolist()) if self._boxed[part.start] else None
-        partner, strength = self._partners[part], float(self._strengths[part.start])
-        return Mix(partner=partner, strength=strength, box=box)
+        box = Box(*self._nullable(*MIX_BOX)[part.start].tolist()) if self._boxed[part.start] else None
+        strength = float(self._nullable("mix_strength")[part.start, 0])
+        return Mix(partner=self._nullable("mix_slot")[part, 0], strength=strength, box=box)
 
     def _cutout_of(self, part: slice) -> CutOut:
-        return CutOut(boxes=self._cutout_boxes[part], fill=self._cutout_fill[part])
+        return CutOut(boxes=self._nullable(*CUTOUT_BOX)[part], fill=self._nullable(*CUTOUT_FILL)[part])
 
     def _patches_of(self, part: slice) -> npt.NDArray[np.uint8]:
         rows = self._table["patch_order"].slice(part.start, part.stop - part.start)
         return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
 
-    # Columns that may be null are made when the first batch that has them asks.
-
-    @cached_property
-    def _partners(self) -> npt.NDArray[np.int32]:
-        return arrow.filled(self._table["mix_slot"], 0).astype(np.int32, copy=False)
-
-    @cached_property
-    def _strengths(self) -> npt.NDArray[np.float64]:
-        return arrow.filled(self._table["mix_strength"], 0)
-
-    @cached_property
-    def _boxes(self) -> npt.NDArray[np.int32]:
-        return self._stacked(MIX_BOX, np.int32)
-
-    @cached_property
-    def _cutout_boxes(self) -> npt.NDArray[np.int32]:
-        return self._stacked(CUTOUT_BOX, np.int32)
-
-    @cached_property
-    def _cutout_fill(self) -> npt.NDArray[np.uint8]:
-        return self._stacked(CUTOUT_FILL, np.uint8)
-
-    def _stacked(self, names: tuple[str, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return np.stack([arrow.filled(self._table[name], 0) for name in names], axis=1).astype(
-            dtype, copy=False
-        )
+    def _nullable(self, *names: str) -> npt.NDArray[Any]:
+        """Return columns side by side, 0 where null; converted when the first batch needs them."""
+        if names not in self._converted:
+            columns = [arrow.filled(self._table[name], 0) for name in names]
+            self._converted[names] = np.stack(columns, axis=1)
+        return self._converted[names]
 
 
 def owned(views: ViewBatch) -> ViewBatch:
@@ -187,3 +171,57 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
     record = object.__new__(kind)
     record.__dict__.update(values)
     return record
+
+
+class ViewConstraints(NamedTuple):
+    """What views are checked against. Views are not checked again between pools with equal constraints.
+
+    sizes: digest of the image sizes. views: stored, or drawn and therefore equal to what the seed gives.
+    """
+
+    augmentation: Augmentation
+    sizes: bytes
+    seed: int | None
+    batch_size: int
+    views: Views
+
+
+def view_constraints(header: PoolHeader, images: ImageTable, views: Views) -> ViewConstraints:
+    """Return the constraints on the views of a pool."""
+    sizes = hashlib.sha256(images.heights.tobytes() + images.widths.tobytes()).digest()
+    return ViewConstraints(header.augmentation, sizes, header.seed, header.batch_size, views)
+
+
+def check_bounds(views: ViewBatch, images: ImageTable, augmentation: Augmentation) -> None:
+    """Refuse views whose images, crops or boxes are out of bounds; slicing would clip them silently."""
+    if int(views.images.max()) >= len(images):
+        raise InvalidBatchError(
+            "field 'images' is wrong",
+            where=views.key,
+            expected=f"indices below {len(images)}",
+            got=int(views.images.max()),
+            hint="these views are about other images",
+        )
+    sizes = np.stack([images.heights[views.images], images.widths[views.images]], axis=1)
+    # Crops are >= 0, so this side of the comparison cannot overflow.
+    outside = views.crops[:, 2:] > sizes - views.crops[:, :2]
+    if outside.any():
+        slot = int(np.argmax(outside.any(axis=1)))
+        raise InvalidBatchError(
+            f"crop reaches outside image {int(views.images[slot])} (slot {slot})",
+            where=views.key,
+            expected=f"within {sizes[slot].tolist()} (height, width)",
+            got=views.crops[slot].tolist(),
+        )
+    limit = (augmentation.output_height, augmentation.output_width)
+    corners = [] if views.mix is None or views.mix.box is None else [views.mix.box[2:]]
+    if views.cutout is not None:
+        corners.append(tuple(views.cutout.boxes[:, 2:].max(axis=0).tolist()))
+    for bottom, right in corners:
+        if bottom > limit[0] or right > limit[1]:
+            raise InvalidBatchError(
+                "a box reaches outside the view",
+                where=views.key,
+                expected=f"at most {limit}",
+                got=(bottom, right),
+            )

@@ -27,9 +27,8 @@ from lpld_labels import errors
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import batch_digest, views_digest
-from lpld_labels.format.files import FILE_COMPONENTS, FileEntry, FileRole
 from lpld_labels.format.limits import TABLE_GROWTH, TABLE_SPARE_BYTES
-from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.manifest import FILE_COMPONENTS, FileEntry, FileRole, Manifest
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
     CODEC_DIRECTORY,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.files import Counts
+from lpld_labels.format.manifest import Counts
 from lpld_labels.format.schema import Component
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.format.digests import bytes_digest
-from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.limits import MAX_GROUP_ROWS
+from lpld_labels.format.manifest import FileEntry, FileRole
 from lpld_labels.format.schema import COMPONENTS, VIEW_COLUMNS, Column, Component
 
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}

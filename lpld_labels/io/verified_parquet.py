@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import bytes_digest
-from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_GROUP_ROWS
+from lpld_labels.format.manifest import FileEntry
 from lpld_labels.io.parquet_pages import Chunk, walk_pages
 from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
 

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 from lpld_labels.format.digests import file_digest
-from lpld_labels.format.files import FileEntry
+from lpld_labels.format.manifest import FileEntry
 from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_errors
 from lpld_labels.pool.pool_files import PoolFiles, require_digest

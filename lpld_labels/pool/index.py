@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from lpld_labels.errors import BatchNotFoundError, ManifestError, PoolCorruptError
 from lpld_labels.format import arrow
-from lpld_labels.format.files import FileEntry
-from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE
 

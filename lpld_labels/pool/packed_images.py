@@ -10,8 +10,8 @@ import numpy as np
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import image_digest
-from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_IMAGE_FILE_BYTES
+from lpld_labels.format.manifest import FileEntry
 from lpld_labels.format.schema import PACKED_SCHEMA
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache

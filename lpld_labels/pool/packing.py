@@ -20,12 +20,11 @@ import pyarrow.parquet as pq
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import file_digest
-from lpld_labels.format.files import FileEntry
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.json_records import convert
 from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
+from lpld_labels.format.manifest import FileEntry
 from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
-from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.format.strict_json import convert, from_json, to_json
 from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 from lpld_labels.pool.copying import copy_file

@@ -23,12 +23,12 @@ from lpld_labels.errors import (
     StagingMismatchError,
 )
 from lpld_labels.exec.job import Steps
-from lpld_labels.format.bounds import Frame, check_bounds, frame_of
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest, PoolHeader, require_readable
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
+from lpld_labels.format.views import ViewConstraints, check_bounds, view_constraints
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.shard import EncodedBatch, Skipped, write_shard
 from lpld_labels.pool.views import require_drawn
@@ -142,8 +142,8 @@ class ShardWriter:
     source: BatchSource | None = None
 
     @cached_property
-    def _frame(self) -> Frame:
-        return frame_of(self.header, self.images, self.views)
+    def _constraints(self) -> ViewConstraints:
+        return view_constraints(self.header, self.images, self.views)
 
     def do(self, task: tuple[int, Shard], *, again: bool) -> Steps:
         """Write one shard, counting its batches; return its number."""
@@ -182,7 +182,7 @@ class ShardWriter:
                 expected=f"at most {self.header.batch_size} rows",
                 got=rows,
             )
-        if batch.frame != self._frame:
+        if batch.constraints != self._constraints:
             check_bounds(batch.views, self.images, self.header.augmentation)
             if self.views == "drawn":
                 require_drawn(batch.views, self.header, self.images)

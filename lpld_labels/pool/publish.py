@@ -20,9 +20,17 @@ from lpld_labels.codecs import Codec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
-from lpld_labels.format.files import FILE_COMPONENTS, CodecEntry, Counts, FileEntry
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader, readable_text
+from lpld_labels.format.manifest import (
+    FILE_COMPONENTS,
+    CodecEntry,
+    Counts,
+    FileEntry,
+    LineageStep,
+    Manifest,
+    PoolHeader,
+    readable_text,
+)
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,

@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
-from lpld_labels.format.bounds import Frame, frame_of
 from lpld_labels.format.digests import pool_digest
-from lpld_labels.format.files import FileEntry, FileRole
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import PoolHeader
+from lpld_labels.format.manifest import FileEntry, FileRole, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
@@ -27,7 +25,7 @@ from lpld_labels.format.schema import (
     MANIFEST_FILE,
     VIEW_SCHEMA,
 )
-from lpld_labels.format.views import labelled
+from lpld_labels.format.views import ViewConstraints, labelled, view_constraints
 from lpld_labels.io.addresses import redact
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.verified_parquet import VerifiedParquet
@@ -151,9 +149,9 @@ class PoolReader:
         return self._images
 
     @cached_property
-    def frame(self) -> Frame:
-        """What every view of the pool is proven to keep to when it is read."""
-        return frame_of(self.header, self.images, self.manifest.views)
+    def view_constraints(self) -> ViewConstraints:
+        """The constraints that every view of the pool is checked against when it is read."""
+        return view_constraints(self.header, self.images, self.manifest.views)
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -219,7 +217,7 @@ class PoolReader:
             payload=self._payload(number),
             views_digest=self._index.views_digest(number),
             digest=self._index.digest(number),
-            frame=self.frame,
+            constraints=self.view_constraints,
         )
 
     def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:

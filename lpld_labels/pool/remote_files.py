@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import file_digest
-from lpld_labels.format.files import FileEntry
 from lpld_labels.format.limits import MAX_JSON_BYTES
-from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.prefetch import CachedRanges, DirectRanges

@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
 from lpld_labels.format import arrow
-from lpld_labels.format.bounds import Frame
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
-from lpld_labels.format.files import FileEntry
+from lpld_labels.format.manifest import FileEntry
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
@@ -35,6 +34,7 @@ from lpld_labels.format.schema import (
     Views,
 )
 from lpld_labels.format.strict_json import from_json, to_json
+from lpld_labels.format.views import ViewConstraints
 from lpld_labels.io.parquet_files import VIEW_OWNERS, FileFacts, footer_of, label_owners
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, fsync, write_atomically, write_errors
 from lpld_labels.pool.shard_files import GroupPlace, payload_places, write_labels, write_views
@@ -51,14 +51,14 @@ class EncodedBatch:
     """A batch ready for disk: its views, its payload and its digests.
 
     views_digest: the first 8 bytes of its views' digest. nbytes: of the payload, found once.
-    frame: of the pool that the views come from, where they were checked; None if nobody has checked them.
+    constraints: those that the views were checked against, or None if they are unchecked.
     """
 
     views: ViewBatch
     payload: Payload
     views_digest: bytes
     digest: bytes
-    frame: Frame | None = None
+    constraints: ViewConstraints | None = None
 
     @cached_property
     def nbytes(self) -> int:
@@ -69,14 +69,16 @@ class EncodedBatch:
         return self.views.key
 
     @staticmethod
-    def make(views: ViewBatch, encoded: EncodedLabels, frame: Frame | None = None) -> EncodedBatch:
+    def make(
+        views: ViewBatch, encoded: EncodedLabels, constraints: ViewConstraints | None = None
+    ) -> EncodedBatch:
         digest = views_digest(views)
         return EncodedBatch(
             views=views,
             payload=encoded.payload,
             views_digest=digest[:VIEWS_SHORT],
             digest=batch_digest(digest, encoded.canonical),
-            frame=frame,
+            constraints=constraints,
         )
 
 

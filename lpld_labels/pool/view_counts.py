@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.errors import PoolCorruptError
-from lpld_labels.format.files import Coverage
+from lpld_labels.format.manifest import Coverage
 from lpld_labels.format.schema import VIEW_SCHEMA
 from lpld_labels.pool.reader import PoolReader
 

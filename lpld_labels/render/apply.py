@@ -20,9 +20,9 @@ from PIL import Image
 
 from lpld_labels.codecs.base import row_pieces
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.bounds import check_bounds
 from lpld_labels.format.manifest import Augmentation, require_normalisation
 from lpld_labels.format.records import Box, CutOut, Mix, ViewBatch
+from lpld_labels.format.views import check_bounds
 from lpld_labels.render.store import ImageStore
 
 Pixels = npt.NDArray[np.uint8]

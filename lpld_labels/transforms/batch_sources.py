@@ -37,7 +37,9 @@ class EncodedBatches:
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
         for key in in_reading_order(self.pool, keys):
             batch = self.pool.read(key)
-            yield EncodedBatch.make(batch, self.codec.encode(batch.labels), frame=self.pool.frame)
+            yield EncodedBatch.make(
+                batch, self.codec.encode(batch.labels), constraints=self.pool.view_constraints
+            )
 
 
 def in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:

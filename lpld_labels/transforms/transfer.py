@@ -19,8 +19,7 @@ import pyarrow as pa
 from lpld_labels.errors import PoolConflictError, StoreError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import bytes_digest
-from lpld_labels.format.files import FileEntry
-from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore

@@ -15,7 +15,7 @@ from lpld_labels.codecs.fidelity import try_codec
 from lpld_labels.codecs.klt import ROUNDING, KltCodec
 from lpld_labels.codecs.klt_fit import EXACT_CLASSES, KltFitter, find_spectrum
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
-from lpld_labels.format.files import CodecEntry
+from lpld_labels.format.manifest import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
 Labels = npt.NDArray[Any]

@@ -15,7 +15,7 @@ from lpld_labels.codecs import codec_named, restore_codec
 from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.codecs.topk import NO_MASS, SparseLabels, TopKCodec
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
-from lpld_labels.format.files import CodecEntry
+from lpld_labels.format.manifest import CodecEntry
 from tests.label_factory import make_logits, make_probabilities
 
 

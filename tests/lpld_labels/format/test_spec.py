@@ -13,8 +13,16 @@ from lpld_labels import PoolReader
 from lpld_labels.codecs import CODECS, Codec, codec_named
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format import limits, schema
-from lpld_labels.format.files import FILE_ROLES, Counts, Coverage, FileEntry
-from lpld_labels.format.manifest import Augmentation, Manifest, PoolHeader, Teacher
+from lpld_labels.format.manifest import (
+    FILE_ROLES,
+    Augmentation,
+    Counts,
+    Coverage,
+    FileEntry,
+    Manifest,
+    PoolHeader,
+    Teacher,
+)
 from lpld_labels.render.apply import RESIZERS
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"

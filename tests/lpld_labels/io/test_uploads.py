@@ -12,7 +12,7 @@ import pytest
 
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, StoreError
 from lpld_labels.format.digests import bytes_digest
-from lpld_labels.format.files import FileEntry
+from lpld_labels.format.manifest import FileEntry
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.io import remote
 from lpld_labels.io.remote import RemoteStore

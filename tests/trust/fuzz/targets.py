@@ -215,7 +215,7 @@ TARGETS: dict[str, Target] = {
     "manifest": Target(
         run=_manifest,
         seeds=_manifests,
-        parsers=("format/strict_json.py", "format/json_records.py", "format/manifest.py", "format/files.py"),
+        parsers=("format/strict_json.py", "format/manifest.py"),
     ),
     "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "io/verified_parquet.py")),
     **{
