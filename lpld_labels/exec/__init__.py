@@ -1,1 +1,1 @@
-"""Work that is cut into tasks, and the engines that do it: this machine's processes, or Ray."""
+"""Jobs cut into tasks, and the executors that run them: local processes, or Ray."""

@@ -1,9 +1,8 @@
-"""What a job is, whoever does it: tasks, workers that do them, and how far they have come.
+"""Jobs: work cut into tasks, the workers that run them, and their progress.
 
-A task is small to describe, can be done by any worker, and doing it again does no harm: a worker writes what
-comes of it to the job's output, sealed, and gives back nothing but numbers. So which tasks are left follows
-from what is sealed, and no death of a worker, a machine or the process that hands tasks out costs more
-than what was not sealed yet.
+A task is small to describe, and any worker can run it. Running it twice does no harm: the worker seals its
+result in the job's output and returns only numbers. What is sealed decides which tasks are left, so the death
+of a worker, a machine or the caller costs no more than the unsealed work.
 """
 
 from __future__ import annotations
@@ -20,59 +19,58 @@ Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
 
 Steps = Generator[int, None, Any]
-"""A task on its way: yields how many units (batches, images) each step has finished, and returns a small
-fact about it or None. Closing it asks to stop: what is finished is made safe then."""
+"""A running task: yields the units (batches, images) that each step finished; returns a small fact or None.
+Closing it saves the finished work and stops."""
 
 
 class Worker(Protocol[Task_contra]):
-    """Does tasks, one after the other, in a process of its own or in the caller's."""
+    """Runs tasks one after the other, in its own process or the caller's."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Do a task; all its units are counted, also those found done.
+        """Run a task and count all its units, also those already done.
 
-        again: another worker was lost in the middle of it, and may have sealed a part.
+        again: another worker was lost while running it, and may have sealed a part.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task: its units, and the fact that it gave back."""
+    """The units of a finished task, and the fact that it returned."""
 
     units: int
     fact: Any
 
 
-def run_task(steps: Steps, tell: Callable[[int], bool]) -> Outcome | None:
-    """Go through the steps of a task; None if it was stopped.
+def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
+    """Run the steps of a task; return None if it was stopped.
 
-    tell: called with the units finished so far; returns whether to go on.
+    report: called with the units finished so far; returns whether to continue.
     """
     units = 0
-    # Closed in any case: what is finished is made safe before an error of the listener goes on its way.
+    # Closing saves the finished work before an error of `report` propagates.
     with closing(steps):
         while True:
             try:
                 units += next(steps)
             except StopIteration as end:
                 return Outcome(units, end.value)
-            if not tell(units):
+            if not report(units):
                 return None
 
 
 Start = Callable[[int], Worker[Task]]
-"""Sets a worker up: loads and opens what its tasks share. Called once in each process with the number of the
-worker on its machine, from 0. Pickled."""
+"""Creates a worker: loads and opens what its tasks share. Pickled, and called once in each process with the
+number of the worker on its machine, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job(Generic[Task]):
     """Work cut into tasks.
 
-    start: makes the workers. tasks: what is left to do; taken one by one as workers become free, so they may
-    be many. name: says which task it is, for people. total, done: units of the whole job, and those that
-    were finished before. where: the output, for errors.
-    here: a worker in this process, for an engine of just that; None to make one by `start`.
+    start: creates the workers. tasks: the remaining tasks, taken one by one. name: names a task in messages.
+    total, done: units of the whole job, and those finished before. where: the output, for errors.
+    here: creates a worker in this process, for an executor without others; None to use `start`.
     """
 
     start: Start[Task]
@@ -85,12 +83,12 @@ class Job(Generic[Task]):
 
 
 Progress = Callable[[int, int], None]
-"""Called with (units done, units in all). It may be a TaskWatcher too."""
+"""Called with (units done, units in all). May also be a TaskWatcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCounts:
-    """How many tasks are being done, are done, and were begun again because their worker was lost."""
+    """How many tasks are running, done, and were restarted because their worker was lost."""
 
     running: int = 0
     done: int = 0
@@ -99,101 +97,117 @@ class TaskCounts:
 
 @runtime_checkable
 class TaskWatcher(Protocol):
-    """Progress that wants to know about tasks too."""
+    """A progress callback that also receives task counts."""
 
     def tasks(self, counts: TaskCounts) -> None:
-        """Some task began, ended or was lost."""
+        """A task started, ended or was lost."""
 
 
 class Executor(ABC):
-    """Does jobs."""
+    """Runs jobs.
+
+    on_this_machine: whether all workers share this machine's disks.
+    """
+
+    on_this_machine: bool
 
     @property
     @abstractmethod
     def workers(self) -> int:
-        """How many tasks are done at the same time."""
-
-    @property
-    @abstractmethod
-    def on_this_machine(self) -> bool:
-        """Whether workers are on this machine, so that what it has on its disks is theirs too."""
+        """How many tasks run at the same time."""
 
     @abstractmethod
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Do all tasks; return the facts that they gave back, but for None, in the order they came.
+        """Run all tasks; return the facts that they returned, except None, in order of arrival.
 
-        When a task fails or Ctrl-C is pressed, the other workers make safe what they have finished before
-        the error is raised.
+        When a task fails or Ctrl-C is pressed, the other workers save their finished work before the error is
+        raised.
         """
 
-    def task_size(self, units: int, *, largest: int) -> int:
-        """Return how many units a task should have: few enough that all workers have some to the end."""
-        return max(1, min(largest, -(-units // (TASKS_PER_WORKER * self.workers))))
 
+@dataclass(eq=False)
+class Attempt:
+    """A task in progress. losses: workers lost while running it; units: finished so far."""
 
-TASKS_PER_WORKER = 8
-"""At least so many, if there is enough to do: at the end, workers wait for the last task to finish."""
+    task: Any
+    losses: int = 0
+    units: int = 0
 
 
 class JobProgress:
-    """How far a job has come, told to its progress whenever that changes."""
+    """Hands out the tasks of a job, collects their facts, and reports progress. Workers are numbers.
+
+    running: the attempts in progress, by worker.
+    """
 
     def __init__(self, job: Job[Any], progress: Progress | None) -> None:
         watcher: object = progress
+        self.facts: list[Any] = []
+        self.running: dict[int, Attempt] = {}
+        self._job = job
+        self._tasks = iter(job.tasks)
+        self._lost: list[Attempt] = []
         self._progress = progress
         self._watcher = watcher if isinstance(watcher, TaskWatcher) else None
-        self._total = job.total
-        self._finished = self._told = job.done
-        self._partial: dict[int, int] = {}
+        self._units = self._reported = job.done
         self._done = self._retried = 0
+        self._counts = TaskCounts()
 
-    def begun(self, worker: int) -> None:
-        """A worker has got a task."""
-        self._partial[worker] = 0
-        self._tell_tasks()
+    def begin(self, worker: int) -> Attempt | None:
+        """Give a worker the next task, lost ones first; None when no task is left."""
+        if self._lost:
+            attempt = self._lost.pop()
+        else:
+            try:
+                attempt = Attempt(next(self._tasks))
+            except StopIteration:
+                return None
+        self.running[worker] = attempt
+        self._report()
+        return attempt
 
     def reached(self, worker: int, units: int) -> None:
-        """So many units of the task in a worker's hands are finished."""
-        if worker in self._partial:
-            self._partial[worker] = units
-            self._tell_units()
+        """A worker has finished so many units of its task."""
+        if worker in self.running:
+            self.running[worker].units = units
+            self._report()
 
-    def ended(self, worker: int, units: int) -> None:
-        """A worker has finished its task, which had so many units."""
-        del self._partial[worker]
-        self._finished += units
+    def ended(self, worker: int, outcome: Outcome) -> None:
+        """A worker has finished its task."""
+        del self.running[worker]
+        self._units += outcome.units
         self._done += 1
-        self._tell_units()
-        self._tell_tasks()
+        if outcome.fact is not None:
+            self.facts.append(outcome.fact)
+        self._report()
 
     def lost(self, worker: int) -> None:
-        """A worker is gone, and its task will be begun again."""
-        if self._partial.pop(worker, None) is not None:
-            self._retried += 1
-            self._tell_units()
-            self._tell_tasks()
+        """A worker was lost; its task is next."""
+        attempt = self.running.pop(worker)
+        attempt.losses += 1
+        attempt.units = 0
+        self._lost.append(attempt)
+        self._retried += 1
+        self._report()
 
-    def _tell_units(self) -> None:
-        done = self._finished + sum(self._partial.values())
-        if self._progress is not None and done != self._told:
-            self._told = done
-            self._progress(done, self._total)
+    def named(self, error: Exception, worker: int) -> Exception:
+        """Return an error with the name of the worker's task added."""
+        if not isinstance(error, LabelPoolError) or worker not in self.running:
+            return error
+        problem = f"{error.problem}, in {self._job.name(self.running[worker].task)}"
+        return type(error)(
+            problem, where=error.where, expected=error.expected, got=error.got, hint=error.hint
+        )
 
-    def _tell_tasks(self) -> None:
-        if self._watcher is not None:
-            counts = TaskCounts(running=len(self._partial), done=self._done, retried=self._retried)
+    def _report(self) -> None:
+        units = self._units + sum(attempt.units for attempt in self.running.values())
+        if self._progress is not None and units != self._reported:
+            self._reported = units
+            self._progress(units, self._job.total)
+        counts = TaskCounts(running=len(self.running), done=self._done, retried=self._retried)
+        if self._watcher is not None and counts != self._counts:
+            self._counts = counts
             self._watcher.tasks(counts)
-
-
-def naming_task(error: LabelPoolError, task: str) -> LabelPoolError:
-    """Return an error that also says which task it came from."""
-    return type(error)(
-        f"{error.problem}, in {task}",
-        where=error.where,
-        expected=error.expected,
-        got=error.got,
-        hint=error.hint,
-    )
 
 
 MAX_PIECES = 1 << 24

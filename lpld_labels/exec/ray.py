@@ -1,38 +1,35 @@
-"""Ray: workers on many machines, one Ray actor each, with one task at a time.
+"""The Ray executor: one Ray actor per worker, on any machine of a cluster, with one task at a time.
 
 What tasks share (weights, image tables) is put into Ray's store once and fetched once per machine. A lost
-worker is replaced and its task begun again by whoever is free; a replacement that finds no room waits for it
-while the others go on. Nothing but tasks, counts and small facts passes through this process.
+worker is replaced, and its task goes to the next free worker; a replacement without room waits while the
+others continue. Only tasks, counts and small facts pass through this process.
 """
 
 from __future__ import annotations
 
 import importlib
-import itertools
 import logging
 import os
 import socket
 import time
-import types
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from lpld_labels.errors import ClusterError, LabelPoolError, WorkerDiedError
-from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, Worker, naming_task, run_task
+from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, Worker, run_task
 
 CONNECT_SECONDS = 10.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 NEWS_SECONDS = 0.5
-"""How often workers are asked how far they are."""
+"""How often workers are asked for their progress."""
 STOP_SECONDS = 120.0
-"""How long workers may take to make safe what they have in hand, once they are told to stop."""
+"""How long workers may take to save their finished work when they are stopped."""
 MOST_LOSSES = 10
-"""A task that has cost so many workers is given up, and so is a worker that cannot be set up."""
+"""Give up a task that has lost so many workers, and a worker whose set-up has failed so often."""
 _GONE = object()
-"""In place of a worker's answer: it was lost."""
+"""Stands for the answer of a lost worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,78 +47,99 @@ class RaySettings:
     cpus_per_task: float = 1.0
 
 
-class RaySession:
-    """A connection to Ray; what it started goes when it is closed."""
+class RayExecutor(Executor):
+    """Workers of a Ray cluster; a context manager. Ray is joined or started when it is first needed."""
+
+    on_this_machine = False
 
     def __init__(self, settings: RaySettings) -> None:
-        """Connect, or say in one line what is in the way."""
+        """Refuse what cannot work: Ray is not installed, or nothing listens at the address."""
+        if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
+            raise ClusterError(
+                "a task must hold something", hint="give --cpus-per-task or --gpus-per-task above 0"
+            )
         self._settings = settings
-        self.ray = _ray_module(local=_is_local(settings.address))
-        self._ours = not self.ray.is_initialized()
-        if self._ours:
-            self._connect()
-        try:
-            self.workers = self._count_workers()
-        except ClusterError:
-            self.close()
-            raise
+        self._ray = _import_ray(settings.address)
+        self._workers: int | None = None
+        self._started = False
+        if settings.address is not None:
+            _require_listener(settings.address)
 
-    def close(self) -> None:
-        """Let go of the cluster, or end it if it was started here."""
-        if self._ours:
-            self.ray.shutdown()
+    @property
+    def workers(self) -> int:
+        if self._workers is None:
+            if not self._ray.is_initialized():
+                self._connect()
+            self._workers = self._settings.workers or self._room()
+        return self._workers
+
+    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
+        """Run all tasks, whatever workers are lost on the way."""
+        left = job.total - job.done
+        if left <= 0:
+            return []
+        count = min(self.workers, left)
+        state = JobProgress(job, progress)
+        group = _WorkerGroup(self._ray, self._settings, job, state)
+        try:
+            group.start(count)
+            group.work()
+        except BaseException:
+            group.stop()
+            raise
+        finally:
+            group.dismiss()
+        return state.facts
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._started:
+            self._ray.shutdown()
+        self._started, self._workers = False, None
 
     def _connect(self) -> None:
-        settings = self._settings
+        address = self._settings.address
         quietly = {"log_to_driver": False, "configure_logging": False}
-        # What Ray says of itself when it starts is no news of the job.
         logging.getLogger("ray").setLevel(logging.ERROR)
-        if settings.address is None:
-            cpus = max(os.cpu_count() or 1, int((settings.workers or 1) * settings.cpus_per_task + 0.999))
-            self.ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quietly)
+        self._started = True
+        if address is None:
+            needed = int((self._settings.workers or 1) * self._settings.cpus_per_task + 0.999)
+            cpus = max(os.cpu_count() or 1, needed)
+            self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quietly)
             return
-        _require_listener(settings.address)
         try:
-            self.ray.init(address=settings.address, **quietly)
+            self._ray.init(address=address, **quietly)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise _no_cluster(settings.address, str(error).partition("\n")[0]) from None
+            raise _no_cluster(address, str(error).partition("\n")[0]) from None
 
-    def _count_workers(self) -> int:
-        """Return how many workers there will be; refuse a cluster without room for one."""
+    def _room(self) -> int:
+        """Return how many workers fit; refuse a cluster without room for one."""
         wanted = {"CPU": self._settings.cpus_per_task, "GPU": self._settings.gpus_per_task}
         wanted = {name: amount for name, amount in wanted.items() if amount > 0}
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         room = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes)
         if room == 0:
+            found = [", ".join(f"{node.get(name, 0):g} {name}" for name in wanted) for node in nodes]
             raise ClusterError(
                 "no machine of the cluster has room for a task",
                 where=self._settings.address or "Ray on this machine",
                 expected=", ".join(f"{amount:g} {name}" for name, amount in wanted.items()),
-                got="; ".join(
-                    ", ".join(f"{node.get(name, 0):g} {name}" for name in wanted) for node in nodes
-                ),
+                got="; ".join(found),
                 hint="ask for less (--cpus-per-task, --gpus-per-task), or add machines",
             )
-        return self._settings.workers or room
+        return room
 
 
-def require_ray(settings: RaySettings) -> None:
-    """Refuse, before anything is read, what cannot work: Ray not installed, an address that is none."""
-    _ray_module(local=_is_local(settings.address))
-    if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
-        raise ClusterError(
-            "a task must hold something", hint="give --cpus-per-task or --gpus-per-task above 0"
-        )
-    if settings.address is not None:
-        _require_listener(settings.address)
-
-
-def _ray_module(*, local: bool) -> types.ModuleType:
-    """Import Ray: no usage reports, and of this machine alone only its own address."""
+def _import_ray(address: str | None) -> Any:
+    """Import Ray without usage reports; for this machine alone, without listening to others."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # What Ray says about a future default is for its own developers.
+    # Silences a warning about a future default, meant for Ray's own developers.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if local:
+    if address is None or address.rpartition(":")[0] in _LOOPBACK:
         # Ray's name for "listen on 127.0.0.1 only, and do not replace it by an address others can reach".
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
@@ -132,10 +150,6 @@ def _ray_module(*, local: bool) -> types.ModuleType:
         raise ClusterError(
             "Ray is not installed", hint="pip install 'lpld-labels[ray]', or use --engine local"
         ) from None
-
-
-def _is_local(address: str | None) -> bool:
-    return address is None or address.rpartition(":")[0] in _LOOPBACK
 
 
 def _require_listener(address: str) -> None:
@@ -161,93 +175,29 @@ def _no_cluster(address: str, reason: str) -> ClusterError:
     )
 
 
-class RayExecutor(Executor):
-    """Workers of a Ray cluster; a context manager. Ray is joined or started when it is first needed."""
-
-    def __init__(self, settings: RaySettings) -> None:
-        require_ray(settings)
-        self._settings = settings
-        self._session: RaySession | None = None
-
-    @property
-    def _connected(self) -> RaySession:
-        if self._session is None:
-            self._session = RaySession(self._settings)
-        return self._session
-
-    @property
-    def workers(self) -> int:
-        return self._connected.workers
-
-    @property
-    def on_this_machine(self) -> bool:
-        return False
-
-    def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Do all tasks, whatever workers are lost on the way."""
-        left = job.total - job.done
-        if left <= 0:
-            return []
-        group = _WorkerGroup(self._connected, self._settings, job, JobProgress(job, progress))
-        try:
-            group.start(min(self.workers, left))
-            group.work()
-        except BaseException:
-            group.stop()
-            raise
-        finally:
-            group.dismiss()
-        return group.facts
-
-    def __enter__(self) -> RayExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-
-@dataclass(eq=False)
-class _InHand:
-    """A task, and how many workers it has cost."""
-
-    task: Any
-    losses: int = 0
-
-
 @dataclass(eq=False)
 class _Seat:
-    """The place of one worker. actor: who sits there now; in_hand: its task, None while it is set up."""
+    """The place of one worker, held by an actor and after its death by another."""
 
     number: int
-    actor: Any
-    in_hand: _InHand | None = None
+    actor: Any = None
     failed_starts: int = 0
 
 
 class _WorkerGroup:
-    """The workers of one job. facts: what tasks gave back."""
+    """The workers of one job."""
 
-    def __init__(
-        self, session: RaySession, settings: RaySettings, job: Job[Any], standing: JobProgress
-    ) -> None:
-        self._ray = session.ray
-        self._job, self._standing = job, standing
-        self._new = iter(job.tasks)
-        self._lost: deque[_InHand] = deque()
+    def __init__(self, ray: Any, settings: RaySettings, job: Job[Any], state: JobProgress) -> None:
+        self._ray, self._job, self._state = ray, job, state
         self._seats: list[_Seat] = []
         self._idle: list[_Seat] = []
-        # What is waited for: the seat whose set-up or task it is.
+        # Pending answers: a set-up or a task, and questions about progress.
         self._awaited: dict[Any, _Seat] = {}
         self._news: dict[Any, _Seat] = {}
         self._last_news = time.monotonic()
-        self.facts: list[Any] = []
-        self._shared = self._ray.put(job.start)
-        # Ray lets linear algebra have as many threads as a worker holds CPUs.
-        self._actors = self._ray.remote(
+        self._shared = ray.put(job.start)
+        # Ray gives linear algebra as many threads as a worker holds CPUs.
+        self._actors = ray.remote(
             num_cpus=settings.cpus_per_task,
             num_gpus=settings.gpus_per_task,
             max_restarts=0,
@@ -256,12 +206,12 @@ class _WorkerGroup:
 
     def start(self, count: int) -> None:
         for number in range(count):
-            seat = _Seat(number, None)
+            seat = _Seat(number)
             self._seats.append(seat)
             self._fill(seat)
 
     def _fill(self, seat: _Seat) -> None:
-        """Put a new worker on a seat; it gets its first task when it is set up."""
+        """Put a new worker on a seat; it gets its first task once it is set up."""
         seat.actor = self._actors.remote([self._shared], str(Path.cwd()))
         self._awaited[seat.actor.set_up.options(concurrency_group="work").remote()] = seat
 
@@ -269,7 +219,8 @@ class _WorkerGroup:
         """Hand out tasks until all are done."""
         while True:
             self._hand_out()
-            if not any(seat.in_hand for seat in self._awaited.values()) and self._peek() is None:
+            # A worker is idle only when no task is left.
+            if self._idle and not self._state.running:
                 return
             waited = [*self._awaited, *self._news]
             ready, _ = self._ray.wait(waited, timeout=NEWS_SECONDS)
@@ -281,42 +232,39 @@ class _WorkerGroup:
 
     def _hand_out(self) -> None:
         while self._idle:
-            task = self._peek()
-            if task is None:
+            seat = self._idle[-1]
+            attempt = self._state.begin(seat.number)
+            if attempt is None:
                 return
-            self._lost.popleft()
-            seat = self._idle.pop()
-            seat.in_hand = task
-            self._standing.begun(seat.number)
+            self._idle.pop()
             method = seat.actor.do.options(concurrency_group="work")
-            self._awaited[method.remote(task.task, task.losses > 0)] = seat
-
-    def _peek(self) -> _InHand | None:
-        """Return the next task, those that were lost first; it stays where it is."""
-        if not self._lost:
-            self._lost.extend(_InHand(task) for task in itertools.islice(self._new, 1))
-        return self._lost[0] if self._lost else None
+            self._awaited[method.remote(attempt.task, attempt.losses > 0)] = seat
 
     def _handle(self, reference: Any) -> None:
         result = self._result(reference)
         if reference in self._news:
             seat = self._news.pop(reference)
             if result is not _GONE:
-                self._standing.reached(seat.number, result)
+                self._state.reached(seat.number, result)
             return
         seat = self._awaited.pop(reference)
         if result is _GONE:
-            self._lose(seat)
-        else:
-            self._ended(seat, result)
+            self._replace(seat)
+            return
+        if isinstance(result, LabelPoolError):
+            raise self._state.named(result, seat.number)
+        seat.failed_starts = 0
+        self._idle.append(seat)
+        if isinstance(result, Outcome):
+            self._state.ended(seat.number, result)
 
     def _result(self, reference: Any) -> Any:
-        """Return what a worker gave back, or _GONE."""
+        """Return the answer of a worker, or _GONE."""
         exceptions = self._ray.exceptions
         try:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
-            # A defect: its own traceback, from the worker, is of use.
+            # A defect: the worker's own traceback is useful.
             raise error.cause from error
         except (
             exceptions.RayActorError,
@@ -328,33 +276,19 @@ class _WorkerGroup:
         ):
             return _GONE
 
-    def _ended(self, seat: _Seat, result: Outcome | LabelPoolError | None) -> None:
-        """A worker is set up, or has finished its task."""
-        if isinstance(result, LabelPoolError):
-            raise result if seat.in_hand is None else self._named(result, seat.in_hand)
-        seat.failed_starts = 0
-        seat.in_hand = None
-        self._idle.append(seat)
-        if result is not None:
-            self._standing.ended(seat.number, result.units)
-            if result.fact is not None:
-                self.facts.append(result.fact)
-
-    def _lose(self, seat: _Seat) -> None:
-        """Replace a worker that is gone; its task comes first."""
-        # It may only be out of reach: two must not do one task.
+    def _replace(self, seat: _Seat) -> None:
+        """Replace a lost worker; its task is handed out next."""
+        # It may only be unreachable: two workers must not run one task.
         self._ray.kill(seat.actor)
-        lost, seat.in_hand = seat.in_hand, None
-        if lost is None:
+        attempt = self._state.running.get(seat.number)
+        if attempt is None:
             seat.failed_starts += 1
             if seat.failed_starts >= MOST_LOSSES:
                 raise self._died(f"worker {seat.number + 1} died {MOST_LOSSES} times before its first task")
+        elif attempt.losses + 1 >= MOST_LOSSES:
+            raise self._state.named(self._died(f"{MOST_LOSSES} workers died"), seat.number)
         else:
-            self._standing.lost(seat.number)
-            lost.losses += 1
-            if lost.losses >= MOST_LOSSES:
-                raise self._named(self._died(f"{MOST_LOSSES} workers died"), lost)
-            self._lost.appendleft(lost)
+            self._state.lost(seat.number)
         self._fill(seat)
 
     def _died(self, problem: str) -> WorkerDiedError:
@@ -365,23 +299,20 @@ class _WorkerGroup:
             "(--cpus-per-task), then run the same command again",
         )
 
-    def _named(self, error: LabelPoolError, in_hand: _InHand) -> LabelPoolError:
-        return naming_task(error, self._job.name(in_hand.task))
-
     def _ask_for_news(self) -> None:
-        """Ask all who are at work how far they are, unless they have yet to answer."""
+        """Ask all busy workers for their progress, except those that have not answered yet."""
         now = time.monotonic()
         if now - self._last_news < NEWS_SECONDS:
             return
         self._last_news = now
         asked = {seat.number for seat in self._news.values()}
-        for seat in self._seats:
-            if seat.in_hand is not None and seat.number not in asked:
-                self._news[seat.actor.reached.options(concurrency_group="control").remote()] = seat
+        for number in self._state.running.keys() - asked:
+            seat = self._seats[number]
+            self._news[seat.actor.reached.options(concurrency_group="control").remote()] = seat
 
     def stop(self) -> None:
-        """Tell all workers to stop and wait until they have made safe what they have in hand."""
-        busy = [reference for reference, seat in self._awaited.items() if seat.in_hand is not None]
+        """Stop all workers and wait until they have saved their finished work."""
+        busy = [ref for ref, seat in self._awaited.items() if seat.number in self._state.running]
         for reference in busy:
             self._awaited[reference].actor.stop.options(concurrency_group="control").remote()
         if busy:
@@ -394,12 +325,12 @@ class _WorkerGroup:
 
 
 class RayWorker:
-    """What lives in a Ray worker: a job's worker, set up once, and a line to it while it works.
+    """A Ray actor that runs tasks of a job.
 
-    Two threads call it, one at a time each: `work` sets up and does tasks, `control` asks how far they are.
+    Two threads call it, one call at a time each: `work` sets up and runs tasks, `control` asks for progress.
 
-    start: a list with Ray's reference to what sets the worker up; in a list, Ray leaves it alone until it is
-    asked for. directory: where the command was given, for its paths may be relative.
+    start: a list with Ray's reference to what creates the worker; inside a list, Ray does not resolve it.
+    directory: where the command was given, for relative paths.
     """
 
     def __init__(self, start: list[Any], directory: str) -> None:
@@ -410,7 +341,7 @@ class RayWorker:
         self._stop = False
 
     def set_up(self) -> LabelPoolError | None:
-        """Load what tasks share. Errors for people are given back as they are, not as Ray's."""
+        """Load what tasks share. Library errors are returned, because Ray would wrap raised ones."""
         import ray
 
         try:
@@ -424,27 +355,32 @@ class RayWorker:
         try:
             # Only now: unpickling it may open files.
             (start,) = ray.get(self._start)
-            # Ray shows a worker only the GPUs that are its own.
+            # Ray shows a worker only its own GPUs.
             self._worker = start(0)
         except LabelPoolError as error:
             return error
         except ray.exceptions.RayError as error:
-            # It could not be unpickled: what is missing here is told by the cause.
+            # It could not be unpickled; the cause says what is missing.
             cause = error.__cause__ or error
-            return cause if isinstance(cause, LabelPoolError) else _not_set_up(cause)
+            if isinstance(cause, LabelPoolError):
+                return cause
+            return ClusterError(
+                f"a worker cannot be set up: {cause}".partition("\n")[0],
+                hint="all machines of the cluster need the same versions and the same paths",
+            )
         return None
 
     def do(self, task: Any, again: bool) -> Outcome | LabelPoolError | None:
-        """Do a task; None if it was stopped."""
+        """Run a task; None if it was stopped."""
         if self._worker is None:
             raise RuntimeError("a worker is set up before its first task")
         self._units = 0
         try:
-            return run_task(self._worker.do(task, again=again), self._tell)
+            return run_task(self._worker.do(task, again=again), self._report)
         except LabelPoolError as error:
             return error
 
-    def _tell(self, units: int) -> bool:
+    def _report(self, units: int) -> bool:
         self._units = units
         return not self._stop
 
@@ -453,12 +389,5 @@ class RayWorker:
         return self._units
 
     def stop(self) -> None:
-        """End the present task with what it has in hand."""
+        """Save the finished work and stop the present task."""
         self._stop = True
-
-
-def _not_set_up(error: BaseException) -> ClusterError:
-    return ClusterError(
-        f"a worker cannot be set up: {error}".partition("\n")[0],
-        hint="all machines of the cluster need the same versions and the same paths",
-    )
