@@ -1,4 +1,4 @@
-"""Clients of stores: fsspec's, opened when the first request is sent and by nobody who reads local pools."""
+"""Clients of stores: fsspec's for S3 and others, our own for web servers; created with the first request."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
 _ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _SIGNED_SECONDS = 3600
 _SIGNED_USE = 600
-"""For so long a signed URL is used; what signed it may be valid for less than the URL."""
+"""Seconds to use a signed URL: the credentials that signed it may expire before the URL."""
 _REFUSALS = 3
-"""Signed requests in a row that a store refuses before it gets no more."""
+"""Stop signing after so many refusals in a row."""
 
 
 class Client:
-    """system: the file system that does everything, one of fsspec's or `HttpFiles`.
+    """system: the file system for everything but ranges, one of fsspec's or `HttpFiles`.
 
-    Ranges of s3:// are read by plain requests to signed URLs: at a third of the work of its client.
+    Ranges of s3:// are plain requests to signed URLs, which take a third of the client's work.
     """
 
     def __init__(self, system: Any, scheme: str, timeout: float) -> None:
         self.system = system
-        self._http = _http_files(timeout) if scheme in ("s3", "s3a") else None
+        self._signing = _http_files(timeout) if scheme in ("s3", "s3a") else None
         self._signed: dict[str, tuple[float, str]] = {}
         self._refusals = 0
 
@@ -44,13 +44,13 @@ class Client:
         if hasattr(self.system, "read_range"):
             data: pa.Buffer = self.system.read_range(place, start, stop)
             return data
-        if self._http is not None and self._refusals < _REFUSALS and start < stop:
+        if self._signing is not None and self._refusals < _REFUSALS and start < stop:
             try:
-                data = self._http.read_range(self._url(place), start, stop)
+                data = self._signing.read_range(self._url(place), start, stop)
             except OSError as error:
                 if is_transient(error):
                     raise
-                # Not every store takes signed URLs, and what is wrong its client tells best.
+                # Not every store accepts signed URLs; for other problems, the client's own error is clearer.
                 self._refusals += 1
                 self._signed.pop(place, None)
             else:
@@ -59,18 +59,17 @@ class Client:
         return pa.py_buffer(self.system.cat_file(place, start=start, end=stop))
 
     def _url(self, place: str) -> str:
-        """Return where anybody gets a file by a plain request."""
+        """Return a signed URL of a file; signing takes no request."""
         until, url = self._signed.get(place, (0.0, ""))
         now = time.monotonic()
         if now > until:
-            # No request: a signature for this file, of the credentials that the client has found.
             url = str(self.system.sign(place, expiration=_SIGNED_SECONDS))
             self._signed[place] = (now + _SIGNED_USE, url)
         return url
 
 
 def _http_files(timeout: float) -> HttpFiles:
-    # HTTP and TLS are nothing that those who read local pools have to load.
+    # Reading local pools must not load HTTP and TLS.
     from lpld_labels.io.http_files import HttpFiles
 
     return HttpFiles(timeout)
@@ -81,7 +80,7 @@ _lock = threading.Lock()
 
 
 def _forget() -> None:
-    """Leave connections to the process that made them."""
+    """Drop the parent's connections after a fork."""
     global _lock  # noqa: PLW0603  # the parent may hold it at the moment of the fork
     _lock = threading.Lock()
     _clients.clear()
@@ -94,11 +93,11 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def client_of(address: str, scheme: str, timeout: float) -> Client:
-    """Return the client for an address; one for all of a kind, while the environment stays the same."""
-    told = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(_ENVIRONMENT)))
+    """Return the client for an address, shared by addresses of a kind while the environment is the same."""
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(_ENVIRONMENT)))
     host = "" if scheme in _EXTRAS else urlsplit(address).netloc
     with _lock:
-        key = (scheme, host, timeout, told)
+        key = (scheme, host, timeout, settings)
         if key not in _clients:
             _clients[key] = Client(_open(address, scheme, timeout), scheme, timeout)
         return _clients[key]
@@ -113,7 +112,7 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
 
         if extra is None:
             return fsspec.core.url_to_fs(address, skip_instance_cache=True)[0]
-        # Attempts are counted elsewhere, and listings are as fresh as what others write.
+        # `retry` counts attempts, and listings are never cached.
         wait = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}
         connections = {"max_pool_connections": REQUESTS_AT_ONCE, "signature_version": "s3v4"}
         system = fsspec.filesystem(
@@ -121,7 +120,10 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
         )
         system.retries = 1
     except ImportError:
-        raise _not_installed(address, scheme) from None
+        hint = f"pip install 'lpld-labels[{extra}]'" if extra else f"install the fsspec client of {scheme}://"
+        raise StoreError(
+            "a package for this kind of address is missing", where=redact(address), hint=hint
+        ) from None
     except ValueError:
         raise InvalidArgumentError(
             "nothing is known that opens such an address",
@@ -130,9 +132,3 @@ def _open(address: str, scheme: str, timeout: float) -> Any:
             got=f"{scheme}://",
         ) from None
     return system
-
-
-def _not_installed(address: str, scheme: str) -> StoreError:
-    extra = _EXTRAS.get(scheme)
-    what = f"pip install 'lpld-labels[{extra}]'" if extra else f"install the fsspec client of {scheme}://"
-    return StoreError("a package for this kind of address is missing", where=redact(address), hint=what)

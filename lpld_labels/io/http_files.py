@@ -1,4 +1,4 @@
-"""Files on web servers, and ranges of any file that a plain GET request returns."""
+"""Files on web servers: whole, or in ranges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REDIRECTS = 5
 
 
 class AnswerError(OSError):
-    """A server refuses. status: by which number."""
+    """A server refused a request."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the server answered {status}")
@@ -29,7 +29,7 @@ class AnswerError(OSError):
 
 
 class HttpFiles:
-    """Reads over connections that are kept open; threads may share one. Not for use after a fork.
+    """Reads over connections that stay open; threads may share one. Not for use after a fork.
 
     timeout: seconds without a connection or without a byte.
     """
@@ -38,7 +38,7 @@ class HttpFiles:
         self._options: dict[str, Any] = {
             "maxsize": REQUESTS_AT_ONCE,
             "timeout": urllib3.Timeout(connect=timeout, read=timeout),
-            # Failed requests are repeated by whoever knows what belongs to them (`retry`).
+            # `retry` counts attempts.
             "retries": urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=_REDIRECTS),
             "ca_certs": os.environ.get(_CA_VARIABLE),
         }
@@ -53,12 +53,12 @@ class HttpFiles:
     def read_range(self, url: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes [start, stop) of a file."""
         answer = self._get(url, {"Range": f"bytes={start}-{stop - 1}"})
-        told = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+        found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
         plain = answer.headers.get("Content-Encoding", "identity") == "identity"
-        if answer.status != 206 or told is None or not plain:
+        if answer.status != 206 or found is None or not plain:
             raise ShortReadError("the server does not send ranges of files")
-        if (int(told[1]), int(told[2]) + 1) != (start, stop):
-            raise ShortReadError(f"asked for {stop - start} bytes, got {int(told[2]) + 1 - int(told[1])}")
+        if (int(found[1]), int(found[2]) + 1) != (start, stop):
+            raise ShortReadError(f"asked for {stop - start} bytes, got {int(found[2]) + 1 - int(found[1])}")
         return pa.py_buffer(answer.data)
 
     def exists(self, url: str) -> bool:

@@ -1,4 +1,4 @@
-"""Files below an address: read whole or in ranges, listed, written, through a client of fsspec's."""
+"""Files below an address: read whole or in ranges, listed and written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 from lpld_labels.errors import StoreError
 from lpld_labels.io.addresses import child, normalize_url, redact
 from lpld_labels.io.clients import Client, client_of
-from lpld_labels.io.retry import RetryPolicy, ShortReadError, code_of, retry, status_of
+from lpld_labels.io.retry import ATTEMPTS, ShortReadError, code_of, request_timeout, retry, status_of
 
 T = TypeVar("T")
 
@@ -28,38 +27,31 @@ PART_BYTES = 16 * 1024 * 1024
 _MOST_PARTS = 9000
 """S3 takes 10,000."""
 DIGEST = "sha256"
-"""Name under which S3 keeps the digest of a file with it."""
+"""Key of a file's digest in its S3 metadata."""
 
 
 class PreconditionError(Exception):
-    """A conditional write found something else than it was to replace."""
+    """A conditional write found another file than expected."""
 
 
 class RemoteStore:
     """The files below an address. Can be pickled and survives fork; threads may share one.
 
-    address: where they are. policy: how failing requests are treated; None for the environment's.
+    shown: the address without secrets. conditional: whether writes can depend on what is there.
+    lists: whether the store can list its files. timeout: of requests, in seconds.
     """
 
-    def __init__(self, address: str, *, policy: RetryPolicy | None = None) -> None:
+    def __init__(self, address: str) -> None:
         self.address = normalize_url(address)
         self.shown = redact(self.address)
-        self.policy = policy or RetryPolicy.from_environment()
+        self.timeout = request_timeout()
         self.scheme = urlsplit(self.address).scheme.lower()
+        self.conditional = self.scheme in ("s3", "s3a")
+        self.lists = self.scheme not in ("http", "https")
 
     def at(self, path: str) -> str:
-        """Return the place of a file as people may see it."""
+        """Return the address of a file without secrets, for messages."""
         return f"{self.shown.partition('?')[0]}/{path}" if path else self.shown
-
-    @property
-    def conditional(self) -> bool:
-        """Whether writes can be made to depend on what is there."""
-        return self.scheme in ("s3", "s3a")
-
-    @property
-    def lists(self) -> bool:
-        """Whether the store can say which files it has."""
-        return self.scheme not in ("http", "https")
 
     # Reading
 
@@ -79,31 +71,27 @@ class RemoteStore:
         return self._ask(path, get)
 
     def pieces(self, path: str, size: int) -> Iterator[pa.Buffer]:
-        """Yield a file of known size piece by piece, some of them fetched ahead."""
-        starts = range(0, size, PIECE_BYTES)
-        if len(starts) == 1:
-            yield self.read_range(path, 0, size)
-            return
-        coming: deque[Future[pa.Buffer]] = deque()
+        """Yield a file of known size piece by piece, and prefetch the next ones."""
+        pending: deque[Future[pa.Buffer]] = deque()
         with ThreadPoolExecutor(_PIECES_AHEAD, thread_name_prefix="pieces") as threads:
             try:
-                for start in starts:
+                for start in range(0, size, PIECE_BYTES):
                     stop = min(start + PIECE_BYTES, size)
-                    coming.append(threads.submit(self.read_range, path, start, stop))
-                    if len(coming) == _PIECES_AHEAD:
-                        yield coming.popleft().result()
-                while coming:
-                    yield coming.popleft().result()
+                    pending.append(threads.submit(self.read_range, path, start, stop))
+                    if len(pending) == _PIECES_AHEAD:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
             finally:
                 threads.shutdown(cancel_futures=True)
 
     def sizes(self, below: str = "") -> dict[str, int]:
-        """Return the size of every file below the address, by path; stores that cannot list have none."""
+        """Return the size of every file below the address, by path; nothing if the store cannot list."""
         if not self.lists:
             return {}
 
         def find(system: Any, place: str) -> dict[str, int]:
-            root = system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # what names begin with
+            root = system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # the prefix of names
             found: dict[str, dict[str, Any]] = system.find(place, detail=True)
             return {
                 below + name.removeprefix(root): int(info["size"])
@@ -123,33 +111,31 @@ class RemoteStore:
         self._put(path, data, digest, {})
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a file unless one is there: PreconditionError then.
+        """Write a new file; PreconditionError if there is one.
 
-        A store without conditional writes is asked first, and two writers at the same moment both win.
+        Without conditional writes, two writers at the same moment may both succeed.
         """
-        if self.conditional:
-            self._put(path, data, digest, {"IfNoneMatch": "*"})
-            return
-        if self.exists(path):
+        if not self.conditional and self._do(path, lambda system, place: bool(system.exists(place))):
             raise PreconditionError(self.at(path))
-        self._put(path, data, digest, {})
+        self._put(path, data, digest, {"IfNoneMatch": "*"})
 
     def replace(self, path: str, data: bytes, *, old: bytes, digest: str | None = None) -> None:
-        """Write a file in the place of one with these bytes: PreconditionError if it has others."""
-        tag = self._tag(path) if self.conditional else None
+        """Replace a file that has these bytes; PreconditionError if it has others."""
         try:
+            # Order matters: the tag must not be newer than the bytes that are compared.
+            tag = str(self.call(path, "head_object")["ETag"]) if self.conditional else ""
             found = self.read(path)
         except FileNotFoundError:
             raise PreconditionError(self.at(path)) from None
         if found != old:
             raise PreconditionError(self.at(path))
-        self._put(path, data, digest, {} if tag is None else {"IfMatch": tag})
+        self._put(path, data, digest, {"IfMatch": tag})
 
     def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
-        """Write a file that may be too large for memory, whatever is there, in parts where the store can.
+        """Write a file that may be too large for memory, whatever is there, in parts if the store can.
 
-        An error on the way, also one of `pieces`, leaves it as it was. size: bytes of all pieces.
-        digest: their hex SHA-256, kept with the file where the store can.
+        After an error, also one of `pieces`, the old file is still there. size: bytes of all pieces.
+        digest: their hex SHA-256, stored with the file if the store can.
         """
         if size <= PART_BYTES:
             self.put(path, b"".join(map(memoryview, pieces)), digest=digest)
@@ -159,7 +145,7 @@ class RemoteStore:
             self._write(path, pieces)
 
     def unfinished(self) -> list[tuple[str, str]]:
-        """Return uploads in parts that nobody has finished: (path, S3's name for the upload)."""
+        """Return unfinished uploads in parts: (path, S3's upload id)."""
 
         def find(system: Any, place: str) -> list[tuple[str, str]]:
             bucket, prefix, _ = system.split_path(place)
@@ -170,50 +156,41 @@ class RemoteStore:
         return self._do("", find)
 
     def abort_uploads(self) -> None:
-        """Free the parts that killed uploads have left below the address."""
+        """Delete the parts of unfinished uploads below the address."""
         for path, upload in self.unfinished() if self.conditional else ():
             with contextlib.suppress(StoreError, FileNotFoundError):
                 self.call(path, "abort_multipart_upload", UploadId=upload)
 
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
-        return self._do(path, lambda system, place: bool(system.exists(place)))
-
     def digest(self, path: str) -> str | None:
-        """Return the hex SHA-256 that a file had when it was sent and compared, or None if nobody knows."""
+        """Return the hex SHA-256 stored with a file, or None if there is none."""
         if not self.conditional:
             return None
         try:
-            told: str | None = self.call(path, "head_object")["Metadata"].get(DIGEST)
+            digest: str | None = self.call(path, "head_object")["Metadata"].get(DIGEST)
         except FileNotFoundError:
             return None
-        return told
+        return digest
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files; those that are not there are no matter."""
+        """Delete files, unless they are missing."""
         for path in paths:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 self._do(path, lambda system, place: system.rm_file(place))
-            except FileNotFoundError:
-                continue
-
-    def require_writable(self) -> None:
-        """Refuse stores that take no uploads."""
-        if self.scheme in ("http", "https"):
-            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
 
     def _write(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
-        """Write a file piece by piece, on stores that can open one. No attempt is repeated."""
-        self.require_writable()
+        """Write a file piece by piece, in one attempt."""
+        self._require_writable()
 
-        def pour(system: Any, place: str) -> None:
-            with system.open(place, "wb") as stream:
+        def write(client: Client, place: str) -> None:
+            with client.system.open(place, "wb") as stream:
                 for piece in pieces:
                     stream.write(memoryview(piece))
 
-        once = replace(self.policy, attempts=1)
-        place = child(self.address, path)
-        retry(lambda: pour(self._client().system, place), once, where=self.at(path))
+        self._ask(path, write, attempts=1)
+
+    def _require_writable(self) -> None:
+        if self.scheme in ("http", "https"):
+            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
 
     def _send_parts(self, path: str, parts: Iterator[bytes], digest: str) -> None:
         upload = self.call(path, "create_multipart_upload", Metadata={DIGEST: digest})["UploadId"]
@@ -236,35 +213,28 @@ class RemoteStore:
         try:
             self.call(path, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
         except FileNotFoundError:
-            # It may have been done, by an attempt whose answer was lost.
+            # An attempt whose answer was lost may have succeeded.
             if self.digest(path) != digest:
                 raise
 
     def _put(self, path: str, data: bytes, digest: str | None, condition: dict[str, str]) -> None:
-        if self.conditional:
-            checksum: dict[str, Any] = {}
-            if digest is not None:
-                encoded = base64.b64encode(bytes.fromhex(digest)).decode()
-                checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
-            try:
-                self.call(path, "put_object", Body=data, **checksum, **condition)
-            except _RefusedError:
-                # It may be our own, of an attempt whose answer was lost.
-                if "IfNoneMatch" in condition and self.read(path) == data:
-                    return
-                raise PreconditionError(self.at(path)) from None
+        if not self.conditional:
+            self._require_writable()
+            self._do(path, lambda system, place: system.pipe_file(place, data))
             return
-        self.require_writable()
-        self._do(path, lambda system, place: system.pipe_file(place, data))
-
-    def _tag(self, path: str) -> str | None:
+        checksum: dict[str, Any] = {}
+        if digest is not None:
+            encoded = base64.b64encode(bytes.fromhex(digest)).decode()
+            checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
         try:
-            return str(self.call(path, "head_object")["ETag"])
-        except FileNotFoundError:
-            return None
+            self.call(path, "put_object", Body=data, **checksum, **condition)
+        except _RefusedError:
+            # The file may be ours, from an attempt whose answer was lost.
+            if "IfNoneMatch" not in condition or self.read(path) != data:
+                raise PreconditionError(self.at(path)) from None
 
     def call(self, path: str, method: str, **options: Any) -> dict[str, Any]:
-        """Call a method of S3's own interface on a file."""
+        """Call a method of the S3 API on a file."""
 
         def call(system: Any, place: str) -> dict[str, Any]:
             bucket, key, _ = system.split_path(place)
@@ -277,30 +247,22 @@ class RemoteStore:
             if "Body" in options and _differs(answer, options["Body"]):
                 if method == "put_object":
                     system.rm_file(place)
-                raise ShortReadError("what the store has is not what was sent")
+                raise ShortReadError("the store has other bytes than were sent")
             return answer
 
         return self._do(path, call)
 
-    # Inside
-
     def _do(self, path: str, request: Callable[[Any, str], T]) -> T:
-        """Have fsspec's file system do something with a file."""
+        """Have the file system of the client do something with a file."""
         return self._ask(path, lambda client, place: request(client.system, place))
 
-    def _ask(self, path: str, request: Callable[[Client, str], T]) -> T:
-        """Send a request about a file, again while its failures may pass."""
+    def _ask(self, path: str, request: Callable[[Client, str], T], attempts: int = ATTEMPTS) -> T:
         place = child(self.address, path) if path else self.address
-        return retry(lambda: request(self._client(), place), self.policy, where=self.at(path))
 
-    def _client(self) -> Client:
-        return client_of(self.address, self.scheme, self.policy.timeout)
+        def attempt() -> T:
+            return request(client_of(self.address, self.scheme, self.timeout), place)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemoteStore) and self.address == other.address
-
-    def __hash__(self) -> int:
-        return hash(self.address)
+        return retry(attempt, where=self.at(path), attempts=attempts)
 
 
 class _RefusedError(StoreError):
@@ -308,14 +270,14 @@ class _RefusedError(StoreError):
 
 
 def _differs(answer: dict[str, Any], data: bytes) -> bool:
-    """Whether S3 says that it has stored other bytes; it does not say so of what it encrypts by a key."""
+    """Whether S3 reports other bytes; it reports nothing for files that it encrypts with a key."""
     tag = str(answer.get("ETag", "")).strip('"')
     plain = answer.get("ServerSideEncryption") in (None, "AES256") and len(tag) == 32
     return plain and tag != hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
-    """Join pieces to parts of at least `size` bytes, but for the last."""
+    """Join pieces to parts of at least `size` bytes; the last may be shorter."""
     held: list[bytes | pa.Buffer] = []
     count = 0
     for piece in pieces:

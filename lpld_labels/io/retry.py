@@ -1,8 +1,8 @@
-"""Repeating requests whose failure may pass, and what to tell about those that were given up.
+"""Retrying requests, and the errors of those that were given up.
 
-Clients raise classes of their own (urllib3's, botocore's, the operating system's), often one behind another.
-They are classified by status codes and names, so that no client has to be imported. One loop here serves all
-clients: what is wrong with the bytes of an answer, no client's own retries would notice.
+Clients raise their own classes (urllib3's, botocore's, the operating system's), often chained. They are
+classified by status codes and names, so that no client has to be imported. One loop serves all clients,
+because no client's own retries would notice wrong bytes in an answer.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, StoreError, without_secrets
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+REQUESTS_AT_ONCE = 32
 TIMEOUT_VARIABLE = "LPLD_LABELS_TIMEOUT"
 _TIMEOUT = 30.0
+ATTEMPTS = 6
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
 
-PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504}
-_PASSING_ERRNO = {errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT}
-_PASSING_CODES = {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "BadDigest"}
-_PASSING_NAMES = {
+_TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504}
+_TRANSIENT_ERRNO = {errno.EBUSY, errno.EREMOTEIO, errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT}
+_TRANSIENT_CODES = {"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "BadDigest"}
+_TRANSIENT_NAMES = {
     "ClientConnectionError",
     "ClientPayloadError",
-    "ConnectionClosedError",
-    "FSTimeoutError",
     "HTTPClientError",
     "IncompleteReadError",
-    "ResponseParserError",
-    "ResponseStreamingError",
     "ProtocolError",
-    "ServerDisconnectedError",
+    "ResponseParserError",
     "TimeoutError",
 }
 _UNREACHABLE_NAMES = {
@@ -56,67 +55,46 @@ _CREDENTIAL_NAMES = {
 _LONGEST = 200
 
 
-REQUESTS_AT_ONCE = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """How long to try.
-
-    timeout: seconds without a byte, or without a connection, after which a request counts as failed.
-    attempts: how often it is sent. wait: seconds before the second attempt; each further one waits twice as
-    long, `longest_wait` at most, with a little chance so that clients do not come back all at once.
-    """
-
-    timeout: float = _TIMEOUT
-    attempts: int = 6
-    wait: float = 0.1
-    longest_wait: float = 5.0
-
-    @staticmethod
-    def from_environment() -> RetryPolicy:
-        """Return the usual policy, with the time-out that the environment asks for."""
-        text = os.environ.get(TIMEOUT_VARIABLE, "")
-        try:
-            timeout = float(text or _TIMEOUT)
-        except ValueError:
-            timeout = 0.0
-        if not timeout > 0:
-            raise InvalidArgumentError("not a time-out", where=TIMEOUT_VARIABLE, expected="seconds", got=text)
-        return RetryPolicy(timeout=timeout)
-
-    def pause(self, attempt: int) -> float:
-        """Return how long to wait behind an attempt, counted from 0."""
-        longest = min(float(self.wait * 2**attempt), self.longest_wait)
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret, only less of a crowd
-
-
-def retry(request: Callable[[], T], policy: RetryPolicy, *, where: str) -> T:
-    """Return what a request gives, sent again while its failures are transient.
-
-    Raises FileNotFoundError where there is no such file, and StoreError for all else. where: for messages.
-    """
-    for attempt in range(policy.attempts):
-        try:
-            return request()
-        except LabelPoolError:
-            raise
-        except Exception as error:  # noqa: BLE001  # every client has a family of its own
-            if is_missing(error):
-                raise FileNotFoundError(where) from None
-            if attempt + 1 == policy.attempts or not is_transient(error):
-                raise _store_error(error, where, attempt + 1) from None
-            log.info("%s: %s, trying again", where, type(error).__name__)
-        time.sleep(policy.pause(attempt))
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
 class ShortReadError(OSError):
     """A server sent fewer or more bytes than it was asked for."""
 
 
+def request_timeout() -> float:
+    """Return the seconds without a connection or a byte after which a request has failed."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        timeout = float(text or _TIMEOUT)
+    except ValueError:
+        timeout = 0.0
+    if not timeout > 0:
+        raise InvalidArgumentError("not a time-out", where=TIMEOUT_VARIABLE, expected="seconds", got=text)
+    return timeout
+
+
+def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> T:
+    """Return what a request returns, sent again while its failures are transient.
+
+    Raises FileNotFoundError if there is no such file, and StoreError otherwise. where: for messages.
+    """
+    for attempt in range(attempts):
+        try:
+            return request()
+        except LabelPoolError:
+            raise
+        except Exception as error:  # noqa: BLE001  # every client has its own exceptions
+            if is_missing(error):
+                raise FileNotFoundError(where) from None
+            if attempt + 1 == attempts or not is_transient(error):
+                raise _store_error(error, where, attempt + 1) from None
+            log.info("%s: %s, trying again", where, type(error).__name__)
+        pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
+        # At random, so that clients do not come back all at once.
+        time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it."""
+    """Yield an error and its causes."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -129,85 +107,74 @@ def _names(error: BaseException) -> set[str]:
     return {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
 
 
+def _answers(error: BaseException) -> list[dict[str, Any]]:
+    """Return the answers that botocore keeps in its errors."""
+    found = (getattr(link, "response", None) for link in _chain(error))
+    return [response for response in found if isinstance(response, dict)]
+
+
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status behind an error, if there is one."""
-    for link in _chain(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        else:
-            status = getattr(link, "status", None)
-        if isinstance(status, int):
-            return status
-    return None
+    """Return the HTTP status of an error, if it has one."""
+    told = [answer.get("ResponseMetadata", {}).get("HTTPStatusCode") for answer in _answers(error)]
+    told += [getattr(link, "status", None) for link in _chain(error)]
+    return next((status for status in told if isinstance(status, int)), None)
 
 
 def code_of(error: BaseException) -> str:
-    """Return S3's own word for an error, or nothing."""
-    for link in _chain(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict):
-            return str(response.get("Error", {}).get("Code", ""))
-    return ""
+    """Return S3's code of an error, or nothing."""
+    answers = _answers(error)
+    return str(answers[0].get("Error", {}).get("Code", "")) if answers else ""
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed when it is sent again."""
     status = status_of(error)
     if status is not None:
-        return status in PASSING_STATUS or code_of(error) in _PASSING_CODES
+        return status in _TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
     if isinstance(error, FileNotFoundError | PermissionError):
         return False
-    if any(isinstance(link, TimeoutError | ConnectionError | ShortReadError) for link in _chain(error)):
-        return True
-    if any(isinstance(link, OSError) and link.errno in _PASSING_ERRNO for link in _chain(error)):
-        return True
-    return bool(_names(error) & (_PASSING_NAMES | _UNREACHABLE_NAMES))
+    for link in _chain(error):
+        if isinstance(link, TimeoutError | ConnectionError | ShortReadError):
+            return True
+        if isinstance(link, OSError) and link.errno in _TRANSIENT_ERRNO:
+            return True
+    return bool(_names(error) & (_TRANSIENT_NAMES | _UNREACHABLE_NAMES))
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether there is no such file, while there is a place where it could be."""
+    """Whether the file is missing, and not its bucket."""
     if code_of(error) == "NoSuchBucket":
         return False
     return isinstance(error, FileNotFoundError) or status_of(error) in (404, 410)
 
 
 def _store_error(error: BaseException, where: str, attempts: int) -> StoreError:
-    """Return what to tell about a request that was given up."""
-    problem, hint = _told(error)
+    """Return the error of a request that was given up."""
+    problem, hint = _diagnosis(error)
     if attempts > 1:
         problem += f" (tried {attempts} times)"
     return StoreError(problem, where=where, hint=hint)
 
 
-def _told(error: BaseException) -> tuple[str, str]:
+def _diagnosis(error: BaseException) -> tuple[str, str]:
+    """Return the problem and a hint."""
     names, status, code = _names(error), status_of(error), code_of(error)
     text = " ".join(without_secrets(str(error)).split())[:_LONGEST]
     said = f"{code or status}: {text}" if code or status else text
+    denied = status in (401, 403) or isinstance(error, PermissionError)
+    nothing = status == 404 or isinstance(error, FileNotFoundError)
+    where_set = "set them where clients look, e.g. AWS_ACCESS_KEY_ID or ~/.aws"
+    ranges = "range requests are needed here: copy the pool (lpld-labels copy) and use the copy"
+    slow = f"try again, or allow more time ({TIMEOUT_VARIABLE}, in seconds)"
     cases = (
-        (
-            names & _CREDENTIAL_NAMES,
-            ("no credentials found", "set them where clients look, e.g. AWS_ACCESS_KEY_ID or ~/.aws"),
-        ),
-        (code == "NoSuchBucket", ("there is no such bucket", "check its name, region and endpoint")),
-        (
-            status in (401, 403) or isinstance(error, PermissionError),
-            ("access is denied", "check the credentials, and what they allow here"),
-        ),
-        (status == 404 or isinstance(error, FileNotFoundError), ("nothing is here", "check the address")),
-        (status in (405, 501), ("the server does not allow this", "write to a store that takes uploads")),
-        (
-            names & _UNREACHABLE_NAMES,
-            ("the server cannot be reached", "check the address and the network"),
-        ),
-        (
-            names & {"TimeoutError", "FSTimeoutError", "ReadTimeoutError"},
-            ("the server does not answer", "try again, or allow more time (LPLD_LABELS_TIMEOUT, in seconds)"),
-        ),
-        (
-            isinstance(error, ShortReadError),
-            (text, "range requests are needed here: copy the pool (lpld-labels copy) and use the copy"),
-        ),
+        (names & _CREDENTIAL_NAMES, "no credentials found", where_set),
+        (code == "NoSuchBucket", "there is no such bucket", "check its name, region and endpoint"),
+        (denied, "access is denied", "check the credentials, and what they allow here"),
+        (nothing, "nothing is here", "check the address"),
+        (status in (405, 501), "the server does not allow this", "write to a store that takes uploads"),
+        (names & _UNREACHABLE_NAMES, "the server cannot be reached", "check the address and the network"),
+        ("TimeoutError" in names, "the server does not answer", slow),
+        (isinstance(error, ShortReadError), text, ranges),
+        (True, f"the store failed: {said or type(error).__name__}", "try again"),
     )
-    otherwise = (f"the store failed: {said or type(error).__name__}", "try again")
-    return next((told for applies, told in cases if applies), otherwise)
+    return next((problem, hint) for applies, problem, hint in cases if applies)

@@ -66,7 +66,7 @@ def copy_pool(
             require_apart(out, readers[0].location)
             return fetch_pool(readers[0], pool_path(out), overwrite=overwrite, progress=progress)
         store = RemoteStore(os.fspath(out))
-        if is_address(locations[0]) and store == RemoteStore(os.fspath(locations[0])):
+        if is_address(locations[0]) and store.address == RemoteStore(os.fspath(locations[0])).address:
             raise InvalidArgumentError("source and target are the same", where=store.shown)
         return send_pool(readers[0].files, store, overwrite=overwrite, progress=progress)
 

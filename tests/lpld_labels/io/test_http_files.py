@@ -126,7 +126,7 @@ def test_proxies_of_the_environment_are_used(server: str, monkeypatch: pytest.Mo
 
 def without_client(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client of a store read nothing."""
-    client = client_of(store.address, store.scheme, store.policy.timeout)
+    client = client_of(store.address, store.scheme, store.timeout)
     monkeypatch.setattr(client.system, "cat_file", None)
 
 
