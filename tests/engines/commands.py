@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -31,6 +32,8 @@ from tests.lpld_core.networks import noisy_folder, tiny_teacher
 from tests.lpld_labels.interop import label_folders
 
 ONE_THREAD = Machine(threads=1)
+SMALL_SHARDS = patch("lpld_labels.pool.plan.SHARD_BATCHES", 4)
+"""Several shards, so that there are several tasks."""
 BUILD = BuildSettings(
     epochs=20,
     batch_size=9,
@@ -64,7 +67,7 @@ def _make_pool(source: Path) -> None:
 
 
 def _encode(source: Path, out: Path, engine: Executor) -> str:
-    with PoolReader(source / "pool") as pool:
+    with SMALL_SHARDS, PoolReader(source / "pool") as pool:
         result = encode_pool(pool, out, EncodeSettings(codec="klt", fidelity=0.9), executor=engine)
     return result.manifest.content_digest
 
@@ -75,7 +78,9 @@ def _make_labels(source: Path) -> None:
 
 
 def _import(source: Path, out: Path, engine: Executor) -> str:
-    return import_labels(source / "labels", out, images=source / "images", executor=engine).content_digest
+    with SMALL_SHARDS:
+        manifest = import_labels(source / "labels", out, images=source / "images", executor=engine)
+    return manifest.content_digest
 
 
 def _make_classes(source: Path) -> None:

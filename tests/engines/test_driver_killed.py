@@ -30,7 +30,7 @@ SEALED = {
     "build": "staging/0*/shard.json",
     "encode": "staging/0*/shard.json",
     "import": "staging/0*/shard.json",
-    "squeeze": "classes-*[0-9].safetensors",
+    "squeeze": "classes-*[0-9a-f].safetensors",
     "recover": "class*/*.png",
 }
 """What a task that is done leaves in the output directory."""
