@@ -97,93 +97,56 @@ def _torch_generator(seed: int) -> np.random.MT19937:
 
 MAX_LISTS = 1 << 21
 """ImageNet-21K with 50 images a class, in batches of 100 for 300 epochs, has one and a half million."""
-_LIST = re.compile(rb'\s*([{,])\s*"(\d{1,9})"\s*:\s*(\[[\d,\s]*\])')
-_CHUNK = 1 << 20
+MAX_LIST_FILE_BYTES = 1 << 31
+_Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]
 
 
 class IdLists:
-    """The lists of one file, by number. Another process that it is sent to opens the file itself."""
+    """The lists of one file, by number. The file is read once; a list becomes numbers when it is asked for.
+
+    Another process that receives this opens the file itself.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = LocalFile(str(path))
+            data = read_regular(path, most=MAX_LIST_FILE_BYTES)
         except OSError as error:
             raise self._error(f"cannot read image ids: {error.strerror}") from None
-        self._spans = self._find_lists()
+        count = data.count(b"]")
+        if count > MAX_LISTS:
+            raise LabelSourceError("too many lists of image ids", where=path, expected=MAX_LISTS)
+        try:
+            lists = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._error(f"image ids are damaged: {error}") from None
+        wrong = [name for name in lists if not _NUMBER.fullmatch(name)]
+        if wrong or not lists:
+            raise self._error(f"image ids are damaged: '{wrong[0][:20] if wrong else ''}' is no number")
+        if len(lists) != count:
+            raise self._error("image ids are damaged: a number is there twice, or lists are nested")
+        self._lists = {int(name): lists[name] for name in sorted(lists, key=int)}
         self._last = -1, np.empty(0, np.int32)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IdLists, (self.path,)
 
-    def _find_lists(self) -> dict[int, tuple[int, int]]:
-        """Return where each list is, having gone through the file once."""
-        spans: dict[int, tuple[int, int]] = {}
-        # Bytes read and not yet parsed, where in the file they begin, how far they were searched.
-        text, place, searched = bytearray(), 0, 0
-        separator = b"{"
-        while place + len(text) < self._file.size or b"]" in text:
-            stop = text.find(b"]", searched)
-            if stop < 0:
-                searched = len(text)
-                start = place + len(text)
-                text += self._read(start, min(start + _CHUNK, self._file.size))
-                continue
-            found = _LIST.match(text)
-            if found is None or found[1] != separator:
-                raise self._damaged(place)
-            number = int(found[2])
-            if number in spans:
-                raise self._error(f"image ids of '{number}' are there twice")
-            if len(spans) == MAX_LISTS:
-                raise LabelSourceError("too many lists of image ids", where=self.path, expected=MAX_LISTS)
-            start, end = found.span(3)
-            spans[number] = (place + start, place + end)
-            del found  # It holds on to the text.
-            del text[:end]
-            place, searched, separator = place + end, 0, b","
-        if not spans or text.strip() != b"}":
-            raise self._damaged(place)
-        return dict(sorted(spans.items()))
-
-    def _read(self, start: int, end: int) -> bytes:
-        try:
-            return self._file.read(start, end - start).to_pybytes()
-        except PoolCorruptError as error:
-            # It was truncated since it was opened, or its disk fails.
-            raise self._error(f"cannot read image ids: {error.problem}") from None
-
-    def _damaged(self, place: int) -> LabelSourceError:
-        return LabelSourceError(
-            "image ids are damaged",
-            where=self.path,
-            expected='{"number": [ids...], ...}',
-            got=f"something else at byte {place}",
-            hint="restore this file",
-        )
-
     def _error(self, problem: str) -> LabelSourceError:
-        return LabelSourceError(problem, where=self.path, hint="restore this file")
+        return LabelSourceError(
+            problem, where=self.path, expected='{"number": [ids...], ...}', hint="restore this file"
+        )
 
     @property
     def numbers(self) -> list[int]:
         """Numbers of the lists in order."""
-        return list(self._spans)
+        return list(self._lists)
 
     def __getitem__(self, number: int) -> IntArray:
         """Return one list: int32 [n]."""
         if self._last[0] != number:
-            self._last = number, self._parsed(number)
+            try:
+                ids = msgspec.json.decode(self._lists[number], type=_Ids)
+            except msgspec.DecodeError as error:
+                raise self._error(f"image ids of '{number}' are damaged: {error}") from None
+            self._last = number, np.array(ids, np.int32)
         return self._last[1]
-
-    def _parsed(self, number: int) -> IntArray:
-        start, end = self._spans[number]
-        try:
-            ids = json.loads(self._read(start, end))
-        except ValueError as error:  # also of a number with thousands of digits
-            raise self._error(f"image ids of '{number}' are damaged: {error}") from None
-        if ids and max(ids) > MAX_INDEX:
-            raise LabelSourceError(
-                f"image ids of '{number}' are damaged", where=self.path, expected=f"<= {MAX_INDEX}"
-            )
-        return np.array(ids, np.int32)

@@ -4,11 +4,11 @@
     NAME/data/KEY      bytes of one storage, stored without compression
     NAME/byteorder     "little" or "big"; absent in older files, which are little
 
-Reading runs nothing. The pickle's instructions are checked against an allow-list before the standard
-unpickler sees them, every name it asks for must be in a table of ours, and what the table gives is inert.
+Reading runs no code. Opcodes are checked against an allow-list before the standard unpickler sees them, and
+every global must be in a table of inert stand-ins.
 
-Sizes in a file are claims, checked against the bytes that are there before anything is allocated. Reading
-takes at most four times a file's length plus 64 MB for the objects of its pickle.
+Sizes in a file are checked against the bytes present before anything is allocated. Reading takes at most
+four times a file's length plus 64 MB for the objects of its pickle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ from lpld_labels.io.random_access import read_regular
 Array = npt.NDArray[Any]
 
 MAX_FILE_BYTES = 1 << 31
-"""A batch of 1024 rows of 10,450 float32 labels is 43 MB; nothing near 2 GiB is a label batch."""
+"""A batch of 1024 rows of 10,450 float32 labels is 43 MB."""
 MAX_MEMBERS = 1000
 """Of a zip. Label files have about ten."""
 MAX_INSTRUCTIONS = 200_000
@@ -73,10 +73,10 @@ _INSTRUCTIONS = frozenset(
 
 
 def read_torch_file(path: Path) -> object:
-    """Return what was saved: lists and tuples of numbers, None, and NumPy arrays for tensors.
+    """Return what was saved: lists and tuples of numbers, None, and read-only NumPy arrays for tensors.
 
-    Arrays are read-only. Raises LabelFileError for a file that is damaged or not of this kind,
-    UnsafePickleError for one that asks for anything but data.
+    Raises LabelFileError for a file that is damaged or not of this kind, UnsafePickleError for one that asks
+    for anything but data.
     """
     try:
         data = read_regular(path, most=MAX_FILE_BYTES)
@@ -85,89 +85,44 @@ def read_torch_file(path: Path) -> object:
     except OSError as error:
         large = "too large for a label batch: " if error.errno == errno.EFBIG else ""
         raise LabelFileError(f"cannot read: {large}{error.strerror}", where=path) from None
-    return _TorchFile(data, where=str(path)).read()
+    members = _members(data, path)
+    roots = [name.removesuffix(_PROGRAM) for name in members if name.endswith(_PROGRAM)]
+    if len(roots) != 1 or "/" in roots[0]:
+        raise _damaged(path, "not a file of torch.save", "one NAME/data.pkl in the zip", len(roots))
+    program = members[roots[0] + _PROGRAM]
+    try:
+        _check_instructions(program, path)
+        return _plain(_Unpickler(program, members, roots[0], path).load(), MAX_DEPTH, {}, path)[0]
+    except _PICKLE_ERRORS as error:
+        raise _damaged(path, f"damaged pickle: {str(error)[:_SHOWN]}") from None
 
 
-class _TorchFile:
-    """One file: the members of its zip, and the tensors in them."""
+def _damaged(where: Path, problem: str, expected: object = "", got: object = "") -> LabelFileError:
+    return LabelFileError(problem, where=where, expected=expected, got=got, hint="restore this file")
 
-    def __init__(self, data: bytes, *, where: str) -> None:
-        self._where = where
-        self._zip = self._open(data)
-        self._root = self._find_root()
-        self._order = self._byte_order()
-        self._arrays: dict[str, Array] = {}
 
-    def read(self) -> object:
-        program = self._bytes(self._root + _PROGRAM)
-        return read_pickle(program, storage=self._storage, where=self._where)
-
-    def _error(self, problem: str, expected: object = "", got: object = "") -> LabelFileError:
-        return LabelFileError(
-            problem, where=self._where, expected=expected, got=got, hint="restore this file"
-        )
-
-    def _open(self, data: bytes) -> zipfile.ZipFile:
-        try:
-            # Counted first: a member costs the zip's reader ten times its bytes in the directory.
-            if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
-                raise ValueError(f"it has more than {MAX_MEMBERS} members")
-            archive = zipfile.ZipFile(io.BytesIO(data))
-            members = archive.infolist()
-            if any(m.compress_type != zipfile.ZIP_STORED or m.flag_bits & _ENCRYPTED for m in members):
-                raise ValueError("it is compressed or encrypted, which torch.save never does")
-            if len(archive.namelist()) != len(set(archive.namelist())):
-                raise ValueError("two members have the same name")
-            if sum(max(member.file_size, member.compress_size) for member in members) > len(data):
-                raise ValueError("its members overlap")
-        except _ZIP_ERRORS as error:
-            raise LabelFileError(
-                f"not a whole file of torch.save: {error}",
-                where=self._where,
-                expected="the zip form that PyTorch >= 1.6 writes",
-                hint="restore this file; a file of an older PyTorch must be loaded and saved again",
-            ) from None
-        return archive
-
-    def _find_root(self) -> str:
-        roots = [name.removesuffix(_PROGRAM) for name in self._zip.namelist() if name.endswith(_PROGRAM)]
-        if len(roots) != 1 or "/" in roots[0]:
-            raise self._error("not a file of torch.save", "one NAME/data.pkl in the zip", len(roots))
-        return roots[0]
-
-    def _byte_order(self) -> Literal["<", ">"]:
-        name = f"{self._root}/byteorder"
-        order = self._bytes(name) if name in self._zip.namelist() else b"little"
-        if order not in (b"little", b"big"):
-            raise self._error("unknown byte order", "little or big", repr(order[:16]))
-        return "<" if order == b"little" else ">"
-
-    def _bytes(self, name: str) -> bytes:
-        """Return the bytes of a member; `zipfile` compares them with their checksum."""
-        try:
-            return self._zip.read(name)
-        except KeyError:
-            raise self._error("a member of the zip is missing", ascii(name)) from None
-        except _ZIP_ERRORS as error:
-            raise self._error(f"damaged file: {error}", ascii(name)) from None
-
-    def _storage(self, dtype: np.dtype[Any], key: str, count: int) -> Array:
-        """Return a storage as a flat array."""
-        if key not in self._arrays:
-            content = self._bytes(f"{self._root}/data/{key}")
-            if len(content) != count * dtype.itemsize:
-                raise self._error(
-                    f"storage {key!a} has the wrong size",
-                    f"{count * dtype.itemsize} bytes",
-                    len(content),
-                )
-            if dtype == np.bool_:
-                # Bytes other than 0 and 1 would be booleans that are neither true nor false.
-                self._arrays[key] = np.frombuffer(content, np.uint8) != 0
-            else:
-                stored = np.frombuffer(content, dtype.newbyteorder(self._order))
-                self._arrays[key] = stored.astype(dtype, copy=False)
-        return self._arrays[key]
+def _members(data: bytes, where: Path) -> dict[str, bytes]:
+    """Return the members of a zip; `zipfile` compares each with its checksum."""
+    try:
+        # Counted first: a member costs the zip's reader ten times its bytes in the directory.
+        if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
+            raise ValueError(f"it has more than {MAX_MEMBERS} members")
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        members = archive.infolist()
+        if any(m.compress_type != zipfile.ZIP_STORED or m.flag_bits & _ENCRYPTED for m in members):
+            raise ValueError("it is compressed or encrypted, which torch.save never does")
+        if len(members) != len({member.filename for member in members}):
+            raise ValueError("two members have the same name")
+        if sum(max(member.file_size, member.compress_size) for member in members) > len(data):
+            raise ValueError("its members overlap")
+        return {member.filename: archive.read(member) for member in members}
+    except _ZIP_ERRORS as error:
+        raise LabelFileError(
+            f"not a whole file of torch.save: {error}",
+            where=where,
+            expected="the zip form that PyTorch >= 1.6 writes",
+            hint="restore this file; a file of an older PyTorch must be loaded and saved again",
+        ) from None
 
 
 _ZIP_ERRORS = (
@@ -181,24 +136,6 @@ _ZIP_ERRORS = (
     struct.error,
 )
 """What `zipfile` raises about damaged and unusual files."""
-
-# Reading the pickle
-
-ReadStorage = Callable[[np.dtype[Any], str, int], Array]
-"""Given element type, key and number of elements, returns a flat array."""
-
-
-def read_pickle(program: bytes, *, storage: ReadStorage, where: str) -> object:
-    """Return the object of a pickle, made of lists, tuples, numbers, text, bytes and arrays."""
-    try:
-        _check_instructions(program, where)
-        return _plain(_Unpickler(program, storage, where).load(), MAX_DEPTH, {}, where)[0]
-    except _PICKLE_ERRORS as error:
-        raise LabelFileError(
-            f"damaged pickle: {str(error)[:_SHOWN]}", where=where, hint="restore this file"
-        ) from None
-
-
 _PICKLE_ERRORS = (
     pickle.UnpicklingError,
     AttributeError,
@@ -210,8 +147,10 @@ _PICKLE_ERRORS = (
     ValueError,
 )
 
+# Reading the pickle
 
-def _refused(what: str, where: str) -> UnsafePickleError:
+
+def _refused(what: str, where: Path) -> UnsafePickleError:
     return UnsafePickleError(
         f"pickle asks for {what}",
         where=where,
@@ -220,11 +159,11 @@ def _refused(what: str, where: str) -> UnsafePickleError:
     )
 
 
-def _check_instructions(program: bytes, where: str) -> None:
-    """Refuse any instruction that is not allowed, before anything is built.
+def _check_instructions(program: bytes, where: Path) -> None:
+    """Refuse opcodes that are not allowed, before anything is built.
 
-    An instruction of one byte can make an object of a hundred, and one of five can reserve a memo of 2**32
-    places, so their number and these places are limited too.
+    An opcode of one byte can make an object of a hundred, and one of five can reserve a memo of 2**32 places,
+    so their number and these places are limited too.
     """
     for count, (instruction, argument, _) in enumerate(pickletools.genops(program), 1):
         if instruction.name not in _INSTRUCTIONS:
@@ -238,43 +177,65 @@ def _check_instructions(program: bytes, where: str) -> None:
 class _Unpickler(pickle.Unpickler):
     """The standard unpickler with a table of names in place of imports."""
 
-    def __init__(self, program: bytes, storage: ReadStorage, where: str) -> None:
+    def __init__(self, program: bytes, members: Mapping[str, bytes], root: str, where: Path) -> None:
         super().__init__(io.BytesIO(program))
-        self._read_storage = storage
-        self._where = where
-        self._names: dict[str, object] = {
-            "torch._utils._rebuild_tensor_v2": _tensor,
-            "collections.OrderedDict": _no_hooks,
-            "numpy.dtype": _Dtype,
-            "numpy.ndarray": None,
-            "_codecs.encode": _Encoder(limit=len(program)),
-        }
-        for name, dtype in STORAGES.items():
-            self._names[f"torch.{name}"] = _StorageType(dtype)
-        for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            self._names |= {f"{module}.scalar": _scalar, f"{module}._reconstruct": _Array}
+        self._members, self._root, self._where = members, root, where
+        self._arrays: dict[str, Array] = {}
+        self._encodable = len(program)
+        order = members.get(f"{root}/byteorder", b"little")
+        if order not in _BYTE_ORDERS:
+            raise _damaged(where, "unknown byte order", "little or big", repr(order[:16]))
+        self._order = _BYTE_ORDERS[order]
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name; nothing is ever imported."""
         text = f"{module}.{name}"
-        if text not in self._names:
+        if text == "_codecs.encode":
+            return self._encode
+        if text not in _NAMES:
             raise _refused(ascii(text[:_SHOWN]), self._where)
-        return self._names[text]
+        return _NAMES[text]
 
     def persistent_load(self, identifier: object) -> Array:
-        """Return a storage; its id is ("storage", type, key, device, element count)."""
+        """Return a storage as a flat array; its id is ("storage", type, key, device, element count)."""
         match identifier:
             case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if (
                 len(key) <= _KEY_LENGTH
             ):
-                return self._read_storage(dtype, key, count)
+                if key not in self._arrays:
+                    self._arrays[key] = self._storage(dtype, key, count)
+                return self._arrays[key]
         raise ValueError("a tensor's storage is not named as torch does")
 
+    def _storage(self, dtype: np.dtype[Any], key: str, count: int) -> Array:
+        content = self._members.get(f"{self._root}/data/{key}")
+        if content is None:
+            raise _damaged(self._where, "a member of the zip is missing", f"data/{key!a}")
+        if len(content) != count * dtype.itemsize:
+            expected = f"{count * dtype.itemsize} bytes"
+            raise _damaged(self._where, f"storage {key!a} has the wrong size", expected, len(content))
+        if dtype == np.bool_:
+            # Bytes other than 0 and 1 would be booleans that are neither true nor false.
+            return np.frombuffer(content, np.uint8) != 0
+        return np.frombuffer(content, dtype.newbyteorder(self._order)).astype(dtype, copy=False)
 
-def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: str) -> tuple[object, int]:
-    """Return the item with arrays of NumPy in place of their stand-ins, and how many values it has.
+    def _encode(self, text: object, encoding: object) -> bytes:
+        """Make bytes that protocol 2 wrote as text; in all no more than the pickle is long."""
+        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+            raise ValueError("bytes are not written as latin-1 text")
+        self._encodable -= len(text)
+        if self._encodable < 0:
+            raise ValueError("it asks for more bytes than it holds")
+        return text.encode("latin-1")
 
-    A list that occurs many times is checked once, but counted every time: whoever uses it meets it as often.
+
+_BYTE_ORDERS: Mapping[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
+
+
+def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path) -> tuple[object, int]:
+    """Return the item with NumPy arrays in place of their stand-ins, and how many values it has.
+
+    A list that occurs many times is checked once, but counted every time.
     """
     if id(item) in known:
         return known[id(item)]
@@ -288,15 +249,16 @@ def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: s
             raise ValueError(f"it repeats its lists to more than {MAX_VALUES} values")
     elif isinstance(item, _Array):
         result = item.value()
-    elif item is not None and not isinstance(
-        item, bool | int | float | str | bytes | np.generic | np.ndarray
-    ):
+    elif not isinstance(item, bool | int | float | str | bytes | np.generic | np.ndarray | None):
         raise _refused(f"the value {type(item).__name__.strip('_')}", where)
     known[id(item)] = result, values
     return result, values
 
 
 # What the names of a pickle stand for
+
+
+_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
 
 
 class _StorageType:
@@ -386,24 +348,15 @@ def _scalar(dtype: object, content: object) -> np.generic:
     return value
 
 
-class _Encoder:
-    """Makes bytes that pickle protocol 2 wrote as text, one character per byte.
-
-    A program may ask for the same text again and again, so what it gets in all is limited.
-    """
-
-    __slots__ = ("_left",)
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-
-    def __call__(self, text: object, encoding: object) -> bytes:
-        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-            raise ValueError("bytes are not written as latin-1 text")
-        self._left -= len(text)
-        if self._left < 0:
-            raise ValueError("it asks for more bytes than it holds")
-        return text.encode("latin-1")
+_NAMES: Mapping[str, Any] = {
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "collections.OrderedDict": _no_hooks,
+    "numpy.dtype": _Dtype,
+    "numpy.ndarray": None,
+    **{f"torch.{name}": _StorageType(dtype) for name, dtype in STORAGES.items()},
+    **{f"{module}.scalar": _scalar for module in _MULTIARRAY},
+    **{f"{module}._reconstruct": _Array for module in _MULTIARRAY},
+}
 
 
 # Writing
@@ -446,16 +399,14 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def _pickled(item: object, arrays: list[Array]) -> bytes:
     """Return an item in pickle protocol 2; arrays are gathered as storages."""
-    if item is None:
-        return b"N"
     if isinstance(item, list):
         return b"](" + b"".join(_pickled(part, arrays) for part in item) + b"e"
-    if isinstance(item, float):
-        return b"G" + struct.pack(">d", item)
-    if isinstance(item, int) and not isinstance(item, bool):
-        return _integer(item)
     if isinstance(item, np.ndarray):
         return _pickled_tensor(item, arrays)
+    if isinstance(item, float):
+        return _instructions(float(item))  # A float of NumPy's would be pickled as one.
+    if item is None or (isinstance(item, int) and not isinstance(item, bool)):
+        return _instructions(item)
     raise InvalidArgumentError("cannot write this into a torch file", got=type(item).__name__)
 
 
@@ -467,41 +418,18 @@ def _pickled_tensor(array: Array, arrays: list[Array]) -> bytes:
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     key = str(len(arrays))
     arrays.append(array)
-    strides = [step // array.itemsize for step in array.strides]
-    return b"".join(
-        [
-            _name("torch._utils", "_rebuild_tensor_v2"),
-            b"((",
-            _text("storage"),
-            _name("torch", _STORAGE_NAMES[dtype]),
-            _text(key),
-            _text("cpu"),
-            _integer(array.size),
-            b"tQ",
-            _integer(0),
-            _tuple(array.shape),
-            _tuple(strides),
-            b"\x89",
-            _name("collections", "OrderedDict"),
-            b")RtR",
-        ]
-    )
+    strides = tuple(step // array.itemsize for step in array.strides)
+    storage = _instructions("storage") + _global("torch", _STORAGE_NAMES[dtype])
+    storage += _instructions(key) + _instructions("cpu") + _instructions(array.size)
+    view = _instructions(0) + _instructions(array.shape) + _instructions(strides) + _instructions(False)
+    hooks = _global("collections", "OrderedDict") + b")R"
+    return _global("torch._utils", "_rebuild_tensor_v2") + b"((" + storage + b"tQ" + view + hooks + b"tR"
 
 
-def _integer(value: int) -> bytes:
-    if -(2**31) <= value < 2**31:
-        return b"J" + struct.pack("<i", value)
-    raise InvalidArgumentError("number too large for a torch file", got=value)
+def _instructions(item: object) -> bytes:
+    """Return the pickle of a plain value without its header and end."""
+    return pickle.dumps(item, 2)[2:-1]
 
 
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return b"X" + struct.pack("<I", len(data)) + data
-
-
-def _name(module: str, name: str) -> bytes:
+def _global(module: str, name: str) -> bytes:
     return f"c{module}\n{name}\n".encode()
-
-
-def _tuple(values: Any) -> bytes:
-    return b"(" + b"".join(_integer(int(value)) for value in values) + b"t"

@@ -89,7 +89,7 @@ TENSOR = name("torch._utils", "_rebuild_tensor_v2")
         (name("builtins", "getattr") + b".", "getattr"),
         (b"]}b.", "the instruction EMPTY_DICT"),
         (name("torch", "FloatStorage") + b".", "the value StorageType"),
-        (name("_codecs", "encode") + b".", "the value Encoder"),
+        (name("_codecs", "encode") + b".", "the value method"),
         (name("numpy", "dtype") + b"X\x02\x00\x00\x00i8\x85R.", "the value Dtype"),
         (b"(ios\nsystem\n.", "the instruction INST"),
         (b"(" + name("os", "system") + b"o.", "the instruction OBJ"),
