@@ -19,7 +19,7 @@ from .progress import progress_bar
 if TYPE_CHECKING:
     from lpld_labels.interop.importing import ImportReport
 
-FORMATS = ("auto", "sre2l", "lpld", "lpld21k", "lpqld", "gvbsm", "fkd")
+FORMATS = ("auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 SHOWN_HOLES = 5
 
 
@@ -71,7 +71,7 @@ def command(
     \b
     Formats:
       sre2l    epoch_E/batch_B.tar, no image ids (SRe2L, CDA, CV-DD, FADRM)
-      lpld     the same with sampler_indices_epoch.json; lpld21k: with cut-outs
+      lpld     the same with sampler_indices_epoch.json
       lpqld    batch_N.tar with sampler_indices_batch.json, top-k labels
       gvbsm    epoch_E/batch_B.tar with image ids in each batch, several teachers
       fkd      [[NAME/]train/]CLASS/IMAGE.tar, many crops of each image

@@ -6,21 +6,33 @@ resumes after an interruption.
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any
 
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError, PoolConflictError, PoolWriteError
+import numpy as np
+
+from lpld_labels.errors import (
+    InvalidArgumentError,
+    LabelPoolError,
+    LabelSourceError,
+    PoolConflictError,
+    PoolWriteError,
+)
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.format.strict_json import to_json
-from lpld_labels.interop.claims import Claim
-from lpld_labels.interop.export_batches import BatchExport
-from lpld_labels.interop.label_folder import BATCH_IDS, EPOCH_IDS, is_label_file
-from lpld_labels.interop.layouts import LAYOUTS
+from lpld_labels.interop.batch_file import BatchFile, batch_items
+from lpld_labels.interop.claims import Claim, claims
+from lpld_labels.interop.export_plan import ExportPlan, plan_export
+from lpld_labels.interop.label_folder import is_label_file
+from lpld_labels.interop.layouts import ID_FILES, LAYOUTS
+from lpld_labels.interop.pixels import cutouts_in_fractions, stored_fractions
 from lpld_labels.interop.settings import ExportOptions
 from lpld_labels.interop.torch_file import torch_file_bytes
 from lpld_labels.io.locks import locked_directory
@@ -28,13 +40,12 @@ from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart
 
-EXPORT_FORMATS = tuple(layout.name for layout in LAYOUTS.values() if layout.exported)
-_LABEL_SUFFIX = ".tar"
+EXPORT_FORMATS = tuple(layout.name for layout in LAYOUTS.values() if layout.trainers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What was written; notes are one sentence each, claims say what holds in the program it is for."""
+    """What was written. notes: one sentence each. claims: whether the program's trainers replay it."""
 
     format: str
     pool: str
@@ -73,23 +84,30 @@ def export_pool(
     if overwrite:
         _require_label_folder(out)
     options = options or ExportOptions()
-    export = BatchExport(pool, LAYOUTS[label_format], options)
-    job = {"pool": pool.manifest.content_digest, "format": label_format, **asdict(options)}
-    if _is_export(export, out, progress):
-        _clear_workplace(out)
+    plan = plan_export(pool, LAYOUTS[label_format], options)
+    workplace = out.with_name(f".{out.name}.unfinished")
+    refuse_links([workplace])
+    if _is_export(plan, out, progress):
+        if workplace.exists():  # A run was killed after it had moved its folder into place.
+            with locked_directory(workplace), write_errors(workplace):
+                shutil.rmtree(workplace)
     else:
         if out.exists() and not overwrite and not (out.is_dir() and not any(out.iterdir())):
             raise PoolConflictError("something is already here", where=out, hint=OVERWRITE_HINT)
-        _write(export, out, job, progress)
+        job = {"pool": pool.manifest.content_digest, "format": label_format, **asdict(options)}
+        with locked_directory(workplace), write_errors(out):
+            _write(plan, _prepared(workplace, job), out, progress)
+            shutil.rmtree(workplace)
+    rows = dict(zip(pool.keys, pool.index.rows.tolist(), strict=True))
     return ExportReport(
         format=label_format,
         pool=str(pool.location),
         folder=str(out),
-        batches=export.batches,
-        rows=export.rows,
+        batches=len(plan.files),
+        rows=sum(rows[key] for key, _ in plan.files),
         bytes=sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
-        notes=tuple(export.notes),
-        claims=tuple(export.claims()),
+        notes=tuple(plan.notes),
+        claims=tuple(claims(plan)),
     )
 
 
@@ -104,7 +122,7 @@ def _require_label_folder(path: Path) -> None:
     if not path.is_dir():
         raise PoolConflictError("this is no folder, so it is not replaced", where=path, hint=hint)
     for file in sorted(path.rglob("*")):
-        is_ids = file.parent == path and file.name in (EPOCH_IDS, BATCH_IDS) and file.is_file()
+        is_ids = file.parent == path and file.name in ID_FILES and file.is_file()
         is_folder = file.is_dir() and not file.is_symlink()
         if not (is_folder or is_ids or is_label_file(file)):
             raise PoolConflictError(
@@ -112,75 +130,22 @@ def _require_label_folder(path: Path) -> None:
             )
 
 
-def _is_export(export: BatchExport, folder: Path, progress: Progress | None) -> bool:
+def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> bool:
     """Whether a folder holds what would be written, byte for byte, and nothing else."""
     there = {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
-    if len(there) != export.batches + len(export.id_files()):
+    ids_file = plan.layout.ids_file
+    if there != {folder / path for _, path in plan.files} | ({folder / ids_file} if ids_file else set()):
         return False
-    for done, (name, content) in enumerate(export.contents(lambda name: True), 1):
-        path = folder / name
-        if path not in there or path.read_bytes() != _encoded(name, content):
+    for done, (name, content) in enumerate(_contents(plan, lambda name: True), 1):
+        if (folder / name).read_bytes() != content:
             return False
         if progress is not None:
-            progress(done, export.batches)
-    return all(
-        (folder / name) in there and (folder / name).read_text(encoding="utf-8") == "".join(pieces)
-        for name, pieces in export.id_files().items()
-    )
-
-
-def _write(export: BatchExport, out: Path, job: dict[str, Any], progress: Progress | None) -> None:
-    """Fill a directory beside `out` and move it into place; unfinished work of the same job is used."""
-    workplace = _workplace(out)
-    with locked_directory(workplace), write_errors(out), _nothing_of_refused(workplace):
-        folder = _prepared(workplace, job)
-        there = {str(path.relative_to(folder)) for path in folder.rglob(f"*{_LABEL_SUFFIX}")}
-        missing = export.contents(lambda name: name not in there)
-        for done, (name, content) in enumerate(missing, len(there) + 1):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = workplace / "file"
-            temporary.write_bytes(_encoded(name, content))
-            temporary.replace(path)
-            if progress is not None:
-                progress(done, export.batches)
-        for name, pieces in export.id_files().items():
-            with (folder / name).open("w", encoding="utf-8") as stream:
-                stream.writelines(pieces)
-        if out.exists():
-            out.replace(workplace / "old")
-        folder.replace(out)
-        shutil.rmtree(workplace)
-
-
-def _workplace(out: Path) -> Path:
-    """Return the directory beside a folder in which it grows."""
-    workplace = out.with_name(f".{out.name}.unfinished")
-    refuse_links([workplace])
-    return workplace
-
-
-def _clear_workplace(out: Path) -> None:
-    """Delete what a run left that was killed after its folder was moved into place."""
-    workplace = _workplace(out)
-    if workplace.exists():
-        with locked_directory(workplace), write_errors(workplace):
-            shutil.rmtree(workplace)
-
-
-@contextlib.contextmanager
-def _nothing_of_refused(workplace: Path) -> Iterator[None]:
-    """Delete unfinished work that can never be finished, because the labels themselves are refused."""
-    try:
-        yield
-    except LabelPoolError as error:
-        if not isinstance(error, PoolWriteError):
-            shutil.rmtree(workplace)
-        raise
+            progress(done, len(plan.files))
+    return not ids_file or (folder / ids_file).read_text(encoding="utf-8") == "".join(_id_lists(plan))
 
 
 def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
-    """Return the folder to fill; whatever another job has left there is deleted."""
+    """Return the folder to fill; what another job has left there is deleted."""
     record, folder = workplace / "job.json", workplace / "folder"
     if not record.exists() or record.read_bytes() != to_json(job):
         for entry in workplace.iterdir():
@@ -190,5 +155,93 @@ def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
     return folder
 
 
-def _encoded(name: str, content: list[Any]) -> bytes:
-    return torch_file_bytes(content, name=PurePath(name).stem)
+def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None) -> None:
+    """Write the files that are missing in a folder beside `out`, and move it into place."""
+    workplace = folder.parent
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    there.discard(plan.layout.ids_file)
+    try:
+        for done, (name, content) in enumerate(
+            _contents(plan, lambda name: name not in there), len(there) + 1
+        ):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            temporary = workplace / "file"
+            temporary.write_bytes(content)
+            temporary.replace(folder / name)
+            if progress is not None:
+                progress(done, len(plan.files))
+    except LabelPoolError as error:
+        if not isinstance(error, PoolWriteError):
+            shutil.rmtree(workplace)  # The labels themselves are refused: this can never be finished.
+        raise
+    if plan.layout.ids_file:
+        with (folder / plan.layout.ids_file).open("w", encoding="utf-8") as stream:
+            stream.writelines(_id_lists(plan))
+    if out.exists():
+        out.replace(workplace / "old")
+    folder.replace(out)
+
+
+# What the files hold
+
+
+def _contents(plan: ExportPlan, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Yield the path of every label file that is wanted, and its bytes."""
+    for key, path in plan.files:
+        if wanted(path):
+            items = batch_items(_batch(plan, key), plan.layout.items)
+            yield path, torch_file_bytes(items, name=PurePath(path).stem)
+
+
+def _batch(plan: ExportPlan, key: BatchKey) -> BatchFile:
+    pool = plan.pool
+    views, augmentation = pool.read_views(key), pool.header.augmentation
+    cutout = views.cutout
+    labels, classes = (_dense(pool, key), None) if plan.top_k is None else _largest(pool, key, plan.top_k)
+    return BatchFile(
+        coords=stored_fractions(views, pool.images),
+        flips=views.flips,
+        cutouts=None if cutout is None else cutouts_in_fractions(views, cutout, augmentation),
+        mix=views.mix,
+        labels=labels,
+        classes=classes,
+        images=views.images,
+    )
+
+
+def _dense(pool: PoolReader, key: BatchKey) -> LabelArray:
+    """Return labels [B, C] as these programs store them: float16, or float32 if the pool holds that."""
+    with np.errstate(over="ignore"):
+        labels = pool.read_labels(key, dtype=np.float32 if pool.codec.name == "f32" else np.float16)
+    if not np.isfinite(labels).all():
+        raise LabelSourceError("labels are too large for float16", where=f"{pool.location}, {key}")
+    return labels
+
+
+def _largest(pool: PoolReader, key: BatchKey, kept: int) -> tuple[LabelArray, IntArray]:
+    """Return the largest labels of each row, float16 [B, k], and their classes, largest first."""
+    codec = pool.codec.top_k
+    if codec is not None and kept == codec.k:
+        stored = pool.read_encoded(key)
+        sparse = codec.sparse(stored.payload, rows=stored.views.rows, classes=pool.classes)
+        return sparse.values.astype(np.float16), sparse.indices
+    if kept > pool.classes:
+        raise LabelSourceError("--top-k is more than there are classes", expected=pool.classes, got=kept)
+    labels = pool.read_labels(key, dtype=np.float32)
+    classes = np.argsort(-labels, axis=1, kind="stable")[:, :kept].astype(np.int32)
+    return np.take_along_axis(labels, classes, axis=1).astype(np.float16), classes
+
+
+def _id_lists(plan: ExportPlan) -> Iterator[str]:
+    """Yield the JSON file of image ids in pieces: by epoch, or by batch."""
+    by_epoch = plan.layout.ids == "epoch lists"
+    numbered = [
+        (PurePath(path).parts[0].removeprefix("epoch_") if by_epoch else str(number), key)
+        for number, (key, path) in enumerate(plan.files)
+    ]
+    separator = "{"
+    for name, part in groupby(numbered, key=lambda named: named[0]):
+        ids = [image for _, key in part for image in plan.pool.read_views(key).images.tolist()]
+        yield f'{separator}"{name}": {json.dumps(ids)}'
+        separator = ", "
+    yield "}"

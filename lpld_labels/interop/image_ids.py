@@ -11,24 +11,23 @@ Both draw with ``torch.randperm`` on the CPU: a Fisher-Yates shuffle that takes 
 every step, modulo the number of places left.
 
 LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}`` beside their labels, by epoch or by batch. A file can
-hold tens of millions of ids, so only the list that is asked for is read and becomes numbers. It is not mapped
-into memory, because a mapped file that somebody truncates ends the process that looks at it.
+hold tens of millions of ids, so only the list that is asked for is converted to numbers.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
-from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolCorruptError
+from lpld_labels.errors import InvalidArgumentError, LabelSourceError
 from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.records import IntArray
 from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
-from lpld_labels.io.random_access import LocalFile
+from lpld_labels.io.random_access import read_regular
 
 Era = Literal["old", "new"]
 ERAS: tuple[Era, ...] = ("new", "old")
@@ -98,6 +97,7 @@ def _torch_generator(seed: int) -> np.random.MT19937:
 MAX_LISTS = 1 << 21
 """ImageNet-21K with 50 images a class, in batches of 100 for 300 epochs, has one and a half million."""
 MAX_LIST_FILE_BYTES = 1 << 31
+_NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]
 
 

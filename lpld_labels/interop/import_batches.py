@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lpld_labels.errors import ImageMismatchError, InvalidBatchError, LabelFileError, LabelSourceError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch, check_labels
-from lpld_labels.interop.batch_file import BatchFile, Item, read_batch_file
-from lpld_labels.interop.evidence import chosen_era
-from lpld_labels.interop.image_ids import IdLists, SampledOrders
-from lpld_labels.interop.import_target import Request, Target, batch_target
-from lpld_labels.interop.label_folder import BATCH_IDS, EPOCH_IDS, LabelFolder
+from lpld_labels.interop.batch_file import BatchFile, read_batch_file
+from lpld_labels.interop.image_ids import ERAS, Era, IdLists, SampledOrders
+from lpld_labels.interop.import_target import Request, Target, batch_target, first_readable
 from lpld_labels.interop.layouts import Layout
 from lpld_labels.interop.pixels import crops_in_pixels, cutouts_in_pixels, exact_sizes
 from lpld_labels.pool.plan import Shard, cut_evenly, raw_batches_per_shard
@@ -24,7 +25,7 @@ from lpld_labels.pool.shard import EncodedBatch, Skipped
 
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16
-"""Epochs that a folder may speak of: these, and so many for each that has files."""
+"""Highest epoch accepted: these, and so many for each epoch that has files."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,31 +34,19 @@ class Places:
 
     rows: of each batch, in key order. lists: image ids by epoch; None where the files hold them.
     numbers: of each batch where they are numbered through; `lists` then are by number.
+    results: for the pool's lineage.
     """
 
-    root: Path
     batch_size: int
     rows: Mapping[BatchKey, int]
     lists: SampledOrders | IdLists | None
     numbers: Mapping[BatchKey, int] | None = None
+    results: Mapping[str, Any] = field(default_factory=dict)
 
-    @staticmethod
-    def by_epoch(
-        root: Path, batch_size: int, counts: Mapping[int, int], lists: SampledOrders | IdLists | None
-    ) -> Places:
-        """Return the places of batches in epoch folders. counts: rows of each epoch."""
-        rows = {
-            BatchKey(epoch, batch): min(batch_size, count - first)
-            for epoch, count in counts.items()
-            for batch, first in enumerate(range(0, count, batch_size))
-        }
-        return Places(root=root, batch_size=batch_size, rows=rows, lists=lists)
-
-    def path(self, key: BatchKey) -> Path:
-        """Return the file of a batch."""
-        if self.numbers is not None:
-            return self.root / f"batch_{self.numbers[key]}.tar"
-        return self.root / f"epoch_{key.epoch}" / f"batch_{key.batch}.tar"
+    def file(self, key: BatchKey, layout: Layout) -> str:
+        """Return the path of a batch's file below the folder."""
+        batch = key.batch if self.numbers is None else self.numbers[key]
+        return layout.file.format(epoch=key.epoch, batch=batch)
 
     def ids(self, key: BatchKey) -> IntArray | None:
         """Return the image ids of a batch; None where its file holds them."""
@@ -67,6 +56,15 @@ class Places:
             return self.lists[self.numbers[key]]
         first = key.batch * self.batch_size
         return self.lists[key.epoch][first : first + self.rows[key]]
+
+
+def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey, int]:
+    """Return the rows of each batch. counts: rows of each epoch."""
+    return {
+        BatchKey(epoch, batch): min(batch_size, count - first)
+        for epoch, count in counts.items()
+        for batch, first in enumerate(range(0, count, batch_size))
+    }
 
 
 # Reading
@@ -79,6 +77,7 @@ class BatchFiles:
     skip_bad: leave out files that are damaged or missing, instead of stopping at the first.
     """
 
+    root: Path
     layout: Layout
     places: Places
     target: Target
@@ -86,12 +85,13 @@ class BatchFiles:
 
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch | Skipped]:
         for key in keys:
+            file = self.places.file(key, self.layout)
             try:
-                yield read_encoded(key, self.places, self.layout, self.target)
+                yield self._read(key, self.root / file)
             except (LabelFileError, InvalidBatchError) as error:
                 if not self.skip_bad:
                     raise
-                yield Skipped(self.places.path(key).relative_to(self.places.root).as_posix(), error.problem)
+                yield Skipped(file, error.problem)
 
     def shards(self) -> list[Shard]:
         """Return the work: batches in key order."""
@@ -101,57 +101,50 @@ class BatchFiles:
         """Return the item that gives a batch."""
         return key
 
-
-def read_encoded(key: BatchKey, places: Places, layout: Layout, target: Target) -> EncodedBatch:
-    """Read the file of a batch. Raises LabelFileError or InvalidBatchError for a file that is no use."""
-    path = places.path(key)
-    batch = read_batch_file(path, layout.items)
-    _require_like_others(batch, places.rows[key], target, path)
-    images = places.ids(key)
-    if images is None:
-        if batch.images is None:
-            raise LabelFileError("batch holds no image ids", where=path)
-        images = batch.images
-        check_ids(images, target.images, where=path)
-    views = ViewBatch(
-        key=key,
-        images=images,
-        crops=crops_in_pixels(
-            batch.coords,
-            target.images.heights[images],
-            target.images.widths[images],
-            images,
-            where=str(path),
-        ),
-        flips=batch.flips,
-        mix=batch.mix,
-        cutout=None
-        if batch.cutouts is None
-        else cutouts_in_pixels(batch.cutouts, target.header.augmentation.output_height, where=str(path)),
-    )
-    check_labels(batch.labels, key, images)
-    top = target.codec.top_k
-    if top is not None and batch.classes is not None:
-        encoded = top.encode_sparse(batch.labels, batch.classes, None, classes=target.header.classes)
-    else:
-        encoded = target.codec.encode(batch.labels)
-    return EncodedBatch.make(views, encoded)
+    def _read(self, key: BatchKey, path: Path) -> EncodedBatch:
+        target, table = self.target, self.target.images
+        batch = read_batch_file(path, self.layout.items)
+        _require_like_others(batch, self.places.rows[key], target, path)
+        images = self.places.ids(key)
+        if images is None:
+            if batch.images is None:
+                raise LabelFileError("batch holds no image ids", where=path)
+            images = batch.images
+            check_ids(images, table, where=path)
+        heights, widths, cutout = table.heights[images], table.widths[images], None
+        if batch.cutouts is not None:
+            side = target.header.augmentation.output_height
+            cutout = cutouts_in_pixels(batch.cutouts, side, where=str(path))
+        views = ViewBatch(
+            key=key,
+            images=images,
+            crops=crops_in_pixels(batch.coords, heights, widths, images, where=str(path)),
+            flips=batch.flips,
+            mix=batch.mix,
+            cutout=cutout,
+        )
+        check_labels(batch.labels, key, images)
+        top = target.codec.top_k
+        if top is not None and batch.classes is not None:
+            encoded = top.encode_sparse(batch.labels, batch.classes, None, classes=target.header.classes)
+        else:
+            encoded = target.codec.encode(batch.labels)
+        return EncodedBatch.make(views, encoded)
 
 
 def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path) -> None:
     """Refuse a batch that differs from the rest of its folder."""
-    header, top = target.header, target.codec.top_k
-    side = header.augmentation.output_height
+    augmentation, top = target.header.augmentation, target.codec.top_k
+    columns, dtype = target.header.classes, np.dtype(target.codec.native_dtype)
+    if top is not None:
+        columns, dtype = top.k, top.value_dtype
     facts = {
         "rows": (rows, batch.rows),
-        "columns of labels": (header.classes if top is None else top.k, batch.labels.shape[1]),
-        "type of labels": (
-            np.dtype(target.codec.native_dtype) if top is None else top.value_dtype,
-            batch.labels.dtype,
-        ),
+        "columns of labels": (columns, batch.labels.shape[1]),
+        "type of labels": (dtype, batch.labels.dtype),
         "top-k classes": (top is not None, batch.classes is not None),
-        "mixing": (header.augmentation.mix, batch.mix_kind),
-        "cut-outs": (header.augmentation.cutout_fraction is not None, batch.cutouts is not None),
+        "mixing": (augmentation.mix, batch.mix_kind),
+        "cut-outs": (augmentation.cutout_fraction is not None, batch.cutouts is not None),
     }
     for what, (expected, got) in facts.items():
         if expected != got:
@@ -164,26 +157,15 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
                 hint=hint or "this file belongs to another run",
             )
     if batch.classes is not None:
-        check_classes(int(batch.classes.max()), target, where=path)
+        target.require_class(int(batch.classes.max()), where=path)
     box = None if batch.mix is None else batch.mix.box
-    if box is not None and max(box) > side:
+    if box is not None and max(box) > augmentation.output_height:
         raise LabelSourceError(
             "mix box reaches outside the view",
             where=path,
-            expected=f"sides up to {side}",
+            expected=f"sides up to {augmentation.output_height}",
             got=list(box),
             hint="give the size of the views with --output-size",
-        )
-
-
-def check_classes(highest: int, target: Target, *, where: Path) -> None:
-    """Refuse class numbers beyond the pool's classes."""
-    if highest >= target.header.classes:
-        raise LabelSourceError(
-            f"labels speak of class {highest}",
-            where=where,
-            expected=f"classes below {target.header.classes}",
-            hint="give the number of classes with --classes",
         )
 
 
@@ -198,75 +180,64 @@ def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
         )
 
 
-def first_readable(files: Iterable[Path], items: tuple[Item, ...]) -> BatchFile:
-    """Return the first batch that can be read; raise the first error if none can."""
-    problem: LabelFileError | None = None
-    for path in files:
-        try:
-            return read_batch_file(path, items)
-        except LabelFileError as error:
-            problem = problem or error
-    raise problem or LabelSourceError("no batch files")
-
-
 # Planning
 
 
-def plan_batches(request: Request, *, skip_bad: bool) -> tuple[BatchFiles, dict[str, Any]]:
+def plan_batches(request: Request, *, skip_bad: bool) -> tuple[BatchFiles, Mapping[str, Any]]:
     """Decide what the pool will be and where its batches are; return also results for its lineage."""
-    layout, folder = request.layout, request.folder
-    files = folder.files(layout.files)
+    layout, root = request.layout, request.folder.root
+    files = request.folder.files(layout)
     if not files:
-        raise LabelSourceError("no label files of this layout", where=folder.root, expected=layout.summary)
-    sample = first_readable(files, layout.items)
-    places, recorded = _PLACES[layout.ids](request, sample)
-    extra = sorted(folder.by_epoch.keys() - places.rows.keys())
-    if extra:
+        raise LabelSourceError("no label files of this layout", where=root, expected=layout.summary)
+    sample = first_readable(files, partial(read_batch_file, items=layout.items))
+    places = _PLACES[layout.ids](request, sample)
+    if places.numbers is None and (extra := sorted(request.batches.keys() - places.rows.keys())):
         raise LabelSourceError(
             f"{len(extra)} files have no place in their epoch, the first is {extra[0]}",
-            where=folder.by_epoch[extra[0]],
+            where=request.batches[extra[0]],
             expected=f"{sum(key.epoch == extra[0].epoch for key in places.rows)} batches in this epoch",
             hint="another run's files may be among them, or the image folder is the wrong one",
         )
     there = set(files)
-    missing = [path for path in map(places.path, places.rows) if path not in there]
+    missing = [path for key in places.rows if (path := root / places.file(key, layout)) not in there]
     if missing and not skip_bad:
         raise LabelSourceError(
             f"{len(missing)} of {len(places.rows)} label files are missing",
             where=missing[0],
-            hint="copy the folder again, or go on without them with --skip-bad",
+            hint="copy the folder again, or leave them out with --skip-bad",
         )
     target = batch_target(request, sample, places.batch_size)
-    return BatchFiles(layout=layout, places=places, target=target, skip_bad=skip_bad), recorded
+    source = BatchFiles(root=root, layout=layout, places=places, target=target, skip_bad=skip_bad)
+    return source, places.results
 
 
-def _in_sampler_order(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
+def _in_sampler_order(request: Request, sample: BatchFile) -> Places:
     """Rebuild the order of images for the version of PyTorch that is given or fits the labels."""
     batch_size, counts = epoch_sizes(request, sample)
-    era = chosen_era(request, batch_size)
+    era = _chosen_era(request, batch_size)
     orders = SampledOrders(len(request.images), era=era, seed=request.options.sampler_seed)
-    return Places.by_epoch(request.folder.root, batch_size, counts, orders), {"torch_era": era}
+    rows = _rows_by_epoch(batch_size, counts)
+    return Places(batch_size=batch_size, rows=rows, lists=orders, results={"torch_era": era})
 
 
-def _with_ids_inside(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
+def _with_ids_inside(request: Request, sample: BatchFile) -> Places:
     batch_size, counts = epoch_sizes(request, sample)
-    return Places.by_epoch(request.folder.root, batch_size, counts, None), {}
+    return Places(batch_size=batch_size, rows=_rows_by_epoch(batch_size, counts), lists=None)
 
 
-def _by_epoch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
+def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
     """Take image ids from LPLD's file; every list must fit the files and the image folder.
 
     The program may label one epoch more than asked for and stop within the last one.
     """
-    notes, images = request.notes, request.images
-    lists = _id_lists(request, EPOCH_IDS, "or use --format sre2l")
-    labelled = {key.epoch for key in request.folder.by_epoch}
-    _require_lists(lists, labelled, "epoch")
+    notes = request.notes
+    labelled = {key.epoch for key in request.batches}
+    lists = _id_lists(request, labelled, "epoch", "or use --format sre2l")
     # The program often lists epochs after the last labelled one; an epoch missing before it is a loss.
     counts, repeating = {}, []
     for epoch in (number for number in lists.numbers if number <= max(labelled)):
         ids = lists[epoch]
-        check_ids(ids, images, where=lists.path)
+        check_ids(ids, request.images, where=lists.path)
         counts[epoch] = len(ids)
         if len(ids) and int(np.bincount(ids).max()) > 1:
             repeating.append(epoch)
@@ -283,18 +254,17 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[s
         if len(repeating) > 1:
             which = f"{len(repeating)} epochs, the first {repeating[0]}, show"
         notes.odd.append(f"{which} an image more than once, as epochs of a pruned pool do")
-    return Places.by_epoch(request.folder.root, batch_size, counts, lists), {}
+    return Places(batch_size=batch_size, rows=_rows_by_epoch(batch_size, counts), lists=lists)
 
 
-def _by_batch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[str, Any]]:
+def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
     """Take image ids from LPQLD's file and cut the row of batches into epochs.
 
     The folder has no epochs. They follow from the ids: an image is seen once an epoch, so a new epoch
     starts with the first batch that holds an image a second time.
     """
     images, notes = request.images, request.notes
-    lists = _id_lists(request, BATCH_IDS, "copy it with the labels")
-    _require_lists(lists, set(request.folder.numbered), "batch")
+    lists = _id_lists(request, {key.batch for key in request.batches}, "batch", "copy it with the labels")
     numbers, rows, sizes = {}, {}, [0]
     batch, seen = 0, np.zeros(len(images), np.bool_)
     for number in lists.numbers:
@@ -321,32 +291,29 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> tuple[Places, dict[s
             f"{sample.coords.dtype} crops cannot tell all pixels of a {largest} pixel image apart: "
             "crops of the largest images may be off by a pixel"
         )
-    root = request.folder.root
-    return Places(root=root, batch_size=batch_size, rows=rows, lists=lists, numbers=numbers), {}
+    return Places(batch_size=batch_size, rows=rows, lists=lists, numbers=numbers)
 
 
-_PLACES: Mapping[str, Callable[[Request, BatchFile], tuple[Places, dict[str, Any]]]] = {
+_PLACES: Mapping[str, Callable[[Request, BatchFile], Places]] = {
     "sampler": _in_sampler_order,
     "items": _with_ids_inside,
     "epoch lists": _by_epoch_lists,
     "batch lists": _by_batch_lists,
 }
-"""`Layout.ids` -> who finds out where batches and image ids are."""
+"""`Layout.ids` -> the function that finds batches and image ids."""
 
 
-def _id_lists(request: Request, name: str, hint: str) -> IdLists:
-    path = request.folder.root / name
-    if not path.is_file():
+def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdLists:
+    """Open the file of image ids; it must have a list for each epoch or batch up to the last labelled one."""
+    if not request.folder.has_ids(request.layout):
+        name = request.layout.ids_file
         raise LabelSourceError("image ids are missing", where=request.folder.root, expected=name, hint=hint)
-    return IdLists(path)
-
-
-def _require_lists(lists: IdLists, labelled: set[int], what: str) -> None:
-    missing = sorted(labelled - set(lists.numbers))
-    if missing:
+    lists = IdLists(request.folder.root / request.layout.ids_file)
+    if missing := sorted(labelled - set(lists.numbers)):
         raise LabelSourceError(
             f"no image ids for {what} {missing[0]}", where=lists.path, hint="restore this file"
         )
+    return lists
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
@@ -356,12 +323,19 @@ def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int
     """
     folder, notes = request.folder, request.notes
     lengths: dict[int, int] = {}
-    for key in folder.by_epoch:
+    for key in request.batches:
         lengths[key.epoch] = max(lengths.get(key.epoch, 0), key.batch + 1)
-    _refuse_far_epochs(lengths, folder)
     longest, final = max(lengths.values()), max(lengths)
-    last_files = [path for key, path in folder.by_epoch.items() if key.batch == longest - 1]
-    tail = first_readable(last_files, request.layout.items)
+    most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
+    if final >= most:  # All epochs before it would be planned, and found missing.
+        raise LabelSourceError(
+            f"epoch {final} is far beyond the {len(lengths)} epochs that have files",
+            where=folder.root,
+            expected=f"epochs below {most}",
+            hint="another run's files may be among them",
+        )
+    last_files = [path for key, path in request.batches.items() if key.batch == longest - 1]
+    tail = first_readable(last_files, partial(read_batch_file, items=request.layout.items))
     batch_size = max(sample.rows, tail.rows)
     seen = (longest - 1) * batch_size + tail.rows
     check_image_count(request, seen, batch_size, where=folder.root)
@@ -371,18 +345,6 @@ def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int
         counts[final] = lengths[final] * batch_size
         notes.odd.append(f"epoch {final}, the last, stops after {lengths[final]} of {longest} batches")
     return batch_size, counts
-
-
-def _refuse_far_epochs(lengths: Mapping[int, int], folder: LabelFolder) -> None:
-    """Refuse a lone folder of a far epoch: all epochs before it would be planned, and found missing."""
-    most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
-    if max(lengths) >= most:
-        raise LabelSourceError(
-            f"epoch {max(lengths)} is far beyond the {len(lengths)} epochs that have files",
-            where=folder.root,
-            expected=f"epochs below {most}",
-            hint="another run's files may be among them",
-        )
 
 
 def check_image_count(request: Request, seen: int, batch_size: int, *, where: Path) -> None:
@@ -398,3 +360,112 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
             got=images,
             hint=f"give the folder of the images that were labelled{more}",
         )
+
+
+# Which order of image ids fits a folder that stores none, judged by its labels alone.
+#
+# Labels of one image resemble each other whatever crop the teacher saw; labels of different images do
+# not. So under the right order the rows of epochs 0 and 1 that belong to the same image correlate, and
+# under a wrong one they do not. It stays an assumption until a teacher confirms it.
+
+WANTED_PAIRS = 400
+"""Enough to tell a correlation of 0.05 from none; more would only cost time."""
+ENOUGH_PAIRS = 16
+CERTAIN = 5.0
+"""Standard errors above zero from which agreement counts as real."""
+_ERA_NAMES: dict[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
+
+
+class _Agreement(NamedTuple):
+    """How well labels of the same image agree under one order of ids: correlation of the paired rows."""
+
+    mean: float
+    error: float
+    pairs: int
+
+    @property
+    def real(self) -> bool:
+        """Whether this cannot be chance."""
+        return self.mean > CERTAIN * self.error
+
+
+def _chosen_era(request: Request, batch_size: int) -> Era:
+    """Return the era that is given, or that fits the labels; refuse labels that none fits."""
+    options, notes = request.options, request.notes
+    found = _agreement_by_era(request, batch_size)
+    parts = [f"{of.mean:.2f} +- {of.error:.2f} if {era}, {of.pairs} pairs" for era, of in found.items()]
+    agreement = f"agreement of labels of the same image is {'; '.join(parts)}"
+    era: Era = "new"
+    if options.torch_era != "auto":
+        era, why = options.torch_era, ", as told (--torch-era)"
+        if found and not found[era].real:
+            notes.odd.append(f"the labels do not support these image ids: {agreement}")
+    elif not found:
+        why = "; the folder is too small to tell (--torch-era)"
+    else:
+        era, why = max(ERAS, key=lambda era: found[era].mean), ", which fits the labels; "
+        why += "`verify --teacher` can prove it"
+        if not found[era].real:
+            raise LabelSourceError(
+                "no known order of image ids fits the labels",
+                where=request.folder.root,
+                expected="labels of the same image to agree between epochs 0 and 1",
+                got=agreement,
+                hint="check --images and --sampler-seed, or force an order with --torch-era",
+            )
+        notes.found.append(agreement)
+    seeded = f"RandomSampler, seed {options.sampler_seed}"
+    notes.assumed.append(f"image ids of {seeded}, {_ERA_NAMES[era]}{why}")
+    return era
+
+
+def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
+    """Compare some rows of epochs 0 and 1; return nothing if there are too few to tell."""
+    images = len(request.images)
+    # m rows of each epoch have m * m / images images in common.
+    batches = math.ceil(math.sqrt(WANTED_PAIRS * images) / batch_size)
+    first, second = (_directions(request, epoch, batches, batch_size) for epoch in (0, 1))
+    if first is None or second is None:
+        return {}
+    similarity = first[0] @ second[0].T
+    found = {}
+    for era in ERAS:
+        orders = SampledOrders(images, era=era, seed=request.options.sampler_seed)
+        ids, others = orders[0][first[1]], orders[1][second[1]]
+        matched = similarity[ids[:, None] == others[None, :]]
+        if len(matched) < ENOUGH_PAIRS:
+            return {}
+        error = float(matched.std() / math.sqrt(len(matched)))
+        found[era] = _Agreement(float(matched.mean()), error, len(matched))
+    return found
+
+
+def _directions(
+    request: Request, epoch: int, batches: int, batch_size: int
+) -> tuple[npt.NDArray[np.float32], IntArray] | None:
+    """Return some rows of an epoch: their directions and places.
+
+    Directions: float32 [n, C], label minus row and column mean, length 1. Places: int32 [n], position in the
+    epoch of the image that makes most of each view.
+    """
+    labels: list[npt.NDArray[np.float32]] = []
+    places: list[IntArray] = []
+    for key, path in request.batches.items():
+        if key.epoch == epoch and len(labels) < batches:
+            try:
+                batch = read_batch_file(path, request.layout.items)
+            except LabelFileError:
+                continue
+            slots = np.arange(batch.rows, dtype=np.int32)
+            if batch.mix is not None and batch.mix.strength < 0.5:
+                slots = batch.mix.partner  # Their images make most of the views.
+            labels.append(batch.labels.astype(np.float32))
+            places.append(key.batch * batch_size + slots)
+    if not labels:
+        return None
+    rows = np.concatenate(labels)
+    rows -= rows.mean(axis=1, keepdims=True)
+    rows -= rows.mean(axis=0)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.maximum(lengths, np.finfo(np.float32).tiny)
+    return rows, np.concatenate(places)

@@ -16,7 +16,7 @@ probability 1 for one class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -28,11 +28,11 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import ImageMismatchError, LabelFileError, LabelSourceError
 from lpld_labels.format.manifest import Augmentation, PoolHeader
 from lpld_labels.format.records import BatchKey, BoolArray, IntArray, LabelArray, ViewBatch
-from lpld_labels.interop.import_batches import check_classes
 from lpld_labels.interop.import_target import (
     PROGRAM_FLIPS,
     Request,
     Target,
+    first_readable,
     likely_classes,
     output_size,
     teachers,
@@ -73,19 +73,13 @@ def read_image_file(path: Path) -> ImageFile:
             raise LabelFileError("not labels of one image", where=path, expected="a list of three arrays")
     rows = len(flips) if flips.ndim == 1 else 0
     good = coords.dtype in _FLOATS and flips.dtype == np.bool_ and coords.shape == (rows, 4) and rows > 0
-    floats = good and labels.dtype in _FLOATS
+    floats = labels.dtype in _FLOATS
     kind: Literal["hard", "smoothing", "marginal"]
     if good and labels.shape == (rows,) and (floats or labels.dtype.kind in "iu"):
         kind, numbers, values = "hard", labels[:, None], np.ones((rows, 1), np.float16)
-    elif floats and labels.shape == (rows, 2):
+    elif good and floats and labels.shape == (rows, 2):
         kind, numbers, values = "smoothing", labels[:, :1], labels[:, 1:]
-    elif (
-        good
-        and labels.dtype in _FLOATS
-        and labels.ndim == 3
-        and labels.shape[:2] == (rows, 2)
-        and labels.size
-    ):
+    elif good and floats and labels.ndim == 3 and labels.shape[:2] == (rows, 2) and labels.size:
         kind, numbers, values = "marginal", labels[:, 0], labels[:, 1]
     else:
         raise LabelFileError(
@@ -124,7 +118,7 @@ def read_image_file(path: Path) -> ImageFile:
 class ImageFiles:
     """The label files of a folder in image order, in groups that become batches; items are group numbers.
 
-    files, images: of every label file. crops: of every image, the epochs of the pool.
+    files, images: of every label file. crops: of every image, the epochs of the pool. codec: the target's.
     skip_bad: leave out files that are damaged, instead of stopping at the first.
     """
 
@@ -133,6 +127,7 @@ class ImageFiles:
     images: IntArray
     crops: int
     target: Target
+    codec: TopKCodec
     skip_bad: bool
 
     def __call__(self, groups: Sequence[int]) -> Iterator[EncodedBatch | Skipped]:
@@ -150,18 +145,7 @@ class ImageFiles:
                     yield Skipped(path.relative_to(self.root).as_posix(), error.problem)
             for crop in range(self.crops) if read else ():
                 where = f"{self.files[group * size].parent}, crop {crop}"
-                yield _encoded(BatchKey(crop, group), np.array(images, np.int32), read, self.target, where)
-
-    def _read(self, path: Path) -> ImageFile:
-        """Read a file and refuse it if it differs from the others."""
-        found = read_image_file(path)
-        codec = _top_k(self.target)
-        expected = f"{self.crops} crops, top {codec.k} in {codec.value_dtype}"
-        got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
-        if expected != got:
-            raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
-        check_classes(int(found.classes.max()), self.target, where=path)
-        return found
+                yield self._batch(BatchKey(crop, group), np.array(images, np.int32), read, where)
 
     def shards(self) -> list[Shard]:
         """Return the work: groups of images with all their crops."""
@@ -174,59 +158,72 @@ class ImageFiles:
         """Return the item that gives a batch."""
         return key.batch
 
+    def _read(self, path: Path) -> ImageFile:
+        """Read a file and refuse it if it differs from the others."""
+        found = read_image_file(path)
+        expected = f"{self.crops} crops, top {self.codec.k} in {self.codec.value_dtype}"
+        got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
+        if expected != got:
+            raise LabelFileError("labels differ from the others", where=path, expected=expected, got=got)
+        self.target.require_class(int(found.classes.max()), where=path)
+        return found
 
-def _top_k(target: Target) -> TopKCodec:
-    if not isinstance(target.codec, TopKCodec):
-        raise TypeError("FKD labels are stored as top-k")
-    return target.codec
-
-
-def _encoded(
-    key: BatchKey, images: IntArray, files: Sequence[ImageFile], target: Target, where: str
-) -> EncodedBatch:
-    """Return the batch of one crop of some images and what their files say."""
-    coords = np.stack([file.coords[key.epoch] for file in files])
-    heights, widths = target.images.heights[images], target.images.widths[images]
-    views = ViewBatch(
-        key=key,
-        images=images,
-        crops=crops_in_pixels(coords, heights, widths, images, where=where),
-        flips=np.stack([file.flips[key.epoch] for file in files]),
-    )
-    values = np.stack([file.values[key.epoch] for file in files])
-    classes = np.stack([file.classes[key.epoch] for file in files])
-    codec = _top_k(target)
-    # Probabilities add up to one, so the mass of the classes that were left out is known.
-    left = np.maximum(1.0 - values.astype(np.float64).sum(axis=1), 0.0)
-    tail = (left / max(target.header.classes - codec.k, 1)).astype(np.float32)
-    return EncodedBatch.make(views, codec.encode_sparse(values, classes, tail, classes=target.header.classes))
+    def _batch(self, key: BatchKey, images: IntArray, files: Sequence[ImageFile], where: str) -> EncodedBatch:
+        """Return the batch of one crop of some images and what their files say."""
+        table, count = self.target.images, self.target.header.classes
+        coords = np.stack([file.coords[key.epoch] for file in files])
+        views = ViewBatch(
+            key=key,
+            images=images,
+            crops=crops_in_pixels(coords, table.heights[images], table.widths[images], images, where=where),
+            flips=np.stack([file.flips[key.epoch] for file in files]),
+        )
+        values = np.stack([file.values[key.epoch] for file in files])
+        classes = np.stack([file.classes[key.epoch] for file in files])
+        # Probabilities add up to one, so the mass of the classes that were left out is known.
+        left = np.maximum(1.0 - values.astype(np.float64).sum(axis=1), 0.0)
+        tail = (left / max(count - self.codec.k, 1)).astype(np.float32)
+        return EncodedBatch.make(views, self.codec.encode_sparse(values, classes, tail, classes=count))
 
 
 # Planning
 
 
-def plan_images(request: Request, *, skip_bad: bool) -> tuple[ImageFiles, dict[str, Any]]:
+def plan_images(request: Request, *, skip_bad: bool) -> tuple[ImageFiles, Mapping[str, Any]]:
     """Match files with images and decide what the pool will be; return also results for its lineage."""
-    if not request.folder.by_image:
-        raise LabelSourceError(
-            "no labels by image", where=request.folder.root, expected=request.layout.summary
-        )
-    options, notes = request.options, request.notes
+    folder, options, notes = request.folder, request.options, request.notes
+    if not folder.by_image:
+        raise LabelSourceError("no labels by image", where=folder.root, expected=request.layout.summary)
     files = _files_of_images(request)
-    sample = _first_readable([path for _, path in files])
+    sample = first_readable([path for _, path in files], read_image_file)
     crops, kept = sample.classes.shape
-    target = _target(request, sample)
+    classes = options.classes or likely_classes(request, int(sample.classes.max()))
+    side = output_size(request)
+    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
+    if sample.kind != "hard":
+        notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
+    header = PoolHeader(
+        classes=classes,
+        batch_size=options.batch_size,
+        augmentation=Augmentation(
+            output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
+        ),
+        label_kind="probabilities",
+        teachers=teachers(request, classes, request.layout.program(classes=classes)),
+    )
+    codec = TopKCodec(k=kept, value_bits=sample.values.dtype.itemsize * 8, label_kind="probabilities")
     labels = "hard labels" if sample.kind == "hard" else f"top {kept} probabilities"
     notes.found.append(f"{len(files)} images with {crops} crops each, {labels}")
     notes.assumed.append(
         f"batches of {options.batch_size} images (--batch-size); epoch c holds crop c of every image"
     )
     source = ImageFiles(
-        root=request.folder.root,
+        root=folder.root,
         files=tuple(path for _, path in files),
         images=np.array([image for image, _ in files], np.int32),
         crops=crops,
-        target=target,
+        target=Target(header=header, codec=codec, images=request.images),
+        codec=codec,
         skip_bad=skip_bad,
     )
     return source, {"label_type": sample.kind}
@@ -258,34 +255,3 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
     if unlabelled:
         request.notes.odd.append(f"{unlabelled} of {len(images)} images have no labels")
     return sorted((known[name], path) for name, path in folder.by_image.items())
-
-
-def _first_readable(files: Iterable[Path]) -> ImageFile:
-    problem: LabelFileError | None = None
-    for path in files:
-        try:
-            return read_image_file(path)
-        except LabelFileError as error:
-            problem = problem or error
-    raise problem or LabelSourceError("no label files")
-
-
-def _target(request: Request, sample: ImageFile) -> Target:
-    options, notes = request.options, request.notes
-    classes = options.classes or likely_classes(request, int(sample.classes.max()))
-    side = output_size(request)
-    notes.assumed.append("bicubic resize, as FKD's labelling program has it")
-    if sample.kind != "hard":
-        notes.assumed.append(f"softmax at temperature {options.temperature:g} (--temperature)")
-    header = PoolHeader(
-        classes=classes,
-        batch_size=options.batch_size,
-        augmentation=Augmentation(
-            output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
-        ),
-        label_kind="probabilities",
-        teachers=teachers(request, classes, request.layout.program(classes=classes)),
-    )
-    bits = sample.values.dtype.itemsize * 8
-    codec = TopKCodec(k=sample.values.shape[1], value_bits=bits, label_kind="probabilities")
-    return Target(header=header, codec=codec, images=request.images)

@@ -1,22 +1,28 @@
 """What a label folder does not say about itself, and how it is filled in.
 
-Whatever the caller does not give is taken from the data where the data decide it, else assumed and reported.
+What the caller does not give is taken from the data where the data decide it, else assumed and reported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.topk import TopKCodec
-from lpld_labels.errors import LabelSourceError
+from lpld_labels.errors import LabelFileError, LabelSourceError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import ENSEMBLE_WORDS, Augmentation, EnsembleRule, PoolHeader, Teacher
+from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.batch_file import BatchFile
 from lpld_labels.interop.label_folder import LabelFolder
 from lpld_labels.interop.layouts import Layout, Program
 from lpld_labels.interop.settings import ImportOptions
+
+T = TypeVar("T")
 
 UNKNOWN_TEACHER = "unknown"
 DEFAULT_OUTPUT_SIZE = 224
@@ -44,6 +50,11 @@ class Request:
     notes: Notes = field(default_factory=Notes)
 
     @property
+    def batches(self) -> Mapping[BatchKey, Path]:
+        """The batch files of this layout."""
+        return self.folder.batches[self.layout.file]
+
+    @property
     def class_folders(self) -> int:
         return int(self.images.classes.max()) + 1
 
@@ -56,10 +67,31 @@ class Target:
     codec: Codec
     images: ImageTable
 
+    def require_class(self, highest: int, *, where: Path) -> None:
+        """Refuse class numbers beyond the pool's classes."""
+        if highest >= self.header.classes:
+            raise LabelSourceError(
+                f"labels speak of class {highest}",
+                where=where,
+                expected=f"classes below {self.header.classes}",
+                hint="give the number of classes with --classes",
+            )
+
+
+def first_readable(files: Iterable[Path], read: Callable[[Path], T]) -> T:
+    """Return the first file that can be read; raise the first error if none can."""
+    problem: LabelFileError | None = None
+    for path in files:
+        try:
+            return read(path)
+        except LabelFileError as error:
+            problem = problem or error
+    raise problem or LabelSourceError("no label files")
+
 
 def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target:
     """Return header and codec of a pool of batches like the sample."""
-    cut_out = sample.cutouts is not None
+    cut_out, top = sample.cutouts is not None, sample.classes is not None
     classes = _classes(request, sample)
     program = request.layout.program(classes=classes, cut_out=cut_out)
     side = output_size(request, program)
@@ -77,33 +109,29 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
         ),
         teachers=teachers(request, classes, program),
     )
+    columns, dtype = sample.labels.shape[1], sample.labels.dtype
     request.notes.found.append(
-        f"batches of {batch_size} rows, {sample.labels.dtype} labels of "
-        f"{classes} classes{f', top {sample.labels.shape[1]} kept' if sample.classes is not None else ''}, "
-        f"mix: {sample.mix_kind}{', cut-out' if cut_out else ''}"
+        f"batches of {batch_size} rows, {dtype} labels of {classes} classes{f', top {columns} kept' * top}, "
+        f"mix: {sample.mix_kind}{', cut-out' * cut_out}"
     )
     if request.layout.several_teachers:
         header = replace(header, ensemble=ENSEMBLE_WORDS[_ensemble(request, header, program)])
-    return Target(header=header, codec=_codec(sample), images=request.images)
-
-
-def _codec(sample: BatchFile) -> Codec:
-    single = sample.labels.dtype == "float32"
-    if sample.classes is not None:
-        return TopKCodec(k=sample.labels.shape[1], value_bits=32 if single else 16)
-    return Float32Codec() if single else Float16Codec()
+    codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
+    if top:
+        codec = TopKCodec(k=columns, value_bits=dtype.itemsize * 8)
+    return Target(header=header, codec=codec, images=request.images)
 
 
 def _classes(request: Request, sample: BatchFile) -> int:
-    folders, told = request.class_folders, request.options.classes
-    if sample.classes is None:
-        classes = int(sample.labels.shape[1])
-        if told not in (None, classes):
-            raise LabelSourceError(
-                "labels have another number of classes than --classes says", expected=told, got=classes
-            )
+    folders, given = request.class_folders, request.options.classes
+    if sample.classes is not None:
+        classes = given or likely_classes(request, int(sample.classes.max()))
     else:
-        classes = told or likely_classes(request, int(sample.classes.max()))
+        classes = sample.labels.shape[1]
+        if given not in (None, classes):
+            raise LabelSourceError(
+                "labels have another number of classes than --classes says", expected=given, got=classes
+            )
     if folders > classes:
         raise LabelSourceError(
             "the image folder has more classes than the labels have columns",
@@ -155,10 +183,9 @@ def teachers(request: Request, classes: int, program: Program | None) -> tuple[T
     """Return what is known of the teachers; normalisation as given, else the program's, else unknown."""
     mean, std = _triple(request.options.mean), _triple(request.options.std)
     if mean is None and program is not None:
-        normalisation = program.normalisation
-        mean, std = normalisation.mean, normalisation.std
+        mean, std = program.normalisation.mean, program.normalisation.std
         request.notes.assumed.append(
-            f"{normalisation.owner} normalisation, as {program.name} has it (--mean, --std)"
+            f"{program.normalisation.owner} normalisation, as {program.name} has it (--mean, --std)"
         )
     elif mean is None:
         request.notes.odd.append(

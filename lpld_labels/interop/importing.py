@@ -1,4 +1,4 @@
-"""Importing a label folder: find its layout, plan, carry the plan out, report."""
+"""Importing a label folder: find its layout, plan, run the plan, report."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def import_labels(
 
     label_format: a name of LAYOUTS, or ``auto`` to find out.
     images: the folder of the images that were labelled (one directory per class), or its table.
-    executor: who does the work. skip_bad: go on without files that are damaged or missing, and record them.
+    executor: runs the work. skip_bad: leave out files that are damaged or missing, and record them.
     overwrite: replace another pool that is there.
     """
     out = pool_path(pool)
@@ -119,7 +119,7 @@ def import_labels(
     if folder.unknown:
         shown = ", ".join(folder.unknown[:3])
         request.notes.odd.append(f"{len(folder.unknown)} names that are no label files: {shown}")
-    planned = plan_images if request.layout.files == "images" else plan_batches
+    planned = plan_batches if request.layout.file else plan_images
     files, results = planned(request, skip_bad=skip_bad)
     shards = files.shards()
     step = lineage.step(
@@ -161,7 +161,7 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
         raise InvalidArgumentError("unknown label format", expected=", ".join(LAYOUTS), got=name)
     if name != AUTO:
         return LAYOUTS[name]
-    if not (folder.by_epoch or folder.numbered or folder.by_image):
+    if not any(folder.files(layout) for layout in LAYOUTS.values()):
         raise LabelSourceError(
             "no label files of a known layout",
             where=folder.root,
@@ -169,39 +169,35 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
             got=", ".join(folder.unknown[:3]) or "nothing",
         )
     layouts = [layout for layout in LAYOUTS.values() if _may_be(folder, layout)]
+    if not layouts[0].file:
+        return layouts[0]
     problem: LabelFileError | None = None
-    for path in folder.files(layouts[0].files):
+    for path in folder.files(layouts[0]):
         try:
-            saved = None if layouts[0].files == "images" else read_torch_file(path)
+            saved = read_torch_file(path)
         except LabelFileError as error:
             problem = problem or error
             continue
         for layout in layouts:
             try:
-                if _fits(saved, layout, path):
-                    return layout
+                parse_batch(saved, layout.items, where=path)
             except LabelFileError as error:
                 problem = problem or error
+            else:
+                return layout
     raise problem or LabelSourceError(
         "cannot tell the format of this folder", where=folder.root, hint="name it with --format"
     )
 
 
 def _may_be(folder: LabelFolder, layout: Layout) -> bool:
-    """Whether a folder's files lie as a layout says."""
-    if not folder.files(layout.files):
+    """Whether a folder's files are named as a layout says."""
+    if not folder.files(layout):
         return False
-    return (
-        layout.files != "epochs" or layout.ids == "items" or folder.has_epoch_ids == (layout.ids != "sampler")
-    )
-
-
-def _fits(saved: object, layout: Layout, path: Path) -> bool:
-    """Whether what a file holds is of a layout; raise what is wrong with it if it cannot be read as such."""
-    if layout.files == "images":
-        return True
-    batch = parse_batch(saved, layout.items, where=path)
-    return layout.cutouts is None or layout.cutouts == (batch.cutouts is not None)
+    if layout.ids == "sampler":
+        others = (other for other in LAYOUTS.values() if other.ids_file and other.file == layout.file)
+        return not any(folder.has_ids(other) for other in others)
+    return layout.ids != "epoch lists" or folder.has_ids(layout)
 
 
 def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) -> str:
@@ -210,38 +206,24 @@ def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) 
     Nothing in a label folder says whose labels it holds: another teacher's has files of the same names and
     sizes. So some of the files that are done are read again and compared.
     """
+    done: dict[BatchKey, bytes] = {}
     found = finished_before(out, step)
     if found is not None:
         if found.header.lineage[-1].parameters.get("holes") and not files.skip_bad:
             return "files that were damaged or missing then were left out"
         with PoolReader(out) as pool:
             done = dict(zip(pool.keys, pool.index.digests_of(pool.keys), strict=True))
-    else:
-        done = _unfinished_batches(out)
-    by_item: dict[Any, dict[BatchKey, bytes]] = {}
-    for key, digest in done.items():
-        by_item.setdefault(files.item(key), {})[key] = digest
-    items = sorted(by_item)
+    elif partial_directory(out).is_dir():
+        with unfinished(out) as work:
+            for record in work.records(work.numbers(), checked=False).values():
+                if not record.skipped:
+                    done |= zip(record.keys, arrow.binaries(record.index["digest"]), strict=True)
+    items: list[Any] = sorted({files.item(key) for key in done})
     reader = replace(files, skip_bad=True)
-    for item in items[:: max(1, len(items) // _COMPARED)]:
-        for batch in reader([item]):
-            if isinstance(batch, EncodedBatch) and by_item[item].get(batch.key, batch.digest) != batch.digest:
-                return f"{batch.key} is not what the label files give now"
+    for batch in reader(items[:: max(1, len(items) // _COMPARED)]):
+        if isinstance(batch, EncodedBatch) and done.get(batch.key, batch.digest) != batch.digest:
+            return f"{batch.key} is not what the label files give now"
     return ""
-
-
-def _unfinished_batches(out: Path) -> dict[BatchKey, bytes]:
-    """Return the digests of batches that an interrupted run has done."""
-    if not partial_directory(out).is_dir():
-        return {}
-    with unfinished(out) as work:
-        records = work.records(work.numbers(), checked=False).values()
-    return {
-        key: digest
-        for record in records
-        for key, digest in zip(record.keys, arrow.binaries(record.index["digest"]), strict=True)
-        if not record.skipped
-    }
 
 
 def _report(request: Request, out: Path, manifest: Manifest) -> ImportReport:
@@ -257,7 +239,7 @@ def _report(request: Request, out: Path, manifest: Manifest) -> ImportReport:
         classes=manifest.header.classes,
         codec=manifest.codec.name,
         content_digest=manifest.content_digest,
-        source_bytes=sum(path.stat().st_size for path in folder.files(request.layout.files)),
+        source_bytes=sum(path.stat().st_size for path in folder.files(request.layout)),
         pool_bytes=pool_bytes(manifest),
         found=tuple(notes.found),
         assumed=tuple(notes.assumed),

@@ -1,27 +1,21 @@
 """The files of a label folder, listed by name without opening anything.
 
-epoch_{e}/batch_{b}.tar     one file per batch, by epoch
-batch_{n}.tar               one file per batch, numbered through
-{class}/{image}.tar         one file per image; the classes may lie below train or NAME/train, as
-                            FKD's program puts them into its save path
+Batch files lie where a layout's `file` says, at most one directory deep. Files by image are CLASS/IMAGE.tar;
+the classes may lie below train or NAME/train, as FKD's program puts them into its save path.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.records import BatchKey
-from lpld_labels.interop.layouts import Files
+from lpld_labels.interop.layouts import ID_FILES, LAYOUTS, Layout
 
-EPOCH_IDS = "sampler_indices_epoch.json"
-BATCH_IDS = "sampler_indices_batch.json"
-
-_EPOCH = re.compile(r"epoch_(0|[1-9]\d{0,8})")
-_BATCH = re.compile(r"batch_(0|[1-9]\d{0,8})\.tar")
 _IMAGE_SUFFIX = ".tar"
 _ZIP = b"PK\x03\x04"
 _FIRST_MEMBER = b"/data.pkl"
@@ -29,33 +23,38 @@ _FIRST_BYTES = 512
 """Enough for the zip's first header with the name of its first member."""
 
 
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>0|[1-9]\\d{0,8})", re.escape(template)))
+
+
+_FILES = {layout.file: _pattern(layout.file) for layout in LAYOUTS.values() if layout.file}
+_FOLDERS = [_pattern(file.rpartition("/")[0]) for file in _FILES if "/" in file]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelFolder:
     """A label folder of another program.
 
-    by_epoch: batches below epoch folders. numbered: batches of a flat folder.
-    by_image: (class folder, stem) -> file, only looked for where there are no batches.
+    batches: `Layout.file` -> batch -> path; epoch 0 where batches are numbered through.
+    by_image: (class folder, stem) -> path, only looked for where there are no batches.
     unknown: names at the top or among the batches that belong to no known layout.
     """
 
     root: Path
-    by_epoch: dict[BatchKey, Path]
-    numbered: dict[int, Path]
-    by_image: dict[tuple[str, str], Path]
+    batches: Mapping[str, Mapping[BatchKey, Path]]
+    by_image: Mapping[tuple[str, str], Path]
     unknown: tuple[str, ...]
 
-    def files(self, kind: Files) -> list[Path]:
-        """Return the label files of a kind of layout; first batches first: those are complete if any is."""
-        if kind == "numbered":
-            return list(self.numbered.values())
-        if kind == "images":
+    def files(self, layout: Layout) -> list[Path]:
+        """Return the label files of a layout; first batches first: those are complete if any is."""
+        if not layout.file:
             return list(self.by_image.values())
-        return [self.by_epoch[key] for key in sorted(self.by_epoch, key=lambda key: (key.batch, key.epoch))]
+        batches = self.batches[layout.file]
+        return [batches[key] for key in sorted(batches, key=lambda key: (key.batch, key.epoch))]
 
-    @property
-    def has_epoch_ids(self) -> bool:
-        """Whether there is a file of image ids by epoch."""
-        return (self.root / EPOCH_IDS).is_file()
+    def has_ids(self, layout: Layout) -> bool:
+        """Whether the file of image ids is there."""
+        return (self.root / layout.ids_file).is_file()
 
 
 def is_label_file(path: Path) -> bool:
@@ -68,28 +67,21 @@ def is_label_file(path: Path) -> bool:
 
 
 def list_label_folder(root: Path) -> LabelFolder:
-    """List a folder, names sorted by their numbers."""
-    by_epoch: dict[BatchKey, Path] = {}
-    numbered: dict[int, Path] = {}
-    unknown = []
+    """List a folder, batches sorted by their numbers."""
+    names: list[str] = []
     for name in _names(root):
-        path = root / name
-        epoch, batch = _EPOCH.fullmatch(name), _BATCH.fullmatch(name)
-        if epoch and path.is_dir():
-            found, others = _batches(path)
-            by_epoch |= {BatchKey(int(epoch[1]), number): file for number, file in found.items()}
-            unknown += [f"{name}/{other}" for other in others]
-        elif batch:
-            numbered[int(batch[1])] = path
-        elif name not in (EPOCH_IDS, BATCH_IDS):
-            unknown.append(name)
-    by_image = {} if by_epoch or numbered else _image_files(root)
+        in_layout = any(pattern.fullmatch(name) for pattern in _FOLDERS) and (root / name).is_dir()
+        names += [f"{name}/{below}" for below in _names(root / name)] if in_layout else [name]
+    batches: dict[str, dict[BatchKey, Path]] = {}
+    for file, pattern in _FILES.items():
+        found = [(match.groupdict(), name) for name in names if (match := pattern.fullmatch(name))]
+        keys = {BatchKey(int(part.get("epoch", 0)), int(part["batch"])): name for part, name in found}
+        batches[file] = {key: root / keys[key] for key in sorted(keys)}
+    by_image = {} if any(batches.values()) else _image_files(root)
+    known = {path for found in batches.values() for path in found.values()}
+    unknown = [name for name in names if root / name not in known and name not in ID_FILES]
     return LabelFolder(
-        root=root,
-        by_epoch=dict(sorted(by_epoch.items())),
-        numbered=dict(sorted(numbered.items())),
-        by_image=by_image,
-        unknown=() if by_image else tuple(unknown),
+        root=root, batches=batches, by_image=by_image, unknown=() if by_image else tuple(unknown)
     )
 
 
@@ -103,29 +95,15 @@ def _names(folder: Path) -> list[str]:
         raise LabelSourceError(f"cannot list label folder: {error.strerror}", where=folder) from None
 
 
-def _batches(folder: Path) -> tuple[dict[int, Path], list[str]]:
-    found: dict[int, Path] = {}
-    others = []
-    for name in _names(folder):
-        batch = _BATCH.fullmatch(name)
-        if batch:
-            found[int(batch[1])] = folder / name
-        else:
-            others.append(name)
-    return found, others
-
-
 def _image_files(root: Path) -> dict[tuple[str, str], Path]:
-    """Return the per-image files of class folders, which may lie below ``train`` or ``NAME/train``."""
     base = _classes_folder(root)
-    found = {}
-    for class_name in _names(base):
-        folder = base / class_name
-        if folder.is_dir():
-            for name in _names(folder):
-                if name.endswith(_IMAGE_SUFFIX):
-                    found[class_name, name.removesuffix(_IMAGE_SUFFIX)] = folder / name
-    return found
+    return {
+        (class_name, name.removesuffix(_IMAGE_SUFFIX)): base / class_name / name
+        for class_name in _names(base)
+        if (base / class_name).is_dir()
+        for name in _names(base / class_name)
+        if name.endswith(_IMAGE_SUFFIX)
+    }
 
 
 def _classes_folder(root: Path) -> Path:

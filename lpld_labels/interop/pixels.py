@@ -140,14 +140,11 @@ def cutouts_in_fractions(
     rows = np.concatenate([centre, np.full_like(centre, side)], axis=1) / size
     stored = np.concatenate([rows, cutout.fill], axis=1).astype(np.float32)
     inside = ((stored[:, :4] >= 0) & (stored[:, :4] <= 1)).all()
-    if views.flips.any() or not inside or not _paints(stored, cutout, size):
+    painted = inside and (cutouts_in_pixels(stored, size, where="export").boxes == cutout.boxes).all()
+    if views.flips.any() or not painted:
         raise LabelSourceError(
             "these cut-outs cannot be expressed in this format",
             where=views.key,
             expected=f"boxes of {2 * half + 1} pixels, clipped to the view, and no flips",
         )
     return stored
-
-
-def _paints(stored: npt.NDArray[np.float32], cutout: CutOut, size: int) -> bool:
-    return bool((cutouts_in_pixels(stored, size, where="export").boxes == cutout.boxes).all())

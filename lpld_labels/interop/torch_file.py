@@ -217,7 +217,8 @@ class _Unpickler(pickle.Unpickler):
         if dtype == np.bool_:
             # Bytes other than 0 and 1 would be booleans that are neither true nor false.
             return np.frombuffer(content, np.uint8) != 0
-        return np.frombuffer(content, dtype.newbyteorder(self._order)).astype(dtype, copy=False)
+        stored: Array = np.frombuffer(content, dtype.newbyteorder(self._order))
+        return stored.astype(dtype, copy=False)
 
     def _encode(self, text: object, encoding: object) -> bytes:
         """Make bytes that protocol 2 wrote as text; in all no more than the pickle is long."""

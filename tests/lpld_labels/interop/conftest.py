@@ -16,7 +16,7 @@ REFERENCES = {
     "sre2l_mixup": ("in1k", "sre2l"),
     "lpld_in1k": ("in1k", "lpld"),
     "lpld_tiny": ("tiny", "lpld"),
-    "lpld_in21k": ("in1k", "lpld21k"),
+    "lpld_in21k": ("in1k", "lpld"),
     "lpqld_in1k_k50": ("in1k", "lpqld"),
 }
 """Folder -> (images, format)."""

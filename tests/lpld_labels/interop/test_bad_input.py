@@ -274,7 +274,8 @@ def test_a_view_size_too_small_for_the_boxes(made: Path, tmp_path: Path) -> None
         ("[]", "damaged"),
         ('{"0": [1, 2]', "damaged"),
         ('{"0": [1, 2], "1": "x"}', "damaged"),
-        ('{"0": [1,, 2]}', "no image ids for epoch 1"),
+        ('{"0": [1,, 2]}', "damaged"),
+        ('{"0": [1, 2]}', "no image ids for epoch 1"),
     ],
 )
 def test_damaged_ids(made: Path, folder: Path, tmp_path: Path, text: str, message: str) -> None:

@@ -25,7 +25,7 @@ from tests.factories import make_batch, make_header, make_images
 from tests.lpld_labels.interop.conftest import REFERENCES, Reference
 from tests.lpld_labels.interop.label_folders import CLASSES, write_epochs, write_fkd, write_images
 
-EXPORTED = {name: "lpld" if form == "lpld21k" else form for name, (_, form) in REFERENCES.items()}
+EXPORTED = {name: form for name, (_, form) in REFERENCES.items()}
 
 
 def assert_same_list(ours: list[Any], theirs: list[Any]) -> None:

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from lpld_labels.errors import LabelFileError, LabelSourceError
-from lpld_labels.interop import image_ids
 from lpld_labels.interop.batch_file import read_batch_file
 from lpld_labels.interop.image_ids import IdLists
 from lpld_labels.interop.import_batches import epoch_sizes
@@ -139,8 +138,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ('{"0": [' + "9" * 5000 + "]}", "image ids of '0' are damaged"),
-        ('{"0": [1], "0": [2]}', "image ids of '0' are there twice"),
-        ('{"0": [1,,2]}', "image ids of '0' are damaged"),
+        ('{"0": [1], "0": [2]}', "image ids are damaged: a number is there twice"),
+        ('{"0": [1,,2]}', "image ids are damaged"),
+        ('{"0": [[1]]}', "image ids are damaged"),
+        ('{"0": [-1]}', "image ids of '0' are damaged"),
+        ('{"a]": 1}', "image ids are damaged"),
         ('{"0": [99999999999]}', "image ids of '0' are damaged"),
         ("[" * 100_000, "image ids are damaged"),
         ('{"0": [1]', "image ids are damaged"),
@@ -166,19 +168,12 @@ def test_image_ids_from_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
 def test_image_ids_that_are_cut_off_after_opening(tmp_path: Path) -> None:
     path = tmp_path / "ids.json"
     path.write_text(json.dumps({str(number): list(range(5000)) for number in range(4)}))
-
-    def work() -> None:
-        ids = IdLists(path)
-        path.write_text("{}")
-        ids[3]
-
-    found = watched(work, megabytes=MEGABYTES, seconds=SECONDS)
-    assert found.kind == "refused", found
-    assert "file ends early" in found.said
+    ids = IdLists(path)
+    path.write_text("{}")
+    assert ids[3].tolist() == list(range(5000))
 
 
-def test_lists_longer_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_ids, "_CHUNK", 7)
+def test_lists_in_any_order_with_spaces(tmp_path: Path) -> None:
     path = tmp_path / "ids.json"
     path.write_text(' {"0" : [1, 2,\n 3 ],  "12": [] , "5":[2147483646]  }\n')
     ids = IdLists(path)
