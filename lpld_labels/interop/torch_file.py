@@ -214,10 +214,9 @@ class _Unpickler(pickle.Unpickler):
         if len(content) != count * dtype.itemsize:
             expected = f"{count * dtype.itemsize} bytes"
             raise _damaged(self._where, f"storage {key!a} has the wrong size", expected, len(content))
-        if dtype == np.bool_:
-            # Bytes other than 0 and 1 would be booleans that are neither true nor false.
-            return np.frombuffer(content, np.uint8) != 0
-        stored: Array = np.frombuffer(content, dtype.newbyteorder(self._order))
+        # Read as booleans, bytes other than 0 and 1 would be neither true nor false.
+        kind = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder(self._order)
+        stored: Array = np.frombuffer(content, kind)
         return stored.astype(dtype, copy=False)
 
     def _encode(self, text: object, encoding: object) -> bytes:
