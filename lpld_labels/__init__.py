@@ -14,34 +14,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lpld_labels.errors import LabelPoolError
     from lpld_labels.format.images import ImageTable
-    from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, PoolHeader, Teacher
+    from lpld_labels.format.manifest import Augmentation, PoolHeader, Teacher
     from lpld_labels.format.records import BatchKey, Box, CutOut, LabelBatch, Mix, ViewBatch
+    from lpld_labels.inspect.check import check_pool
     from lpld_labels.interop.exporting import export_pool
     from lpld_labels.interop.importing import import_labels
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.writer import PoolWriter
+    from lpld_labels.transforms.copy import copy_pool
+    from lpld_labels.transforms.encode import encode_pool
+    from lpld_labels.transforms.prune import prune_pool
+    from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
     from lpld_labels.version import __version__
 
 # Loaded on first use: NumPy and pyarrow take longer to import than most commands take to run.
-_HOMES = {
-    "Augmentation": "format.manifest",
-    "BatchKey": "format.records",
-    "Box": "format.records",
-    "CutOut": "format.records",
-    "ImageTable": "format.images",
-    "LabelBatch": "format.records",
-    "LabelPoolError": "errors",
-    "LineageStep": "format.manifest",
-    "Manifest": "format.manifest",
-    "Mix": "format.records",
-    "PoolHeader": "format.manifest",
-    "PoolReader": "pool.reader",
-    "PoolWriter": "pool.writer",
-    "Teacher": "format.manifest",
-    "ViewBatch": "format.records",
-    "__version__": "version",
-    "export_pool": "interop.exporting",
-    "import_labels": "interop.importing",
+_LAZY = {
+    "errors": ("LabelPoolError",),
+    "format.images": ("ImageTable",),
+    "format.manifest": ("Augmentation", "PoolHeader", "Teacher"),
+    "format.records": ("BatchKey", "Box", "CutOut", "LabelBatch", "Mix", "ViewBatch"),
+    "inspect.check": ("check_pool",),
+    "interop.exporting": ("export_pool",),
+    "interop.importing": ("import_labels",),
+    "pool.reader": ("PoolReader",),
+    "pool.writer": ("PoolWriter",),
+    "transforms.copy": ("copy_pool",),
+    "transforms.encode": ("encode_pool",),
+    "transforms.prune": ("prune_pool",),
+    "transforms.settings": ("EncodeSettings", "PruneSettings"),
+    "version": ("__version__",),
 }
 
 __all__ = [
@@ -49,27 +50,32 @@ __all__ = [
     "BatchKey",
     "Box",
     "CutOut",
+    "EncodeSettings",
     "ImageTable",
     "LabelBatch",
     "LabelPoolError",
-    "LineageStep",
-    "Manifest",
     "Mix",
     "PoolHeader",
     "PoolReader",
     "PoolWriter",
+    "PruneSettings",
     "Teacher",
     "ViewBatch",
     "__version__",
+    "check_pool",
+    "copy_pool",
+    "encode_pool",
     "export_pool",
     "import_labels",
+    "prune_pool",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lpld_labels' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"lpld_labels.{_HOMES[name]}"), name)
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(importlib.import_module(f"lpld_labels.{module}"), name)
+    raise AttributeError(f"module 'lpld_labels' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -25,6 +25,7 @@ order instead; nothing else changes.) For the views of a batch of B images,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -73,8 +74,7 @@ def draw_views(
     """Draw the views of one batch. A pure function: same arguments, same views, always.
 
     images: gives the number of images and their sizes, which may differ.
-    strength: the mix strength, where it was drawn before; else it is made of two draws, with functions
-        whose last bits depend on the machine.
+    strength: the recorded mix strength; None to compute it, with last bits that depend on the machine.
     order: int32 [N], the epoch's image order; None to draw it from the seed.
     """
     n_images = len(images)
@@ -83,6 +83,7 @@ def draw_views(
         raise InvalidArgumentError(
             "no such batch in an epoch", expected=f"0 to {batches - 1}", got=batch, where=f"epoch {epoch}"
         )
+    _require_drawable(augmentation)
     if order is None:
         order = _epoch_order(seed, epoch, n_images)
     chosen = order[batch * batch_size : (batch + 1) * batch_size]
@@ -104,18 +105,17 @@ def draw_views(
 
 
 def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size: int) -> IntArray:
-    """Return which images a batch shows, without drawing its views: int32 [B], empty if there is none."""
+    """Return the images of a batch without drawing its views: int32 [B], empty if there is no such batch."""
     return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
 
 
 def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
-    """Return the permutation of the images for an epoch: int32 [N], read-only because it is shared.
+    """Return the permutation of the images for an epoch: int32 [N], read-only.
 
-    Loaders jump between epochs, and shuffling all images for a batch would cost more than the batch. As many
-    epochs are kept as take 64 MB; four at least.
+    Cached, because loaders jump between epochs: 64 MB of orders, four at least.
     """
-    kept = _order_of_few if n_images <= _FEW_IMAGES else _order_of_many
-    return kept(seed, epoch, n_images)
+    cached = _order_of_few if n_images <= _FEW_IMAGES else _order_of_many
+    return cached(seed, epoch, n_images)
 
 
 def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
@@ -133,8 +133,6 @@ _order_of_many = lru_cache(maxsize=4)(_shuffled)
 def _draw_patches(rng: np.random.Generator, rows: int, grid: int | None) -> npt.NDArray[np.uint8] | None:
     if grid is None:
         return None
-    if not 1 <= grid <= 15:
-        raise InvalidArgumentError("patch_grid is out of range", expected="1 to 15", got=grid)
     return np.argsort(rng.random((rows, grid * grid)), axis=1, kind="stable").astype(np.uint8)
 
 
@@ -145,10 +143,11 @@ def draw_crops(
     if augmentation.crop_scale is None:
         origin = np.zeros_like(heights)
         return np.stack([origin, origin, heights, widths], axis=1).astype(np.int32)
-    scale = _range("crop_scale", augmentation.crop_scale, upper=1.0)
-    ratio = _range("crop_ratio", augmentation.crop_ratio or DEFAULT_CROP_RATIO, upper=math.inf)
+    _require_drawable(augmentation)
+    smallest, largest = augmentation.crop_scale
+    ratio = augmentation.crop_ratio or DEFAULT_CROP_RATIO
     rows = len(heights)
-    areas = scale[0] + rng.random((rows, CROP_TRIES)) * (scale[1] - scale[0])
+    areas = smallest + rng.random((rows, CROP_TRIES)) * (largest - smallest)
     low, high = log(ratio[0]), log(ratio[1])
     ratios = exp(low + rng.random((rows, CROP_TRIES)) * (high - low))
     places = rng.random((rows, 2))
@@ -170,7 +169,7 @@ def draw_crops(
 
 
 def _largest_crop(
-    heights: LongArray, widths: LongArray, ratio: tuple[float, float]
+    heights: LongArray, widths: LongArray, ratio: Sequence[float]
 ) -> tuple[LongArray, LongArray]:
     """Return height and width of the largest crop whose aspect ratio is within bounds."""
     shape = widths / heights
@@ -185,8 +184,6 @@ def _largest_crop(
 def _draw_flips(rng: np.random.Generator, rows: int, probability: float | None) -> BoolArray:
     if probability is None:
         return np.zeros(rows, np.bool_)
-    if not 0 <= probability <= 1:
-        raise InvalidArgumentError("flip_probability is out of range", expected="0 to 1", got=probability)
     return rng.random(rows) < probability
 
 
@@ -195,10 +192,6 @@ def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
-    if not 0 < fraction <= 1:
-        raise InvalidArgumentError(
-            "cutout_fraction is out of range", expected="above 0, at most 1", got=fraction
-        )
     size = np.array([augmentation.output_height, augmentation.output_width])
     sides = np.maximum(np.rint(size * fraction).astype(np.int64), 1)
     start = _whole(rng.random((rows, 2)), size) - sides // 2
@@ -210,13 +203,9 @@ def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation
 def _draw_mix(
     rng: np.random.Generator, rows: int, augmentation: Augmentation, strength: float | None
 ) -> Mix | None:
-    if augmentation.mix == "none":
-        return None
-    if augmentation.mix not in {"cutmix", "mixup"}:
-        raise InvalidArgumentError("unknown mix", expected="none, cutmix or mixup", got=augmentation.mix)
     alpha = augmentation.mix_alpha
-    if alpha is None or not 0 < alpha < math.inf:
-        raise InvalidArgumentError("mix_alpha is out of range", expected="a number above 0", got=alpha)
+    if augmentation.mix == "none" or alpha is None:
+        return None
     first, second = rng.random(2).tolist()
     if strength is None:
         strength = _symmetric_beta(alpha, first, second)
@@ -252,12 +241,13 @@ def _whole(draws: FloatArray, count: LongArray) -> LongArray:
     return np.minimum((draws * count).astype(np.int64), count - 1)
 
 
-def _range(field: str, bounds: tuple[float, ...], *, upper: float) -> tuple[float, float]:
-    if len(bounds) != 2 or not 0 < bounds[0] <= bounds[1] <= upper or bounds[1] == math.inf:
+def _require_drawable(augmentation: Augmentation) -> None:
+    problem = augmentation.drawing_problem()
+    if problem is not None:
+        field, expected = problem
         raise InvalidArgumentError(
-            f"{field} is out of range", expected=f"(low, high) with 0 < low <= high <= {upper}", got=bounds
+            f"{field} is out of range", expected=expected, got=getattr(augmentation, field)
         )
-    return bounds[0], bounds[1]
 
 
 def exp(x: FloatArray) -> FloatArray:

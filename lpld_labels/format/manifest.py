@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -46,7 +46,7 @@ Triple = Annotated[tuple[float, ...], msgspec.Meta(min_length=3, max_length=3)]
 Pair = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=2)]
 Rows = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
-FILE_ROLES: tuple[FileRole, ...] = ("views", "labels", "batches", "images", "codec", "packed")
+FILE_ROLES: tuple[FileRole, ...] = get_args(FileRole)
 FILE_COMPONENTS: dict[FileRole, Component] = {
     "batches": "container",
     "images": "container",
@@ -102,20 +102,28 @@ class Augmentation:
     cutout_fraction: float | None = None
     patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
-    def drawing_problem(self) -> str | None:
-        """Return the field that no view can be drawn from, or None."""
-        for name, bounds, upper in (
-            ("crop_scale", self.crop_scale, 1.0),
-            ("crop_ratio", self.crop_ratio, math.inf),
-        ):
-            if bounds is not None and not 0 < bounds[0] <= bounds[1] <= upper:
-                return name
-        if self.flip_probability is not None and not 0 <= self.flip_probability <= 1:
-            return "flip_probability"
-        if self.cutout_fraction is not None and not 0 < self.cutout_fraction <= 1:
-            return "cutout_fraction"
-        mixed = self.mix != "none"
-        return "mix_alpha" if mixed and not (self.mix_alpha is not None and self.mix_alpha > 0) else None
+    def drawing_problem(self) -> tuple[str, str] | None:
+        """Return a field that no view can be drawn with and what it should be, or None."""
+        flip, cutout, alpha, grid = (
+            self.flip_probability,
+            self.cutout_fraction,
+            self.mix_alpha,
+            self.patch_grid,
+        )
+        rules = (
+            ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
+            ("crop_ratio", _is_range(self.crop_ratio, math.inf), "(low, high) with 0 < low <= high"),
+            ("flip_probability", flip is None or 0 <= flip <= 1, "0 to 1"),
+            ("cutout_fraction", cutout is None or 0 < cutout <= 1, "above 0, at most 1"),
+            ("mix", self.mix in get_args(MixKind), "none, cutmix or mixup"),
+            ("mix_alpha", self.mix == "none" or (alpha or 0) > 0, "a number above 0"),
+            ("patch_grid", grid is None or 1 <= grid <= MAX_PATCH_GRID, f"1 to {MAX_PATCH_GRID}"),
+        )
+        return next(((name, expected) for name, good, expected in rules if not good), None)
+
+
+def _is_range(bounds: tuple[float, ...] | None, upper: float) -> bool:
+    return bounds is None or (len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= upper)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,14 +364,6 @@ class Manifest:
                 got=version,
                 hint="upgrade lpld-labels",
             )
-        if "views" not in document:
-            raise FormatVersionError(
-                "pool was written by a draft of format version 1, before its release",
-                where=where,
-                expected="field 'views'",
-                got="none",
-                hint="export it with the program that wrote it and import that folder, or build it again",
-            )
         flat = convert(document, _Document, where=where)
         manifest = Manifest(
             header=PoolHeader(**_values(flat, PoolHeader)),
@@ -379,14 +379,11 @@ class Manifest:
         if drawn:
             if self.header.seed is None:
                 raise field_error("seed", "a number, because views are drawn", None, where=where)
-            problem = self.header.augmentation.drawing_problem()
-            if problem is not None:
-                raise field_error(
-                    f"augmentation.{problem}",
-                    "a range that views can be drawn from",
-                    getattr(self.header.augmentation, problem),
-                    where=where,
-                )
+            wrong = self.header.augmentation.drawing_problem()
+            if wrong is not None:
+                name, expected = wrong
+                got = getattr(self.header.augmentation, name)
+                raise field_error(f"augmentation.{name}", expected, got, where=where)
         check_counts(self.counts, self.files, drawn=drawn, batch_size=self.header.batch_size, where=where)
         problem = self.coverage.problem(self.counts, self.header.classes)
         if problem is not None:

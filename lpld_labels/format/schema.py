@@ -6,7 +6,7 @@ SPEC.md describes the same things in words; a test compares the two, so change b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
@@ -36,25 +36,14 @@ batches: one takes some 4 kB of memory while its shard is gathered or merged, ho
 Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
 ]
-COMPONENTS: tuple[Component, ...] = (
-    "crop",
-    "flip",
-    "mix_index",
-    "mix_strength",
-    "mix_box",
-    "labels",
-    "codec",
-    "keys",
-    "packed",
-    "container",
-)
+COMPONENTS: tuple[Component, ...] = get_args(Component)
 """The paper's six storage components, then what a real container adds to them."""
 
 LabelKind = Literal["logits", "probabilities"]
-LABEL_KINDS: tuple[LabelKind, ...] = ("logits", "probabilities")
+LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
 MixKind = Literal["none", "cutmix", "mixup"]
 Views = Literal["stored", "drawn"]
-VIEWS: tuple[Views, ...] = ("stored", "drawn")
+VIEWS: tuple[Views, ...] = get_args(Views)
 RESIZE_CODES = ("torch", "pil", "pil_bicubic")
 """Names of resize code that SPEC.md gives a meaning."""
 

@@ -1,7 +1,7 @@
-"""JSON as the format allows it: bounded, without repeated names, without numbers that are none.
+"""JSON as the format allows it: bounded, without repeated names, numbers finite, fields as declared.
 
-Python's parser takes `NaN`, keeps the last of two equal names and recurses as deep as it is led. Files of
-a pool may come from anywhere, so these are refused here, before and while parsing.
+Python's parser accepts `NaN`, keeps the last of two equal names and recurses without a limit. Files of a pool
+may come from anywhere, so these are refused here. msgspec converts objects to frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -24,28 +23,28 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 HexDigest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """64 lower-case hex digits: a SHA-256."""
-IGNORABLE = "must_understand"
+_IGNORABLE = "must_understand"
 """An unknown field is refused unless its value is an object with ``"must_understand": false``."""
 _SHOWN = 200
 _MESSAGE = re.compile(r"(?P<problem>.*?)( - at (`key` in )?`\$\.?(?P<field>[^`]*)`)?", re.DOTALL)
-_HINT = "restore the file; the pool's data may be intact"
+
+
+@dataclass(frozen=True)
+class NoFields:
+    """An empty object."""
 
 
 def to_json(document: dict[str, Any]) -> bytes:
-    """Return stable, readable UTF-8 JSON; NaN, Inf and names that are no text are refused."""
+    """Return stable, readable UTF-8 JSON; NaN, Inf and text that is not Unicode are refused."""
     try:
         text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         return (text + "\n").encode("utf-8")
-    except ValueError:
-        for field, expected, value in _unwritable(document):
-            raise InvalidArgumentError(
-                f"field '{field}' cannot be written down", expected=expected, got=repr(value)
-            ) from None
-        raise
+    except ValueError as error:
+        raise InvalidArgumentError(f"cannot be written as JSON: {error}") from None
 
 
 def from_json(data: bytes, *, where: str) -> Any:
-    """Parse UTF-8 JSON; whatever the format does not allow becomes a ManifestError with its place."""
+    """Parse UTF-8 JSON; ManifestError for anything the format does not allow."""
     if len(data) > MAX_JSON_BYTES:
         raise ManifestError(
             "JSON file is too large", where=where, expected=f"at most {MAX_JSON_BYTES} bytes", got=len(data)
@@ -60,34 +59,20 @@ def from_json(data: bytes, *, where: str) -> Any:
             parse_int=_integer,
         )
         if "\\ud" in text.lower():
-            # Only escapes can bring half a character in; encoding what was read finds it.
+            # Only escapes can bring in a lone surrogate, which cannot be encoded.
             json.dumps(document, ensure_ascii=False).encode("utf-8")
         if not isinstance(document, (dict, list)) or not _too_deep(document):
             return document
     except RecursionError:
         pass
     except (UnicodeError, ValueError) as error:
-        raise ManifestError(f"not valid JSON: {error}", where=where, hint=_HINT) from None
+        hint = "restore the file; the pool's data may be intact"
+        raise ManifestError(f"not valid JSON: {error}", where=where, hint=hint) from None
     raise ManifestError("JSON is nested too deep", where=where, expected=f"at most {MAX_JSON_DEPTH} levels")
 
 
-def _unwritable(value: Any, field: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yield (field, what it should be, value) of what JSON cannot hold."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _unwritable(name, field or "document")
-            yield from _unwritable(inner, f"{field}.{name}" if field else str(name))
-    elif isinstance(value, (list, tuple)):
-        for number, inner in enumerate(value):
-            yield from _unwritable(inner, f"{field}[{number}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield field, "a finite number", value
-    elif isinstance(value, str) and not is_text(value):
-        yield field, "text", value
-
-
 def is_text(value: str) -> bool:
-    """Whether a string can be written as UTF-8: file names and words of a command line need not be."""
+    """Whether a string can be written as UTF-8; file names and command-line arguments need not be."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -96,7 +81,6 @@ def is_text(value: str) -> bool:
 
 
 def _too_deep(document: Any) -> bool:
-    """Whether a parsed document nests deeper than allowed."""
     level = [document]
     for _ in range(MAX_JSON_DEPTH):
         inner: list[Any] = []
@@ -112,7 +96,7 @@ def _too_deep(document: Any) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        # Counted once: asking for each of a million names how often it occurs would take hours.
+        # One pass over the names: a million of them may be hostile.
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"field {twice!r} occurs twice")
     return document
@@ -135,100 +119,49 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def convert(document: object, kind: type[T], *, where: str, prefix: str = "", all_known: bool = False) -> T:
-    """Return a parsed JSON object as a dataclass.
+def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
+    """Return a parsed JSON object as a dataclass: every field present, of its type, and no others.
 
-    prefix: name of the field that holds the object, for errors.
+    Stricter than msgspec: a field with a default must be present too, and unknown fields are refused.
     all_known: refuse unknown fields even if they are marked as ignorable.
     """
-    path = f"{prefix}." if prefix else ""
-    _require_fields(document, kind, where, path, all_known=all_known)
+    if not isinstance(document, Mapping):
+        raise field_error("", "an object", document, where=where)
     try:
-        return msgspec.convert(document, kind)
+        record = msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         found = _MESSAGE.fullmatch(str(error))
-        field = (found["field"] if found else None) or ""
-        problem = found["problem"] if found else str(error)
-        expected = _choices(kind, field) or problem.removeprefix("Expected ").split(", got ")[0]
-        raise field_error(
-            path + field, expected.replace("`", ""), _value_at(document, field), where=where
-        ) from None
+        field = (found["field"] if found else None) or "document"
+        # The message may quote the file.
+        problem = repr(found["problem"] if found else str(error))[1:-1][:_SHOWN].replace("`", "")
+        raise ManifestError(f"field '{field}' is wrong: {problem}", where=where) from None
+    _compare_fields(document, msgspec.to_builtins(record), "", where, all_known=all_known)
+    return record
 
 
-def field_error(field: str, expected: object, got: object, *, where: object, hint: str = "") -> ManifestError:
+def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
+    """Refuse fields that only the document or only the record has."""
+    if isinstance(record, dict):
+        prefix = f"{path}." if path else ""
+        for name in sorted(record.keys() - document.keys()):
+            raise ManifestError(f"field '{prefix}{name}' is missing", where=where)
+        for name in sorted(document.keys() - record.keys()):
+            value = document[name]
+            if all_known or not isinstance(value, Mapping) or value.get(_IGNORABLE) is not False:
+                hint = "upgrade lpld-labels if a newer version wrote this pool"
+                raise ManifestError(f"field '{prefix}{name}' is unknown", where=where, hint=hint)
+        inner = [(f"{prefix}{name}", document[name], value) for name, value in record.items()]
+    else:
+        inner = [(f"{path}[{i}]", document[i], value) for i, value in enumerate(record)]
+    for place, stored, value in inner:
+        if isinstance(value, (dict, list, tuple)):
+            _compare_fields(stored, value, place, where, all_known=all_known)
+
+
+def field_error(field: str, expected: object, got: object, *, where: object) -> ManifestError:
     """Return the error for a field with a wrong value, which may be of any length."""
     text = repr(got)
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}... ({len(text)} characters)"
-    name = field.strip(".") or "document"
-    return ManifestError(f"field '{name}' is wrong", where=where, expected=expected, got=text, hint=hint)
-
-
-def _require_fields(document: object, kind: type[Any], where: str, path: str, *, all_known: bool) -> None:
-    if not isinstance(document, Mapping):
-        raise field_error(path, "an object", document, where=where)
-    known = _nested(cast("Hashable", kind))
-    for name in known:
-        if name not in document:
-            raise ManifestError(f"field '{path}{name}' is missing", where=where)
-    for name in sorted(document.keys() - known.keys()):
-        value = document[name]
-        if all_known or not isinstance(value, Mapping) or value.get(IGNORABLE) is not False:
-            raise ManifestError(
-                f"field '{path}{name}' is unknown",
-                where=where,
-                hint="upgrade lpld-labels if a newer version wrote this pool",
-            )
-    for name, inner in known.items():
-        if inner is not None:
-            for place, item in _objects(document[name], path + name):
-                _require_fields(item, inner, where, f"{place}.", all_known=all_known)
-
-
-def _objects(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the objects of a field that holds one or a list of them; msgspec refuses anything else."""
-    if isinstance(value, Mapping):
-        yield path, value
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield f"{path}[{number}]", item
-
-
-@dataclass(frozen=True)
-class NoFields:
-    """An empty object."""
-
-
-@cache
-def _nested(kind: Hashable) -> dict[str, type[Any] | None]:
-    """Return each field of a dataclass with the dataclass its value or items have, if any."""
-    record: Any = kind
-    hints = get_type_hints(record)
-    found: dict[str, type[Any] | None] = {}
-    for field in fields(record):
-        candidates: list[Any] = [hints[field.name], *get_args(hints[field.name])]
-        inner: Any = next(filter(is_dataclass, candidates), None)
-        found[field.name] = inner
-    return found
-
-
-def _value_at(document: object, field: str) -> object:
-    """Return the value that an error is about: `field` is a path such as ``files[3].role``."""
-    value: Any = document
-    for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
-        try:
-            value = value[int(number)] if number else value[name]
-        except (KeyError, IndexError, TypeError):
-            break
-    return value
-
-
-def _choices(kind: type[Any], field: str) -> str:
-    """Return which words a field may have, or "" where it is no choice of words."""
-    *outer, last = re.sub(r"\[[^]]*\]", "", field).split(".")
-    for name in outer:
-        kind = _nested(cast("Hashable", kind)).get(name) or kind
-    hint = get_type_hints(kind).get(last)
-    words = [word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)]
-    words = words or [word for word in get_args(hint) if isinstance(word, str)]
-    return f"one of {', '.join(dict.fromkeys(words))}" if words else ""
+    name = field or "document"
+    return ManifestError(f"field '{name}' is wrong", where=where, expected=expected, got=text)

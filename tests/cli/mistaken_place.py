@@ -7,7 +7,8 @@ from pathlib import Path
 
 from lpld_core.relabel.settings import BuildSettings
 from lpld_core.settings import TeacherChoice
-from lpld_labels import LineageStep, PoolWriter, Teacher
+from lpld_labels import PoolWriter, Teacher
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.lineage import SETTINGS, settings_json

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 
-from lpld_labels import LineageStep, PoolReader, PoolWriter, Teacher
+from lpld_labels import PoolReader, PoolWriter, Teacher
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.card import card_text, size_category
 from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.render.images import find_images

@@ -12,8 +12,8 @@ import pytest
 import torch
 from click.testing import Result
 
-from lpld_labels import LineageStep
 from lpld_labels.format import schema
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.summary import pickle_layout
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 

@@ -13,7 +13,8 @@ import pytest
 from click.testing import Result
 from lpld_cli.recipe import recipe
 
-from lpld_labels import LineageStep, PoolReader, PoolWriter
+from lpld_labels import PoolReader, PoolWriter
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.transforms.selection import kept_count, ratio_that_keeps
 from tests.cli.build_runs import one_line_error

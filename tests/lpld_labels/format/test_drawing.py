@@ -224,7 +224,7 @@ def test_absent_features_are_none() -> None:
         ({"flip_probability": 1.5}, r"flip_probability is out of range"),
         ({"mix": "cutmix"}, r"mix_alpha is out of range \(expected a number above 0, got None\)"),
         ({"mix": "mixup", "mix_alpha": 0.0}, r"mix_alpha is out of range"),
-        ({"mix": "blend"}, r"unknown mix \(expected none, cutmix or mixup, got blend\)"),
+        ({"mix": "blend"}, r"mix is out of range \(expected none, cutmix or mixup, got blend\)"),
         ({"cutout_fraction": 0.0}, r"cutout_fraction is out of range"),
         ({"patch_grid": 16}, r"patch_grid is out of range \(expected 1 to 15, got 16\)"),
     ],

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
+from lpld_labels import LabelBatch, PoolReader, PoolWriter
 from lpld_labels.errors import InvalidArgumentError
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.compare import Relation, compare_pools, comparison_page, pool_names
 from tests.factories import make_batch, make_batches, make_header, make_images, write_pool
 from tests.lpld_labels.inspect.pages import HOSTILE, read_page

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpld_labels import LabelBatch, LineageStep, PoolReader, PoolWriter
+from lpld_labels import LabelBatch, PoolReader, PoolWriter
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
 from lpld_labels.inspect.report import make_report, report_page
 from lpld_labels.inspect.sample import MOST_ROWS, entropy, gather_facts, probabilities, take_sample

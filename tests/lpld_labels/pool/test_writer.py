@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lpld_labels import BatchKey, ImageTable, LabelBatch, LineageStep, PoolReader, PoolWriter
+from lpld_labels import BatchKey, ImageTable, LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import (
     DuplicateBatchError,
@@ -20,6 +20,7 @@ from lpld_labels.errors import (
     PoolConflictError,
     StagingMismatchError,
 )
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.check import check_pool
 from tests.factories import grow_pool, make_batch, make_batches, make_header, make_images, write_pool
 
