@@ -3,15 +3,13 @@
     LabelPoolError                  anything a caller may want to catch at once
     +-- InvalidBatchError           a label batch that must not be written (shape, dtype, range, NaN)
     +-- InvalidArgumentError        an option or argument outside what it allows
-    +-- PoolFormatError             what is on disk is not a pool this version can read
+    +-- PoolFormatError             what is on disk is not a pool this version can read, or is newer
     |   +-- NotAPoolError           no manifest where one was expected
-    |   +-- FormatVersionError      written by a newer version of the format
     |   +-- ManifestError           the manifest is there and wrong
     +-- PoolCorruptError            a file is missing, truncated or its bytes changed
     +-- PoolWriteError              the file system refused (full, read-only, not ours)
     +-- StoreError                  storage elsewhere cannot be reached or refuses (credentials, time-out)
     +-- PoolConflictError           two writers, or a writer and the pool, disagree
-    |   +-- DuplicateBatchError     the same batch was written twice
     |   +-- StagingMismatchError    unfinished work of a different pool lies in the way
     +-- BatchNotFoundError          the pool holds no such batch
     +-- ImageMismatchError          the images at hand are not the ones that were labelled
@@ -94,10 +92,6 @@ class NotAPoolError(PoolFormatError):
     """No manifest where one was expected."""
 
 
-class FormatVersionError(PoolFormatError):
-    """The pool was written by a newer version of the format."""
-
-
 class ManifestError(PoolFormatError):
     """The manifest is there and wrong."""
 
@@ -116,10 +110,6 @@ class StoreError(LabelPoolError):
 
 class PoolConflictError(LabelPoolError):
     """Two writers, or a writer and the pool, disagree."""
-
-
-class DuplicateBatchError(PoolConflictError):
-    """The same batch was written twice."""
 
 
 class StagingMismatchError(PoolConflictError):

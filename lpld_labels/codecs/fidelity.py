@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lpld_labels.codecs.base import Codec, Payload
 from lpld_labels.codecs.floats import converted
@@ -154,14 +153,6 @@ def rebatched(blocks: Sequence[LabelArray], batch_size: int) -> list[LabelArray]
 
 
 def payload_bytes(payload: Payload) -> int:
-    """Return the bytes of the values in a payload."""
-    return sum(map(_value_bytes, payload.values()))
-
-
-def _value_bytes(array: arrow.Array) -> int:
-    if pa.types.is_binary(array.type):
-        lengths: Any = pc.binary_length(cast("Any", array))
-        return int(pc.sum(lengths).as_py() or 0)
-    if pa.types.is_list(array.type):
-        return int(arrow.flattened(array).nbytes)
-    return int(array.nbytes)
+    """Return the bytes of the values in a payload, without the lengths of binary ones."""
+    lengths = [4 * len(array) for array in payload.values() if pa.types.is_binary(array.type)]
+    return sum(map(arrow.value_bytes, payload.values())) - sum(lengths)

@@ -16,14 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import (
-    Codec,
-    EncodedLabels,
-    Granularity,
-    Payload,
-    binary_cell,
-    raw_bytes,
-)
+from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, binary_cell, raw_bytes
 from lpld_labels.codecs.packing import ZSTD, decompressed
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow

@@ -35,15 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import (
-    Codec,
-    EncodedLabels,
-    FloatArray,
-    Granularity,
-    Parts,
-    Payload,
-    raw_bytes,
-)
+from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Granularity, Parts, Payload, raw_bytes
 from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.label_semantics import as_finite_logits, softmax
 from lpld_labels.codecs.packing import (

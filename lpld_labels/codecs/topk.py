@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import BoolArray, IntArray, LabelArray
 from lpld_labels.format.schema import LABEL_KINDS, Column, LabelKind
-from lpld_labels.format.strict_json import convert, field_error
+from lpld_labels.format.strict_json import convert
 
 VALUE_BITS = (8, 16, 32)
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
@@ -303,17 +303,14 @@ class TopKCodec(Codec):
 
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        where = f"codec {cls.name}"
-        known = convert(parameters, _Parameters, where=where, all_known=True)
-        if known.value_bits not in VALUE_BITS:
-            raise field_error("value_bits", f"one of {VALUE_BITS}", known.value_bits, where=where)
+        known = convert(parameters, _Parameters, where=f"codec {cls.name}", all_known=True)
         return cls(k=known.k, value_bits=known.value_bits, label_kind=known.label_kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Parameters:
     k: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLASSES)]
-    value_bits: int
+    value_bits: Literal[8, 16, 32]
     label_kind: LabelKind
 
 

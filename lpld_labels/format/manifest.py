@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from lpld_labels.errors import FormatVersionError, InvalidArgumentError, ManifestError
+from lpld_labels.errors import InvalidArgumentError, ManifestError, PoolFormatError
 from lpld_labels.format.limits import (
     MAX_BATCH_SIZE,
     MAX_BATCH_VALUES,
@@ -357,7 +357,7 @@ class Manifest:
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise field_error("format_version", "an integer >= 1", version, where=where)
         if version > FORMAT_VERSION:
-            raise FormatVersionError(
+            raise PoolFormatError(
                 "pool was written in a newer format",
                 where=where,
                 expected=f"format_version <= {FORMAT_VERSION}",

@@ -1,9 +1,8 @@
 """Random order without a running generator: everything follows from (seed, epoch, batch).
 
-`batch_ranks` gives each batch a 64-bit rank that depends on nothing but those three numbers.
-Random pruning keeps the lowest ranks, so prunings nest and a build can know in advance which
-batches it will keep. `keyed_generator` gives the NumPy generator for one place in a run, and
-`Stream` names what the draws of a place are for, so that no two uses of one seed share theirs.
+`batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so prunings nest and a
+build knows in advance which batches it will keep. `keyed_generator` gives the generator for a place in a run;
+`Stream` keeps different uses of one seed apart.
 """
 
 from __future__ import annotations
@@ -22,34 +21,22 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """What a generator's draws are for: the first number of its place. All of the product's are here.
+    """The first number of a generator's place: what its draws are for. All of the product's are here.
 
-    A pool's views have none: the format keys them by (epoch) and (epoch, batch), and no pool has as many
-    epochs as the two large values here. Nor have samples that nothing else of their seed is drawn with:
-    the demonstration's digits, the batches that `verify` or the fit of a codec looks at.
-    Values are for ever: another one gives other images, orders and views.
+    Views of a pool have none: the format keys them by (epoch) and (epoch, batch), and no pool has as many
+    epochs as the large values here. Values never change: others give other images, orders and views.
     """
 
-    RECOVERY_VIEWS = 1
-    """(unit, unit, iteration): crop, flip and roll of recovered images."""
-    RECOVERY_NOISE = 2
-    """(unit, unit, 0): the noise that recovery starts from."""
-    STITCHED_CHOICE = 3
-    """(class, 0, 0): which real images of a class are candidates for stitching."""
-    STITCHED_CROPS = 4
-    """(image, 0, 0): the crops tried of a real image."""
-    ANALYSIS_SAMPLE = 5
-    """(class, 0, 0): which real images an analysis looks at."""
-    SQUEEZE_ORDER = 6
-    """(pass, 0, 0): the order in which real images are squeezed."""
-    SQUEEZE_VIEWS = 7
-    """(pass, image, 0): crop and flip of a real image that is squeezed."""
-    LOADER_ORDER = 0x5A4D504C
-    """(cycle or epoch): which batches or rows a loader hands out, in which order."""
-    CROPS_OF_IMAGES = 0x464B4443
-    """(epoch): in which order FKD's scripts get images, and which of their crops."""
-    TRAINING = 0x54524149
-    """(epoch, step, process): torch's own draws while a student or teacher trains."""
+    RECOVERY_VIEWS = 1  # (unit, unit, iteration): crop, flip and roll of recovered images.
+    RECOVERY_NOISE = 2  # (unit, unit, 0): the noise that recovery starts from.
+    STITCHED_CHOICE = 3  # (class, 0, 0): which real images of a class are candidates for stitching.
+    STITCHED_CROPS = 4  # (image, 0, 0): the crops tried of a real image.
+    ANALYSIS_SAMPLE = 5  # (class, 0, 0): which real images an analysis looks at.
+    SQUEEZE_ORDER = 6  # (pass, 0, 0): the order in which real images are squeezed.
+    SQUEEZE_VIEWS = 7  # (pass, image, 0): crop and flip of a real image that is squeezed.
+    LOADER_ORDER = 0x5A4D504C  # (cycle or epoch): which batches or rows a loader yields, in which order.
+    CROPS_OF_IMAGES = 0x464B4443  # (epoch): the order in which FKD's scripts get images, and their crops.
+    TRAINING = 0x54524149  # (epoch, step, process): torch's own draws while a student or teacher trains.
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

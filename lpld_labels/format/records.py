@@ -111,10 +111,7 @@ class ViewBatch:
         rows = len(images)
         crops = _integers("crops", self.crops, (rows, 4), key)
         _require(key, "crops", "height and width >= 1", crops[:, 2:] >= 1)
-        if not (isinstance(self.flips, np.ndarray) and self.flips.dtype == np.bool_):
-            raise _bad(key, "flips", "bool", getattr(self.flips, "dtype", type(self.flips).__name__))
-        if self.flips.shape != (rows,):
-            raise _bad(key, "flips", f"shape [{rows}]", list(self.flips.shape))
+        _require_array("flips", self.flips, np.bool_, (rows,), key)
         # Around the freeze, once: what was checked takes the place of what was given.
         vars(self).update(
             key=key,
@@ -176,8 +173,8 @@ def _finite(labels: LabelArray) -> BoolArray:
     return np.isfinite(labels)
 
 
-def _bad(key: object, field: str, expected: object, got: object, hint: str = "") -> InvalidBatchError:
-    return InvalidBatchError(f"field '{field}' is wrong", where=key, expected=expected, got=got, hint=hint)
+def _bad(key: object, field: str, expected: object, got: object) -> InvalidBatchError:
+    return InvalidBatchError(f"field '{field}' is wrong", where=key, expected=expected, got=got)
 
 
 def _require(key: BatchKey, field: str, expected: str, good: npt.NDArray[np.bool_]) -> None:
@@ -207,6 +204,16 @@ def _integers(field: str, array: object, shape: tuple[int, ...] | None, key: Bat
     return array.astype(np.int32, copy=False)
 
 
+def _require_array(
+    field: str, array: object, dtype: npt.DTypeLike, shape: tuple[int, ...], key: BatchKey
+) -> None:
+    expected = f"{np.dtype(dtype)} of shape {list(shape)}"
+    if not isinstance(array, np.ndarray):
+        raise _bad(key, field, expected, type(array).__name__)
+    if array.dtype != dtype or array.shape != shape:
+        raise _bad(key, field, expected, f"{array.dtype} of shape {list(array.shape)}")
+
+
 def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
     partner = _integers("mix.partner", mix.partner, (rows,), key)
     _require(key, "mix.partner", f"slots below {rows}", partner < rows)
@@ -224,10 +231,8 @@ def _checked_mix(mix: Mix, rows: int, key: BatchKey) -> Mix:
 def _checked_cutout(cutout: CutOut, rows: int, key: BatchKey) -> CutOut:
     boxes = _integers("cutout.boxes", cutout.boxes, (rows, 4), key)
     _require(key, "cutout.boxes", "top <= bottom and left <= right", boxes[:, :2] <= boxes[:, 2:])
-    fill = cutout.fill
-    if not isinstance(fill, np.ndarray) or fill.dtype != np.uint8 or fill.shape != (rows, 3):
-        raise _bad(key, "cutout.fill", f"uint8 [{rows}, 3]", getattr(fill, "shape", type(fill).__name__))
-    return CutOut(boxes=boxes, fill=fill)
+    _require_array("cutout.fill", cutout.fill, np.uint8, (rows, 3), key)
+    return CutOut(boxes=boxes, fill=cutout.fill)
 
 
 def _check_patches(order: npt.NDArray[np.uint8], rows: int, key: BatchKey) -> None:

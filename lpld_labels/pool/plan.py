@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from lpld_labels.codecs import Codec
 from lpld_labels.errors import (
-    DuplicateBatchError,
     InvalidArgumentError,
     InvalidBatchError,
+    PoolConflictError,
     StagingMismatchError,
 )
 from lpld_labels.exec.job import Steps
@@ -255,9 +255,9 @@ def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: V
     }
 
 
-def duplicate(key: BatchKey, where: object) -> DuplicateBatchError:
+def duplicate(key: BatchKey, where: object) -> PoolConflictError:
     """Return the error for a batch that is there twice."""
-    return DuplicateBatchError(
+    return PoolConflictError(
         "batch was already written",
         where=f"{where}, {key}",
         hint="skip keys for which `key in writer` is true",

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from lpld_labels.errors import DuplicateBatchError, InvalidArgumentError, PoolConflictError
+from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
@@ -160,7 +160,7 @@ def _owners(pools: Sequence[PoolReader]) -> dict[BatchKey, PoolReader]:
     for pool in pools:
         for key in pool.keys:
             if key in owners:
-                raise DuplicateBatchError(
+                raise PoolConflictError(
                     f"two pools hold {key}: {owners[key].location} and {pool.location}",
                     hint="merge pools that have no batch in common",
                 )

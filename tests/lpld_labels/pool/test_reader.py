@@ -16,7 +16,6 @@ import pytest
 from lpld_labels import BatchKey, LabelPoolError, PoolReader
 from lpld_labels.errors import (
     BatchNotFoundError,
-    FormatVersionError,
     InvalidArgumentError,
     ManifestError,
     NotAPoolError,
@@ -176,7 +175,7 @@ def _edit(path: Path, **changes: Any) -> None:
     ("changes", "kind", "words"),
     [
         ({"format": "something-else"}, ManifestError, "not a label pool"),
-        ({"format_version": 2}, FormatVersionError, "upgrade lpld-labels"),
+        ({"format_version": 2}, PoolFormatError, "upgrade lpld-labels"),
         ({"format_version": "one"}, ManifestError, "format_version"),
         ({"classes": "ten"}, ManifestError, "field 'classes'"),
         ({"surprise": 1}, ManifestError, "field 'surprise'"),

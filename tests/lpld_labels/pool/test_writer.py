@@ -13,7 +13,6 @@ import pytest
 from lpld_labels import BatchKey, ImageTable, LabelBatch, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import (
-    DuplicateBatchError,
     InvalidArgumentError,
     InvalidBatchError,
     NotAPoolError,
@@ -134,7 +133,7 @@ def test_shards_of_an_interrupted_writer_are_found_again(tmp_path: Path) -> None
 def test_a_batch_cannot_be_appended_twice(tmp_path: Path) -> None:
     with open_writer(tmp_path / "pool") as writer:
         writer.append(make_batch(0, 0))
-        with pytest.raises(DuplicateBatchError, match="epoch 0 batch 0"):
+        with pytest.raises(PoolConflictError, match="epoch 0 batch 0"):
             writer.append(make_batch(0, 0))
 
 

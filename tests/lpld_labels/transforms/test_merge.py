@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import DuplicateBatchError, PoolConflictError
+from lpld_labels.errors import PoolConflictError
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.transforms.copy import merge_pools
 from tests.factories import assert_same_views, make_batches, make_header, make_images, write_pool
@@ -50,7 +50,7 @@ def test_once_more_it_finds_its_own_pool(tmp_path: Path, parts: list[PoolReader]
 
 
 def test_pools_with_a_batch_in_common(tmp_path: Path, parts: list[PoolReader]) -> None:
-    with pytest.raises(DuplicateBatchError, match=r"two pools hold epoch 0 batch 0.*part0.*part0"):
+    with pytest.raises(PoolConflictError, match=r"two pools hold epoch 0 batch 0.*part0.*part0"):
         merge_pools([*parts, parts[0]], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
