@@ -1,7 +1,7 @@
-"""Bytes from elsewhere, kept on disk within a limit and shared by processes.
+"""A cache of remote bytes on disk, with a size limit, shared by processes.
 
-Entries are files under names that say what they hold (a digest, a place in a file of that digest), so what
-is there is right for everybody who asks for that name. An entry comes by a rename and is never changed.
+The name of an entry determines its bytes: a digest, or a range of a file with that digest. Entries are
+created by a rename and never changed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, PoolWriteError
 from lpld_labels.io.locks import locked
+from lpld_labels.io.storage import TEMPORARY
 
 CACHE_VARIABLE = "LPLD_LABELS_CACHE"
 CACHE_BYTES = 64 * 1024**3
-_TEMPORARY = ".tmp-"
 _LOCKS = "locks"
 _SHARE_KEPT = 0.9
-"""Of the limit, when old entries go: they go many at a time."""
+"""Fill level after an eviction, which deletes many entries at once."""
 
 
 def cache_folder() -> Path:
-    """Return where this project keeps what it may lose: $LPLD_LABELS_CACHE, or below ~/.cache."""
+    """Return the directory of caches: $LPLD_LABELS_CACHE, or one below ~/.cache."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).absolute()
@@ -35,9 +35,9 @@ def cache_folder() -> Path:
 
 
 class DiskCache:
-    """Entries in a directory, the oldest first out. Can be pickled; processes and threads may share one.
+    """Entries in a directory, the oldest evicted first. Can be pickled; processes and threads may share one.
 
-    limit: bytes of all entries together, give or take what is under way.
+    limit: bytes of all entries together, not counting those being written.
     """
 
     def __init__(self, directory: Path, limit: int = CACHE_BYTES) -> None:
@@ -48,13 +48,13 @@ class DiskCache:
         self._held: int | None = None
 
     def path(self, name: str) -> Path:
-        """Return where an entry is, or would be."""
+        """Return the path of an entry, whether it exists or not."""
         return self.directory / name[:2] / name
 
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
-        """Return an entry's file, made by whoever comes first while others wait for it.
+        """Return an entry's file. The first caller makes it, and others wait.
 
-        size: its bytes. make: gives them piece by piece; an error on the way leaves no entry.
+        size: in bytes. make: returns the bytes piece by piece; after an error there is no entry.
         """
         path = self.path(name)
         if path.exists():
@@ -84,18 +84,15 @@ class DiskCache:
         with self._errors():
             self._make_room(size)
             path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
-        coming = iter(pieces)
-        # What goes wrong with the pieces is not the cache's fault.
-        piece = next(coming, None)
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
         try:
             with self._errors():
                 stream = temporary.open("wb")
             with stream:
-                while piece is not None:
+                # Errors of the pieces are not errors of the cache.
+                for piece in pieces:
                     with self._errors():
                         stream.write(piece)
-                    piece = next(coming, None)
             with self._errors():
                 temporary.replace(path)
         except BaseException:
@@ -103,7 +100,7 @@ class DiskCache:
             raise
 
     def drop(self, name: str) -> None:
-        """Forget an entry; those who have it open keep it."""
+        """Delete an entry; it stays readable where it is open."""
         self.path(name).unlink(missing_ok=True)
 
     def clear(self) -> None:
@@ -111,13 +108,13 @@ class DiskCache:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make_room(self, size: int) -> None:
-        """Delete the oldest entries if there would be too many bytes."""
+        """Evict the oldest entries if there would be too many bytes."""
         if self._held is None or self._held + size > self.limit:
             self._held = self._sweep(size)
         self._held += size
 
     def _sweep(self, size: int) -> int:
-        """Look at what is there, which others may have changed; return the bytes that stay."""
+        """List the entries, which others may have changed, and evict; return the bytes that remain."""
         entries = []
         for path in self.directory.glob("??/*"):
             with contextlib.suppress(OSError):
@@ -126,9 +123,9 @@ class DiskCache:
         held = sum(entry[1] for entry in entries)
         if held + size <= self.limit:
             return held
-        for _, bytes_, path in sorted(entries):
+        for _, weight, path in sorted(entries):
             if held + size <= self.limit * _SHARE_KEPT:
                 break
             path.unlink(missing_ok=True)
-            held -= bytes_
+            held -= weight
         return held

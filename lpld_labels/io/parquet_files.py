@@ -1,4 +1,4 @@
-"""Parquet files as pools have them: how they are written, and what a manifest says of them."""
+"""Writing the Parquet files of pools, and what a manifest records of them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _TAIL = 8
 
 @cache
 def page_settings() -> dict[str, Any]:
-    """Return how every file is written: one data page for each column chunk, with its checksum."""
+    """Return the settings of all files: one data page per column chunk, with its checksum."""
     settings: dict[str, Any] = {
         "data_page_size": _ONE_PAGE,
         "dictionary_pagesize_limit": _ONE_PAGE,
         "write_page_checksum": True,
         "data_page_version": "1.0",
     }
-    # Newer releases of Arrow also close a page after 20,000 rows unless told otherwise.
+    # Newer releases of Arrow would also close a page after 20,000 rows.
     if "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters:
         settings["max_rows_per_page"] = MAX_GROUP_ROWS
     return settings
 
 
 def index_file(index: pa.Table) -> bytes:
-    """Return a batch index as a file; its numbers rise, so differences take next to nothing."""
+    """Return a batch index as a file; its numbers rise, so differences compress well."""
     whole = [field.name for field in index.schema if pa.types.is_integer(field.type)]
     return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"))
 
@@ -70,7 +70,7 @@ def _file(table: pa.Table, **settings: Any) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """What is known of a written file (see `FileEntry`), and whose bytes it holds."""
+    """A written file: see `FileEntry`, and its bytes by component."""
 
     bytes: int
     rows: int
@@ -81,13 +81,13 @@ class FileFacts:
 
     @staticmethod
     def of(data: Buffer) -> FileFacts:
-        """Look at the bytes of a file that is all container."""
+        """Describe a file that is all container."""
         footer = data[-int.from_bytes(data[-_TAIL:-4], "little") - _TAIL :]
         return FileFacts.written(len(data), bytes_digest(data), footer, {})
 
     @staticmethod
     def written(size: int, digest: str, footer: Buffer, owners: Mapping[str, Component]) -> FileFacts:
-        """Look at a file that was just written. owners: the component of each column, by name."""
+        """Describe a file that was just written. owners: the component of each column, by name."""
         metadata = footer_metadata(footer)
         return FileFacts(
             bytes=size,
@@ -99,7 +99,7 @@ class FileFacts:
         )
 
     def entry(self, path: str, role: FileRole) -> FileEntry:
-        """Return what the manifest says of it."""
+        """Return its entry in the manifest."""
         return FileEntry(
             path=path,
             role=role,
@@ -112,7 +112,7 @@ class FileFacts:
 
 
 def footer_of(path: Path) -> bytes:
-    """Return the last bytes of a file, from where its metadata begin."""
+    """Return the footer of a file: its metadata, their length and the magic number."""
     with path.open("rb") as stream:
         stream.seek(-_TAIL, os.SEEK_END)
         length = int.from_bytes(stream.read(4), "little") + _TAIL
@@ -121,7 +121,7 @@ def footer_of(path: Path) -> bytes:
 
 
 def footer_metadata(footer: bytes) -> pq.FileMetaData:
-    """Return what a footer says, the rest of its file unseen."""
+    """Parse a footer without the rest of its file."""
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
 
 

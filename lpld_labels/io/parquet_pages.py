@@ -1,7 +1,7 @@
 """Pages of Parquet files: headers, checksums, and the rules of the format for pages.
 
-Reading labels needs the pages themselves: the batch index says where they lie. `verify` walks the pages of
-every file before Arrow decodes them, so that neither a missing checksum nor a decompression bomb goes unseen.
+Labels are read by page, because the batch index stores their offsets. `verify` checks the pages of every file
+before Arrow decodes them, and so finds missing checksums and decompression bombs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RESTORE = "restore this file"
 
 
 class Page(NamedTuple):
-    """What a page header says.
+    """A page header.
 
     header: bytes of the header. stored, plain: bytes of the page in the file and decompressed.
     crc: CRC-32 of the stored bytes, None where the header has none.
@@ -88,7 +88,7 @@ def parse_page(data: memoryview, where: str) -> Page:
 
 
 def check_crc(page: Page, body: memoryview, where: str) -> None:
-    """Refuse a page whose bytes are not those of its checksum."""
+    """Refuse a page whose checksum does not match."""
     if isal_zlib.crc32(body) != page.crc:
         raise PoolCorruptError("page checksum does not match", where=where, hint=_RESTORE)
 
@@ -146,10 +146,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Chunk(NamedTuple):
-    """Where the pages of one column of one row group lie.
-
-    column: of the table, not of what is nested in it. plain: bytes of the pages, decompressed.
-    """
+    """The pages of one column of one row group. column: of the table. plain: bytes after decompression."""
 
     group: int
     column: str

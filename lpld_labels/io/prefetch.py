@@ -1,13 +1,14 @@
 """Ranges of remote files, fetched before they are read.
 
-`DirectRanges` keeps them in memory: for work that goes through a pool once. `CachedRanges` keeps them on disk
-in blocks: for training, which comes back to the same labels epoch after epoch.
+`DirectRanges` keeps them in memory, for a single pass through a pool. `CachedRanges` keeps them on disk in
+blocks, for training, which reads the same labels every epoch.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import resource
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -22,20 +23,21 @@ import pyarrow as pa
 
 from lpld_labels.errors import LabelPoolError
 from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.io.random_access import LocalFile
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.retry import REQUESTS_AT_ONCE
 
 T = TypeVar("T")
 
 BLOCK_BYTES = 1024 * 1024
-"""Of a block on disk. Small blocks arrive in the order in which they are needed."""
+"""Size of a block on disk. Small blocks arrive in the order in which they are needed."""
 _MOST_OPEN_BLOCKS = 4096
 _MOST_OPEN_OF_MANY = 512
-"""Where the cache cannot hold everything: an open block takes its place on disk even when it had to go."""
+"""The limit if the cache is smaller than the pool: an open block takes disk space even after its eviction."""
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
 _GAP = 16 * 1024
-"""Bytes between two ranges that are cheaper to fetch than a request of their own."""
+"""Bytes between two ranges that cost less than another request."""
 
 
 class Range(NamedTuple):
@@ -45,22 +47,25 @@ class Range(NamedTuple):
     start: int
     stop: int
 
+    def covers(self, path: str, start: int, stop: int) -> bool:
+        return self.path == path and self.start <= start and stop <= self.stop
+
 
 def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
     """Join ranges that follow each other closely in one file, up to `limit` bytes."""
     joined: Range | None = None
     for one in ranges:
-        if (
-            joined is not None
-            and one.path == joined.path
+        if joined is None:
+            joined = one
+        elif (
+            one.path == joined.path
             and joined.start <= one.start <= joined.stop + _GAP
             and one.stop - joined.start <= limit
         ):
             joined = joined._replace(stop=max(joined.stop, one.stop))
-            continue
-        if joined is not None:
+        else:
             yield joined
-        joined = one
+            joined = one
     if joined is not None:
         yield joined
 
@@ -68,9 +73,9 @@ def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
 class Prefetcher(Generic[T]):
     """Fetches ranges in the background, in order and several at a time.
 
-    fetch: gets one; an error surfaces when the range is read. skip: ranges that need not be fetched.
+    fetch: fetches one; errors surface when the range is read. skip: ranges that need not be fetched.
     window: bytes that may be fetched and neither taken nor passed by `advance`; None for no limit, and then
-        nothing is kept to be taken.
+        no results are kept.
     """
 
     def __init__(
@@ -89,13 +94,13 @@ class Prefetcher(Generic[T]):
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="fetch")
-        # In a thread of its own: to find the first ranges can take a while.
+        # In a thread, because finding the first ranges can take a while.
         self._threads.submit(self._fill)
 
     def take(self, path: str, start: int, stop: int) -> tuple[Range, Future[T] | None] | None:
-        """Return the request that covers these bytes, if there is one, and give up those before it."""
+        """Return the request that covers these bytes, if there is one, and drop those before it."""
         with self._lock:
-            places = (n for n, (one, _) in enumerate(self._ahead) if _inside(one, path, start, stop))
+            places = (n for n, (one, _) in enumerate(self._ahead) if one.covers(path, start, stop))
             found = next(places, None)
             if found is None:
                 return None
@@ -106,22 +111,21 @@ class Prefetcher(Generic[T]):
             return self._ahead[0]
 
     def advance(self) -> None:
-        """Say that the next range is being read, for those who do not take it from here."""
-        if self._window is None:
-            return
-        with self._lock:
-            if self._ahead:
-                self._pop()
-            self._fill()
+        """Advance the window by a range, for readers that do not take ranges from here."""
+        if self._window is not None:
+            with self._lock:
+                if self._ahead:
+                    self._pop()
+                self._fill()
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Do not give out these bytes again."""
+        """Drop results with these bytes."""
         with self._lock:
-            while self._ahead and _inside(self._ahead[0][0], path, start, stop):
+            while self._ahead and self._ahead[0][0].covers(path, start, stop):
                 self._pop()
 
     def stop(self, *, wait: bool = True) -> None:
-        """Begin no more requests. wait: until those under way have ended."""
+        """Send no more requests. wait: until those in flight have ended."""
         self._ranges = iter(())
         if self._process == os.getpid():
             self._threads.shutdown(wait=wait, cancel_futures=True)
@@ -132,7 +136,7 @@ class Prefetcher(Generic[T]):
         return future
 
     def _fill(self) -> None:
-        """Begin requests until enough are under way or the window is full."""
+        """Begin requests until enough are in flight or the window is full."""
         with self._lock:
             if self._filling:
                 return
@@ -144,7 +148,7 @@ class Prefetcher(Generic[T]):
                         return
                     self._begin(one)
             except RuntimeError:
-                # `stop` was called, or the interpreter is about to end.
+                # `stop` was called, or the interpreter is shutting down.
                 self._ranges = iter(())
             finally:
                 self._filling = False
@@ -164,10 +168,6 @@ class Prefetcher(Generic[T]):
             self._fill()
 
 
-def _inside(held: Range, path: str, start: int, stop: int) -> bool:
-    return held.path == path and held.start <= start and stop <= held.stop
-
-
 class DirectRanges:
     """Ranges of the files of a store, kept in memory until they are read."""
 
@@ -177,20 +177,20 @@ class DirectRanges:
         self._prefetcher: Prefetcher[pa.Buffer] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Begin to fetch these, in their order, in large requests, as far as the window reaches."""
+        """Fetch these in the background, in order and in large requests, as far as the window reaches."""
         self.close()
         joined = coalesced(ranges, _REQUEST_BYTES)
         self._prefetcher = Prefetcher(lambda one: self._store.read_range(*one), joined, window=self._window)
 
     def read(self, path: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes that were fetched ahead, or fetch them now."""
+        """Return bytes that were prefetched, or fetch them now."""
         found = self._prefetcher.take(path, start, stop) if self._prefetcher is not None else None
         if found is None or found[1] is None:
             return self._store.read_range(path, start, stop)
         return found[1].result().slice(start - found[0].start, stop - start)
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Fetch these bytes anew when they are read next: they were damaged."""
+        """Fetch these bytes again when they are read next: they were corrupt."""
         if self._prefetcher is not None:
             self._prefetcher.forget(path, start, stop)
 
@@ -203,17 +203,14 @@ class DirectRanges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CutFile:
-    """A file in blocks. digest: of the file. starts: int64 [n], where parts begin; stop: where the last ends.
-
-    A part is what is asked for as one; blocks are made of whole ones.
-    """
+    """A file in parts, each read as one. digest: of the file. starts: int64 [n]; stop: of the last part."""
 
     digest: str
     starts: npt.NDArray[np.int64]
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Return where blocks of at least one part and at most about `size` bytes begin, and the end."""
+        """Return the starts of blocks of whole parts, at most about `size` bytes, and the end of the last."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -226,11 +223,10 @@ class CutFile:
 class CachedRanges:
     """Ranges of files of a store, through a cache on disk.
 
-    files: those that may be asked for, by path. check: refuses bytes of a range that are not what they
-    should be (LabelPoolError), as they arrive.
+    files: those that may be read, by path. check: refuses corrupt bytes of a range (LabelPoolError).
 
-    Where the cache can hold everything, a block is about a megabyte: all of it will be asked for. Where it
-    cannot, a block is the smallest part that is ever asked for: the rest would be gone before its turn.
+    If the cache can hold everything, a block is about a megabyte, because all of it will be read. If not, a
+    block is the smallest part that is ever read, because the rest would be evicted before its turn.
     """
 
     def __init__(
@@ -241,80 +237,100 @@ class CachedRanges:
         *,
         check: Callable[[Range, pa.Buffer], None],
     ) -> None:
-        self._store = store
-        self._cache = cache
-        self._check = check
-        total = sum(file.stop for file in files.values())
-        size = BLOCK_BYTES if total <= cache.limit else 0
-        self._files = files
-        self._cuts = {path: file.blocks(size) for path, file in files.items()}
-        self._window = None if size else cache.limit // 2
-        self._open: OrderedDict[Range, _OpenBlock] = OrderedDict()
-        self._most_open = min(_open_blocks_allowed(), _MOST_OPEN_BLOCKS if size else _MOST_OPEN_OF_MANY)
+        self._whole = sum(file.stop for file in files.values()) <= cache.limit
+        self._blocks = _Blocks(store, cache, files, check, BLOCK_BYTES if self._whole else 0)
+        self._window = None if self._whole else cache.limit // 2
+        self._open: OrderedDict[Range, LocalFile] = OrderedDict()
+        files_allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _MOST_OPEN_BLOCKS if self._whole else _MOST_OPEN_OF_MANY
+        self._most_open = most if files_allowed == resource.RLIM_INFINITY else min(files_allowed // 2, most)
         self._lock = threading.Lock()
-        self._prefetcher: Prefetcher[object] | None = None
+        self._prefetcher: Prefetcher[os.PathLike[str]] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch the blocks of these in the background, in this order, as far as the cache reaches."""
+        """Fetch the blocks of these in the background, in order, as far as the cache reaches."""
         self.close()
-        # Threads do not keep this alive: what they fetch is for nobody once nobody can read it.
-        fetch = weakref.WeakMethod(self._fetch)
-        count = sum(len(cuts) - 1 for cuts in self._cuts.values())
+        blocks = self._blocks.of(ranges, once=self._whole)
+        # The threads must not keep this object alive: fetching stops when it is garbage-collected.
         self._prefetcher = Prefetcher(
-            lambda block: now(block) if (now := fetch()) is not None else None,
-            _blocks(weakref.WeakMethod(self._block), ranges, count if self._window is None else None),
-            window=self._window,
-            skip=self._open.__contains__,
+            self._blocks.fetch, blocks, window=self._window, skip=self._open.__contains__
         )
-        self._gone = weakref.finalize(self, self._prefetcher.stop, wait=False)
-        self._gone.atexit = False
+        self._stopper = weakref.finalize(self, self._prefetcher.stop, wait=False)
+        self._stopper.atexit = False
 
     def read(self, path: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes of one block."""
-        block = self._block(path, start)
+        block = self._blocks.at(path, start)
         with self._lock:
-            held = self._open.get(block)
-        if held is None:
-            held = self._opened(block)
+            file = self._open.get(block)
+        if file is None:
+            file = self._blocks.open(block)
             with self._lock:
-                self._open[block] = held
+                self._open[block] = file
                 while len(self._open) > self._most_open:
                     self._open.popitem(last=False)
-        return held.read(start - block.start, stop - start)
+        return file.read(start - block.start, stop - start)
 
     def advance(self) -> None:
-        """Say that the next of the prefetched ranges is being read, here or in another process."""
+        """Advance the prefetch window: the next range is being read, here or in another process."""
         if self._prefetcher is not None:
             self._prefetcher.advance()
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Drop the block of these bytes from memory and disk: they were damaged."""
+        """Drop the block of these bytes from memory and disk: they were corrupt."""
         del stop
-        block = self._block(path, start)
+        block = self._blocks.at(path, start)
         with self._lock:
             self._open.pop(block, None)
-        self._cache.drop(self._name(block))
+        self._blocks.drop(block)
 
     def close(self) -> None:
         """Stop fetching."""
         if self._prefetcher is not None:
-            self._gone.detach()
+            self._stopper.detach()
             self._prefetcher.stop()
             self._prefetcher = None
 
-    def _block(self, path: str, start: int) -> Range:
+
+class _Blocks:
+    """The blocks of files: where they are, and how they come into the cache. See `CachedRanges`."""
+
+    def __init__(
+        self,
+        store: RemoteStore,
+        cache: DiskCache,
+        files: Mapping[str, CutFile],
+        check: Callable[[Range, pa.Buffer], None],
+        size: int,
+    ) -> None:
+        self._store, self._cache, self._files, self._check = store, cache, files, check
+        self._cuts = {path: file.blocks(size) for path, file in files.items()}
+
+    def at(self, path: str, start: int) -> Range:
         """Return the block that holds a byte of a file."""
         cuts = self._cuts[path]
         number = int(np.searchsorted(cuts, start, side="right")) - 1
         return Range(path, int(cuts[number]), int(cuts[number + 1]))
 
-    def _fetch(self, block: Range) -> os.PathLike[str]:
-        """Return the file that holds a block, fetched unless it is there."""
-        size = block.stop - block.start
-        return self._cache.get(self._name(block), size, lambda: (self._checked(block),))
+    def of(self, ranges: Iterable[Range], *, once: bool) -> Iterator[Range]:
+        """Yield the blocks of ranges. once: each block once, and stop after all, as ranges may be endless."""
+        count = sum(len(cuts) - 1 for cuts in self._cuts.values())
+        seen: set[Range] = set()
+        for one in ranges:
+            if len(seen) == count:
+                return
+            block = self.at(one.path, one.start)
+            if block not in seen:
+                yield block
+            if once:
+                seen.add(block)
+
+    def fetch(self, block: Range) -> os.PathLike[str]:
+        """Return the file of a block in the cache, fetched unless it is there."""
+        return self._cache.get(self._name(block), block.stop - block.start, lambda: (self._checked(block),))
 
     def _checked(self, block: Range) -> pa.Buffer:
-        """Fetch a block; once more if what arrived is not what it should be."""
+        """Fetch a block; once more if it arrives corrupt."""
         data = self._store.read_range(*block)
         try:
             self._check(block, data)
@@ -323,60 +339,18 @@ class CachedRanges:
             self._check(block, data)
         return data
 
-    def _opened(self, block: Range) -> _OpenBlock:
+    def open(self, block: Range) -> LocalFile:
+        """Open a block, fetched unless it is there."""
         while True:
             try:
-                return _OpenBlock(self._fetch(block))
+                return LocalFile(os.fspath(self.fetch(block)))
             except FileNotFoundError:
-                # Another process made room just now.
+                # Another process has just evicted it.
                 continue
+
+    def drop(self, block: Range) -> None:
+        """Delete a block from the cache."""
+        self._cache.drop(self._name(block))
 
     def _name(self, block: Range) -> str:
         return f"{self._files[block.path].digest}-{block.start}-{block.stop}"
-
-
-def _blocks(
-    block_of: weakref.WeakMethod[Callable[[str, int], Range]], ranges: Iterable[Range], count: int | None
-) -> Iterator[Range]:
-    """Yield the blocks of ranges while there is somebody to read them.
-
-    count: of all blocks, where each is fetched once, so that endless ranges come to an end; else None.
-    """
-    seen: set[Range] = set()
-    for one in ranges:
-        if (find := block_of()) is None or len(seen) == count:
-            return
-        block = find(one.path, one.start)
-        del find
-        if count is None or block not in seen:
-            yield block
-        if count is not None:
-            seen.add(block)
-
-
-class _OpenBlock:
-    """An open file of the cache. Not mapped: a mapped file that somebody cuts off ends the process."""
-
-    def __init__(self, path: os.PathLike[str]) -> None:
-        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return these bytes, or fewer if the file is shorter, in memory of Arrow's pool, which is warm."""
-        buffer = pa.allocate_buffer(length)
-        count = os.preadv(self._handle, [buffer], offset)
-        return buffer if count == length else buffer.slice(0, count)
-
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None:
-            os.close(handle)
-
-
-def _open_blocks_allowed() -> int:
-    """Return how many blocks may be open: half of the files that this process may open."""
-    try:
-        import resource
-    except ImportError:  # not on this system
-        return _MOST_OPEN_OF_MANY
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_OPEN_BLOCKS if soft == resource.RLIM_INFINITY else soft // 2

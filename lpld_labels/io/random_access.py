@@ -1,8 +1,8 @@
-"""Bytes of files at random: of this machine or elsewhere; any span, or an error that names the file.
+"""Random access to files, local or remote.
 
-Local files are opened only if they are regular: a pipe or a device could hang for ever or fill the memory.
-They are read, not mapped: a mapped file that somebody cuts off ends the process that looks at it, and mapping
-a file takes longer than reading a row group of it.
+Local files are opened only if they are regular: a pipe or a device could block for ever or fill the memory.
+They are read, not mapped: truncating a mapped file kills the process that reads it, and mapping a file takes
+longer than reading a row group.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""A pipe that took the file's place since it was looked at is opened without waiting for a writer."""
+"""O_NONBLOCK: a pipe that has replaced the file meanwhile is opened without waiting for a writer."""
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:
-    """Open a regular file to read, links followed; return the handle, which is the caller's, and its size.
+    """Open a regular file, links followed; return a handle for the caller to close, and the size.
 
-    Raises OSError, with the reason in `strerror`, for what is not there or not a file.
+    Raises OSError, with the reason in `strerror`, if it is missing or not a regular file.
     """
-    # Looked at before it is opened: on a device, even that can have an effect.
+    # Checked before it is opened: opening a device can have an effect.
     _require_regular(os.stat(path))  # noqa: PTH116  # called for every file that a reader opens
     handle = os.open(path, _FLAGS)
     try:
@@ -43,11 +43,7 @@ def open_regular(path: str | Path) -> tuple[int, int]:
 
 
 def read_regular(path: str | Path, *, most: int) -> bytes:
-    """Return the bytes of a regular file, links followed.
-
-    most: bytes that it may have.
-    Raises OSError, with the reason in `strerror`, for what is not there, not a file or too large.
-    """
+    """Return the bytes of a regular file, links followed; OSError also if it has more than `most` bytes."""
     handle, size = open_regular(path)
     with os.fdopen(handle, "rb") as stream:
         if size > most:
@@ -73,7 +69,7 @@ def _require_regular(status: os.stat_result) -> None:
 
 
 class ByteSource(Protocol):
-    """An open file. where: its name in messages. size: its bytes when it was opened."""
+    """An open file. where: its name in messages. size: in bytes, when it was opened."""
 
     where: str
     size: int
@@ -85,24 +81,24 @@ class ByteSource(Protocol):
 
 @runtime_checkable
 class RemoteSource(ByteSource, Protocol):
-    """A file elsewhere: every read is a request, and bytes may be changed on their way."""
+    """A remote file: every read is a request, and its bytes may arrive corrupt."""
 
     def forget(self, start: int, stop: int) -> None:
-        """Fetch these bytes anew when they are read next: they were damaged."""
+        """Fetch these bytes again when they are read next: they were corrupt."""
         ...
 
 
 class LocalFile:
-    """A regular file of this machine."""
+    """A regular local file."""
 
     def __init__(self, path: str) -> None:
         self.where = path
         self._handle, self.size = open_regular(path)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return these bytes in memory of Arrow's pool, which is warm."""
+        """Return these bytes in memory of Arrow's pool, which is reused."""
         if offset + length > self.size:
-            # Before memory is taken for what cannot be read.
+            # Before allocating memory.
             raise _ends_early(self.where, length, max(self.size - offset, 0))
         buffer = pa.allocate_buffer(length)
         view = memoryview(buffer).cast("B")
@@ -139,7 +135,7 @@ class MemoryFile:
 
 
 def open_file(path: str) -> ByteSource:
-    """Open a file of this machine for random access; a missing one is a corrupt pool."""
+    """Open a local file; PoolCorruptError if it is missing or not a regular file."""
     try:
         return LocalFile(path)
     except FileNotFoundError:
@@ -149,15 +145,15 @@ def open_file(path: str) -> ByteSource:
 
 
 def as_remote(file: ByteSource) -> RemoteSource | None:
-    """Return a file that is elsewhere; None for one of this machine."""
-    # Asking a protocol takes longer than opening the file.
+    """Return a remote file; None for a local one."""
+    # isinstance with a protocol takes longer than opening the file.
     if isinstance(file, LocalFile | MemoryFile):
         return None
     return file if isinstance(file, RemoteSource) else None
 
 
 def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Return what a read of bytes from elsewhere gives; damaged ones are forgotten and fetched again."""
+    """Return the result of a remote read; corrupt bytes are forgotten and fetched again."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()

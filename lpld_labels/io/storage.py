@@ -1,4 +1,4 @@
-"""Touching the disk: atomic writes and durable renames."""
+"""Local files: atomic writes, durable renames, and refusals of links."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 TEMPORARY = ".tmp-"
-"""How names of unfinished files and directories begin."""
+"""Prefix of the names of unfinished files and directories."""
 
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system says while writing into one clear PoolWriteError."""
+    """Turn errors of the operating system while writing into a PoolWriteError."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def fsync(path: Path) -> None:
 
 
 def write_durably(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file of its own and make its bytes survive a power cut; its name may not."""
+    """Write a new file and make its bytes survive a power cut; its name may not."""
     with path.open("wb") as stream:
         stream.writelines(parts)
         stream.flush()
@@ -56,10 +56,7 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
 
 
 class DigestingFile:
-    """A new file that is digested while it is written, and durable when it is closed.
-
-    size: bytes written so far.
-    """
+    """A new file, digested while it is written, and durable once closed. size: bytes written so far."""
 
     def __init__(self, path: Path) -> None:
         self._stream = path.open("wb")
@@ -76,7 +73,7 @@ class DigestingFile:
         return self._stream.closed
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write and digest. A view is one of bytes."""
+        """Write and digest bytes."""
         self._state.update(data)
         self.size += len(data)
         return self._stream.write(data)
@@ -100,54 +97,43 @@ class DigestingFile:
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
-    """Write a file so that a reader sees the old bytes or the new ones, never some of them.
+    """Write a file so that readers see either the old bytes or all new ones.
 
-    parts: the bytes, one after the other.
-
-    within: directory on the same file system for the bytes on their way, where a crash may leave them.
+    parts: the bytes, one after the other. within: directory on the same file system for the temporary file,
+    which a crash may leave there.
     """
-    refuse_devices(path)
+    _refuse_devices(path)
     temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"
     with write_errors(path):
         try:
             write_durably(temporary, *parts)
             temporary.replace(path)
         except BaseException:
-            # Failing to delete it, too, says less about what went wrong.
+            # The first error says more than a failure to delete.
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
         fsync(path.parent)
 
 
-def refuse_devices(path: Path) -> None:
-    """Refuse to put a file in the place of a device, a pipe or a socket: a rename would do away with it."""
-    try:
+def _refuse_devices(path: Path) -> None:
+    """Refuse to replace a device, a pipe or a socket by a file."""
+    # Other problems surface on writing.
+    with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
-    except OSError:
-        # What is wrong with the place is for the write itself to say.
-        return
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise PoolWriteError("this is no file", where=path, hint="choose a path for a file of its own")
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            raise PoolWriteError("this is no file", where=path, hint="choose a path for a new file")
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
-    """Refuse symbolic links before anything is put or deleted behind them: that belongs to somebody else."""
+    """Refuse symbolic links: writing or deleting behind them would change the files of others."""
     for path in paths:
-        if _is_link(path):
+        if os.path.islink(path):  # noqa: PTH114  # False without permission; writing then fails
             raise PoolConflictError(
                 "a link stands where a pool has its own files",
                 where=path,
                 hint="delete the link, or choose another path",
             )
-
-
-def _is_link(path: Path) -> bool:
-    try:
-        return path.is_symlink()
-    except PermissionError:
-        # Whoever may not look may not write either, and says so.
-        return False
 
 
 def move(source: Path, target: Path) -> None:
@@ -159,17 +145,17 @@ def move(source: Path, target: Path) -> None:
 
 
 def refuse_links_out(root: str, paths: Sequence[str]) -> None:
-    """Refuse files that are symbolic links, or lie behind one, out of a directory."""
+    """Refuse files whose links, or whose folders' links, lead out of a directory."""
     top = os.path.realpath(root)
     folders = {path.rsplit("/", 1)[0] for path in paths if "/" in path}
     known = {f"{root}/{path}" for path in (*paths, *folders)}
-    # Asking for each file where it really is would take longer than everything else about opening.
+    # Resolving each file would take longer than the rest of opening a pool.
     for folder in ("", *sorted(folders)):
         try:
             with os.scandir(f"{root}/{folder}".rstrip("/")) as entries:
                 links = [entry.path for entry in entries if entry.is_symlink() and entry.path in known]
         except (FileNotFoundError, NotADirectoryError):
-            # That files are missing is for others to say.
+            # Missing files are reported elsewhere.
             continue
         for place in links:
             if not os.path.realpath(place).startswith(top + os.sep):

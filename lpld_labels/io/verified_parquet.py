@@ -1,7 +1,7 @@
-"""Parquet files of a pool, read by Arrow once their footer is known to be the one the manifest names.
+"""Parquet files of a pool, read by Arrow after their footer was compared with the manifest's digest.
 
-Arrow compares the checksum of every page that it decodes. It is never asked about single column chunks of a
-footer (`metadata.row_group(i).column(j)`): for some damaged footers that ends the process.
+Arrow verifies the checksum of every page that it decodes. Never ask it about single column chunks of a footer
+(`metadata.row_group(i).column(j)`): some damaged footers would kill the process.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from lpld_labels.errors import PoolCorruptError
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.manifest import FileEntry
+from lpld_labels.io.parquet_files import footer_metadata
 from lpld_labels.io.parquet_pages import Chunk, walk_pages
 from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
 
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
 _RESTORE = "restore this file"
-_MAGIC = b"PAR1"
 
 
 class VerifiedParquet:
     """One Parquet file of a pool. Opening verifies its footer; reading verifies the pages it decodes.
 
-    entry: what the manifest says of it. schema: the columns it must have.
-    starts: first row of each row group, and the number of all rows: int64 [groups + 1].
+    entry: from the manifest. schema: the columns it must have.
+    starts: int64 [groups + 1], first row of each row group, and the number of all rows.
     """
 
     def __init__(self, file: ByteSource, entry: FileEntry, schema: pa.Schema) -> None:
@@ -57,7 +57,7 @@ class VerifiedParquet:
         return group, row - int(self.starts[group])
 
     def groups_of(self, first: Numbers, rows: npt.NDArray[np.integer[Any]]) -> Numbers:
-        """Return the row groups that hold rows [first, first + rows), for many such spans: int64 [n]."""
+        """Return the row groups that hold rows [first, first + rows), for many spans: int64 [n]."""
         groups = np.searchsorted(self.starts, first, side="right") - 1
         inside = (first >= 0) & (groups + 1 < len(self.starts))
         inside[inside] = (first + rows)[inside] <= self.starts[groups[inside] + 1]
@@ -72,7 +72,7 @@ class VerifiedParquet:
         return groups
 
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return a row group, or some of its columns; other columns' bytes are not touched."""
+        """Return a row group, or some of its columns; others are not read."""
         expected = int(self.starts[group + 1] - self.starts[group])
         if expected == 0:
             table = self.schema.empty_table()
@@ -94,7 +94,7 @@ class VerifiedParquet:
         return pa.concat_tables(groups) if groups else empty.select(columns or self.schema.names)
 
     def chunks(self, *, plain: Sequence[str] = ()) -> list[Chunk]:
-        """Check every page of the file, without Arrow; return where column chunks lie. See `walk_pages`."""
+        """Check every page without Arrow; return the column chunks. See `walk_pages`."""
         rows = np.diff(self.starts).tolist()
         return list(walk_pages(self._file, self.schema, rows, self._end, plain=plain))
 
@@ -103,9 +103,9 @@ class VerifiedParquet:
         try:
             parquet = pq.ParquetFile(
                 pa.PythonFile(_Stream(self._file), "r"),
-                metadata=pq.read_metadata(pa.BufferReader(_MAGIC + footer)),
+                metadata=footer_metadata(footer),
                 page_checksum_verification=True,
-                # From elsewhere, a row group comes by one request.
+                # One request for a row group of a remote file.
                 pre_buffer=self._distant,
             )
             found = parquet.schema_arrow
@@ -147,12 +147,12 @@ class VerifiedParquet:
                 raise PoolCorruptError(problem, where=self.where, hint=_RESTORE) from None
 
     def _retried(self, read: Callable[[], T]) -> T:
-        """Bytes from elsewhere may have been damaged on their way: those are fetched again."""
+        """Fetch remote bytes again if they arrive corrupt."""
         return retry_corrupt(read) if self._distant else read()
 
 
 class _Stream(io.RawIOBase):
-    """A file as Arrow wants it."""
+    """A file as a Python stream, for Arrow."""
 
     def __init__(self, file: ByteSource) -> None:
         self._file = file
@@ -178,7 +178,7 @@ class _Stream(io.RawIOBase):
 
 
 def _verified_footer(file: ByteSource, entry: FileEntry) -> bytes:
-    """Return the footer's bytes, known to be those the manifest names."""
+    """Return the footer's bytes after comparing their digest with the manifest's."""
     if entry.footer_bytes is None or entry.bytes > file.size:
         raise PoolCorruptError("file is shorter than its footer", where=file.where, hint=_RESTORE)
     footer = file.read(entry.bytes - entry.footer_bytes, entry.footer_bytes).to_pybytes()

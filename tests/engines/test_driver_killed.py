@@ -27,13 +27,13 @@ if WHOLE:
         ("recover", "started here"),
     ]
 SEALED = {
-    "build": "staging/0*/shard.json",
-    "encode": "staging/0*/shard.json",
-    "import": "staging/0*/shard.json",
-    "squeeze": "classes-*[0-9a-f].safetensors",
-    "recover": "class*/*.png",
+    "build": "out.partial/records/[0-9]*",
+    "encode": "out.partial/records/[0-9]*",
+    "import": "out.partial/records/[0-9]*",
+    "squeeze": "out/classes-*[0-9a-f].safetensors",
+    "recover": "out/class*/*.png",
 }
-"""What a task that is done leaves in the output directory."""
+"""What a finished task leaves beside or in the output."""
 FILES = {"recover": 3}
 """How many of those show that one is done, if not 1: recovery's two workers write two images a task."""
 MOST_SECONDS = 200.0
@@ -52,9 +52,9 @@ def driver(name: str, source: Path, out: Path, *address: str) -> Iterator[subpro
             process.kill()
 
 
-def wait_until_sealed(process: subprocess.Popen[str], out: Path, name: str) -> None:
+def wait_until_sealed(process: subprocess.Popen[str], work: Path, name: str) -> None:
     end = time.monotonic() + MOST_SECONDS
-    while len(list(out.glob(SEALED[name]))) < FILES.get(name, 1):
+    while len(list(work.glob(SEALED[name]))) < FILES.get(name, 1):
         assert process.poll() is None, "it was done before it could be killed"
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -88,7 +88,7 @@ def test_the_same_command_goes_on(name: str, ray: str, cluster: TwoNodes, tmp_pa
     expected = command.run(tmp_path / "source", tmp_path / "expected", whole)
     address = (cluster.address,) if ray == "joined" else ()
     with driver(name, tmp_path / "source", out, *address) as first:
-        wait_until_sealed(first, out, name)
+        wait_until_sealed(first, tmp_path, name)
         started = psutil.Process(first.pid).children(recursive=True)
     # At once, while workers of the first may still be at work.
     with driver(name, tmp_path / "source", out, *address) as second:
