@@ -1,8 +1,7 @@
 """Check a pool from end to end: every byte, every row, every label.
 
-Works through everything it can reach and names each damaged file, instead of stopping at the first. A strict
-check, for a pool from a stranger, runs in a child process with limits of memory and time, so that no file,
-however it was made, ends or fills the caller's.
+Names all damaged files instead of stopping at the first. A strict check, for pools from strangers, runs in a
+child process with limits of memory and time, so that no file can crash the caller or exhaust its memory.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels import errors
 from lpld_labels.errors import LabelPoolError, PoolCorruptError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import batch_digest, views_digest
@@ -60,16 +59,13 @@ from lpld_labels.pool.view_counts import coverage_of
 _FOLDERS = tuple(
     f"{name}/" for name in (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 )
-_READ_TWICE: tuple[FileRole, ...] = ("views", "labels", "packed")
-"""By their bytes, and by what they hold."""
-
-
+_WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
+"""Files whose contents are checked right after their bytes."""
 MEMORY_BYTES = 4 * 1024**3
-"""Beyond what the child has taken when it begins. Whole pools need a few hundred MB."""
+"""On top of what the child uses at its start. Whole pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1
 """Of processor time: in any case, and for each megabyte of the pool."""
 _OUT_OF_MEMORY = 77
-_FIELDS = ("problem", "where", "expected", "got", "hint")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +95,8 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    strict: in a child process with limits, and report what no pool of ours has, too.
-    progress: called with (bytes done, bytes in all); shards and packed images are read twice.
+    strict: in a child process with limits; also report what the format allows and no pool of ours has.
+    progress: called with (bytes done, bytes in all).
     """
     if strict:
         return _check_in_child(os.fspath(location), read_manifest(open_files(location)), progress)
@@ -119,54 +115,35 @@ def _check_here(location: Location, *, strict: bool, progress: Progress | None) 
 
 
 class _Check:
-    """One check of one pool.
-
-    damaged: files whose bytes are wrong. unread: files that are read twice and were not looked at yet.
-    components: bytes by component, added up as files are read.
-    """
+    """One check of one pool. damaged: files with wrong bytes. components: bytes by component."""
 
     def __init__(self, location: Location, cache: DiskCache | None, progress: Progress | None) -> None:
         self._location, self._cache, self._progress = location, cache, progress
         self._files = open_files(location, cache)
         self._manifest = read_manifest(self._files)
-        again = [entry for role in _READ_TWICE for entry in self._manifest.files_of(role)]
-        self._done, self._total = 0, sum(entry.bytes for entry in (*self._manifest.files, *again))
-        self._unread = {entry.path: entry for entry in again}
+        self._done, self._total = 0, sum(entry.bytes for entry in self._manifest.files)
         self._damaged: set[str] = set()
         self._problems: list[Problem] = []
         self._batches = self._rows = 0
         self._components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check everything that opening a pool needs, then shard after shard."""
+        """Check what opening a pool needs, then shard after shard; nothing is read through links."""
         manifest = self._manifest
-        if not self._note(MANIFEST_FILE, self._links()):
-            # What lies outside the pool is not read.
-            self._damaged = {entry.path for entry in manifest.files}
-            self._unread.clear()
-        for entry in manifest.files:
-            if entry.path not in self._unread and entry.path not in self._damaged:
-                self._check_bytes(entry)
-        self._check_names()
-        images = manifest.files_of("images")[0]
-        tables = ((manifest.files_of("batches")[0], BATCH_SCHEMA), (images, IMAGE_SCHEMA))
-        blamed = MANIFEST_FILE
-        sound = not self._damaged
-        for entry, schema in tables if sound else ():
-            sound &= self._note(entry.path, _table(self._files, entry, schema))
-        if sound:
-            try:
-                with PoolReader(self._location, check_sizes=False, cache=self._cache) as pool:
-                    # Everything is compared with the image table.
-                    blamed = images.path
-                    self._check_contents(pool)
-                if strict:
-                    self._problems += _strict_problems(self._files, manifest)
-            except LabelPoolError as error:
-                self._problems.append(Problem(file=blamed, message=str(error)))
-        for entry in list(self._unread.values()):
-            self._check_bytes(entry)
-        self._add_done(self._total - self._done)
+        with self._blame(MANIFEST_FILE):
+            if not is_address(self._location):
+                # What links out of the pool lead to may be another file tomorrow.
+                paths = [MANIFEST_FILE, *(entry.path for entry in manifest.files)]
+                refuse_links_out(str(local_path(self._location)), paths)
+        if not self._problems:
+            with contextlib.ExitStack() as stack:
+                pool = self._opened(stack)
+                self._check_packed(pool)
+                self._check_shards(pool)
+        self._check_names(strict=strict)
+        if strict:
+            with self._blame(MANIFEST_FILE) as found:
+                found.extend(_manifest_oddities(self._files, manifest))
         return CheckReport(
             files=len(manifest.files) + 1,
             bytes=pool_bytes(manifest),
@@ -175,105 +152,121 @@ class _Check:
             problems=tuple(self._problems),
         )
 
-    # Files
-
-    def _note(self, file: str, messages: Iterable[str]) -> bool:
-        """Record what a check yields, or the error that ends it; return whether there was nothing."""
-        before = len(self._problems)
+    @contextlib.contextmanager
+    def _blame(self, file: str) -> Iterator[list[str]]:
+        """Record the messages added to the list, and the error that ends the block, as problems of a file."""
+        found: list[str] = []
         try:
-            self._problems.extend(Problem(file=file, message=message) for message in messages)
+            yield found
         except LabelPoolError as error:
-            self._problems.append(Problem(file=file, message=str(error)))
-        return len(self._problems) == before
+            found.append(str(error))
+        self._problems += [Problem(file=file, message=message) for message in found]
+
+    # Files
 
     def _check_bytes(self, entry: FileEntry) -> None:
         """Compare a file with its digest."""
-        self._unread.pop(entry.path, None)
         problem = _wrong_bytes(self._files, entry)
         if problem is not None:
             self._damaged.add(entry.path)
             self._problems.append(Problem(file=entry.path, message=problem))
-        self._add_done(entry.bytes)
 
     def _finish(self, entry: FileEntry) -> None:
-        """Drop a file whose contents have been checked from the cache."""
-        if self._cache is not None:
+        """Drop a checked file from the cache and report progress."""
+        if self._cache is not None and entry.role in _WITH_CONTENTS:
             self._cache.drop(entry.digest)
-        self._add_done(entry.bytes)
-
-    def _add_done(self, count: int) -> None:
-        self._done += count
+        self._done += entry.bytes
         if self._progress is not None:
             self._progress(self._done, self._total)
 
-    def _check_names(self) -> None:
-        """Report unknown files in the pool's folders."""
-        known = {entry.path for entry in self._manifest.files}
-        for name, _ in self._files.names():
-            if name.startswith(_FOLDERS) and name not in known:
+    def _check_names(self, *, strict: bool) -> None:
+        """Report unknown files in the pool's folders. strict: unknown files and links anywhere."""
+        known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in self._manifest.files)}
+        for name, link in self._files.names():
+            if name not in known and (strict or name.startswith(_FOLDERS)):
                 message = "file is not part of the pool; finish the interrupted commit or delete it"
                 self._problems.append(Problem(file=name, message=message))
+            if strict and link:
+                self._problems.append(Problem(file=name, message="a symbolic link, not a file"))
 
-    def _links(self) -> Iterator[str]:
-        """Refuse links out of the pool: what they lead to may be another file tomorrow."""
-        if not is_address(self._location):
-            paths = [MANIFEST_FILE, *(entry.path for entry in self._manifest.files)]
-            refuse_links_out(str(local_path(self._location)), paths)
-        yield from ()
+    def _opened(self, stack: contextlib.ExitStack) -> PoolReader | None:
+        """Check the tables and return the open pool; None where they are damaged."""
+        manifest = self._manifest
+        for entry in manifest.files:
+            if entry.role not in _WITH_CONTENTS:
+                self._check_bytes(entry)
+                self._finish(entry)
+        if self._damaged:
+            return None
+        for role, schema in (("batches", BATCH_SCHEMA), ("images", IMAGE_SCHEMA)):
+            entry = next(entry for entry in manifest.files if entry.role == role)
+            with self._blame(entry.path) as found:
+                found.extend(_table(self._files, entry, schema))
+        if self._problems:
+            return None
+        with self._blame(MANIFEST_FILE):
+            pool = stack.enter_context(PoolReader(self._location, check_sizes=False, cache=self._cache))
+            with self._blame(manifest.files_of("images")[0].path):
+                pool.images  # noqa: B018  # Reading the table checks it.
+                return pool
+        return None
 
     # Contents
 
-    def _check_contents(self, pool: PoolReader) -> None:
-        """Check shards and packed images, bytes and contents; then the manifest's sums."""
-        for role, owner in FILE_COMPONENTS.items():
-            self._components[owner] += sum(entry.bytes for entry in pool.manifest.files_of(role))
-        counted = np.zeros(len(pool.images), np.int64)
-        views = dict(enumerate(pool.manifest.files_of("views")))
-        sound = True
-        for shard, labels in enumerate(pool.manifest.files_of("labels")):
-            numbers = pool.index.in_shard(shard).tolist()
+    def _check_shards(self, pool: PoolReader | None) -> None:
+        """Check shards, their contents only if the pool is open; then the manifest's sums."""
+        counted = None if pool is None else np.zeros(len(pool.images), np.int64)
+        views = dict(enumerate(self._manifest.files_of("views")))
+        for shard, labels in enumerate(self._manifest.files_of("labels")):
             entries = [views[shard], labels] if shard in views else [labels]
             for entry in entries:
                 self._check_bytes(entry)
-            sound &= self._check_shard(pool, shard, views.get(shard), labels)
-            if not self._damaged.intersection(entry.path for entry in entries):
-                self._batches += len(numbers)
-                self._rows += int(pool.index.rows[numbers].sum())
-            if sound and not self._damaged and numbers:
-                shown = np.concatenate([pool.images_at(number) for number in numbers])
-                counted += np.bincount(shown, minlength=len(counted))
+            if pool is not None:
+                numbers = pool.index.in_shard(shard).tolist()
+                sound = self._check_shard(pool, shard, numbers, views.get(shard), labels)
+                if not self._damaged.intersection(entry.path for entry in entries):
+                    self._batches += len(numbers)
+                    self._rows += int(pool.index.rows[numbers].sum())
+                for number in numbers if sound else ():
+                    np.add.at(counted, pool.images_at(number), 1)
             for entry in entries:
                 self._finish(entry)
-        packed = packed_images(pool)
-        for entry in pool.manifest.files_of("packed"):
+        if pool is not None and not self._problems:
+            for role, owner in FILE_COMPONENTS.items():
+                self._components[owner] += sum(entry.bytes for entry in self._manifest.files_of(role))
+            with self._blame(MANIFEST_FILE) as found:
+                found.extend(_manifest_problems(pool, self._components, counted))
+
+    def _check_packed(self, pool: PoolReader | None) -> None:
+        """Check packed images."""
+        packed = None if pool is None else packed_images(pool)
+        for entry in self._manifest.files_of("packed"):
             self._check_bytes(entry)
             if packed is not None and entry.path not in self._damaged:
-                sound &= self._note(entry.path, packed.problems(entry))
+                with self._blame(entry.path) as found:
+                    found.extend(packed.problems(entry))
             self._finish(entry)
-        if sound and not self._damaged:
-            self._note(MANIFEST_FILE, _manifest_problems(pool, self._components, counted))
 
-    def _check_shard(self, pool: PoolReader, shard: int, views: FileEntry | None, labels: FileEntry) -> bool:
+    def _check_shard(
+        self, pool: PoolReader, shard: int, numbers: list[int], views: FileEntry | None, labels: FileEntry
+    ) -> bool:
         """Check the contents of a shard's intact files; return whether they are right."""
-        numbers = pool.index.in_shard(shard).tolist()
+        before = len(self._problems)
         intact = views is None or views.path not in self._damaged
-        sound = True
-        if views is None:
-            sound = self._note(pool.manifest.files_of("batches")[0].path, _view_problems(pool, numbers))
-        elif intact:
-            # Pages are checked before Arrow decodes them.
-            sound = self._note(views.path, self._view_pages(pool, views))
-            sound = sound and self._note(views.path, _view_problems(pool, numbers))
-        digests = intact and sound
+        if intact:
+            blamed = self._manifest.files_of("batches")[0] if views is None else views
+            with self._blame(blamed.path) as found:
+                if views is not None:
+                    # Pages are checked before Arrow decodes them.
+                    self._add_bytes(pool.open_parquet(views, VIEW_SCHEMA).chunks(), views, VIEW_OWNERS)
+                found.extend(_view_problems(pool, numbers))
+        digests = intact and len(self._problems) == before
         if labels.path not in self._damaged:
-            sound &= self._note(labels.path, self._label_pages(pool, labels, shard))
-            sound &= self._note(labels.path, _label_problems(pool, numbers, digests=digests))
-        return sound
-
-    def _view_pages(self, pool: PoolReader, entry: FileEntry) -> Iterator[str]:
-        """Check the pages of a views file and add up its bytes."""
-        self._add_bytes(pool.open_parquet(entry, VIEW_SCHEMA).chunks(), entry, VIEW_OWNERS)
-        yield from ()
+            with self._blame(labels.path) as found:
+                found.extend(self._label_pages(pool, labels, shard))
+            with self._blame(labels.path) as found:
+                found.extend(_label_problems(pool, numbers, digests=digests))
+        return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
         """Yield where a labels file, read by its footer as other programs do, is not what the index says."""
@@ -416,25 +409,17 @@ def _manifest_problems(
 # Pools from strangers
 
 
-def _strict_problems(files: PoolFiles, manifest: Manifest) -> Iterator[Problem]:
+def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
     """Yield what the format allows and no pool of ours has.
 
-    None of it changes a label. It is where something else could travel along, or where two programs could
-    come to see different things: files beside the pool, links, manifest fields that readers ignore, names of
-    resize code that nothing here can run.
+    None of it changes a label, but readers of other versions may come to see other things, and data that
+    nobody needs could hide there.
     """
-    known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in manifest.files)}
-    for name, link in files.names():
-        if link or name not in known:
-            message = "a symbolic link, not a file" if link else "file is not part of the pool"
-            yield Problem(file=name, message=message)
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
-        message = "holds fields that readers of this version ignore ('must_understand' is false)"
-        yield Problem(file=MANIFEST_FILE, message=message)
+        yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
     if resize not in RESIZE_CODES:
-        message = f"field 'augmentation.resize' names code that is not known: {resize[:100]!r}"
-        yield Problem(file=MANIFEST_FILE, message=message)
+        yield f"field 'augmentation.resize' names code that is not known: {resize[:100]!r}"
 
 
 def _check_in_child(location: str, manifest: Manifest, progress: Progress | None) -> CheckReport:
@@ -449,32 +434,28 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
             # An address may hold a password: not on a command line.
             cast("IO[str]", child.stdin).write(location)
             cast("IO[str]", child.stdin).close()
-            report = _told(cast("IO[str]", child.stdout), progress)
+            for line in cast("IO[str]", child.stdout):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    return msgspec.convert(told, CheckReport)
+                if isinstance(told, str):
+                    return _failed(manifest, told)
+                if progress is not None:
+                    progress(*told)
         except BaseException:
             child.kill()
             raise
-    if report is not None:
-        return report
     ended = f"checking it ended the process: signal {-child.returncode}, or {seconds} s of processor time"
     if child.returncode == _OUT_OF_MEMORY:
         ended = f"checking it takes more than {MEMORY_BYTES // 1024**2} MiB of memory"
+    return _failed(manifest, ended)
+
+
+def _failed(manifest: Manifest, message: str) -> CheckReport:
+    """Return the report of a check that could not be finished."""
+    problem = Problem(file=MANIFEST_FILE, message=message)
     files, size = len(manifest.files) + 1, pool_bytes(manifest)
-    problem = Problem(file=MANIFEST_FILE, message=ended)
     return CheckReport(files=files, bytes=size, batches=0, rows=0, problems=(problem,))
-
-
-def _told(lines: Iterable[str], progress: Progress | None) -> CheckReport | None:
-    """Return what the child reports, raise its error, or return None if it ended without a word."""
-    for line in lines:
-        told = json.loads(line)
-        if "error" in told:
-            raise getattr(errors, told["kind"], LabelPoolError)(**told["error"])
-        if "report" in told:
-            problems = tuple(Problem(**problem) for problem in told["report"].pop("problems"))
-            return CheckReport(**told["report"], problems=problems)
-        if progress is not None:
-            progress(told["done"], told["total"])
-    return None
 
 
 def _limit(memory: int, seconds: int) -> None:
@@ -491,21 +472,21 @@ def _limit(memory: int, seconds: int) -> None:
 
 
 def _child() -> int:
+    """Check the pool that stdin names; write lines of JSON: [done, total], then the report or an error."""
     location = sys.stdin.read()
     _limit(int(sys.argv[1]), int(sys.argv[2]))
 
-    def tell(**facts: object) -> None:
+    def tell(facts: object) -> None:
         sys.stdout.write(f"{json.dumps(facts)}\n")
         sys.stdout.flush()
 
     try:
-        report = _check_here(location, strict=True, progress=lambda done, total: tell(done=done, total=total))
+        report = _check_here(location, strict=True, progress=lambda done, total: tell([done, total]))
+        tell(asdict(report))
     except LabelPoolError as error:
-        tell(error={field: getattr(error, field) for field in _FIELDS}, kind=type(error).__name__)
+        tell(str(error))
     except MemoryError:
         return _OUT_OF_MEMORY
-    else:
-        tell(report=asdict(report))
     return 0
 
 
