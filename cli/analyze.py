@@ -28,10 +28,6 @@ class Options(NetworkOptions):
     real_per_class: Annotated[int, Setting("Real images used of every class, a random choice.", ge=2)] = 200
     seed: Annotated[int, Setting("Of that choice.", ge=0, le=MAX_SEED)] = 0
     batch_size: Annotated[int, Setting("Images in a forward pass.", ge=1)] = 128
-    folders: tuple[Path, ...]
-    real: Path
-    html: Path | None
-    as_json: bool
 
 
 @click.command("analyze")
@@ -40,7 +36,7 @@ class Options(NetworkOptions):
 @settings_options(Options)
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as a page.")
 @json_option()
-def command(**given: Any) -> None:
+def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: bool, **given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.
 
     \b
@@ -64,38 +60,33 @@ def command(**given: Any) -> None:
     from lpld_core.images import RealFolder
     from lpld_labels.inspect.page import require_page_place
 
-    if options.html is not None:
-        require_page_place(options.html, options.real, *options.folders)
-    real = RealFolder.open(options.real)
-    folders = [(path.resolve().name, RealFolder.open(path)) for path in options.folders]
-    model = options.load(classes=real.classes)
+    if html is not None:
+        require_page_place(html, real, *folders)
+    real_images = RealFolder.open(real)
+    opened = [(path.resolve().name, RealFolder.open(path)) for path in folders]
+    model = options.load(classes=real_images.classes)
     with progress_bar("reading features") as progress:
         analysis = analyse(
             model,
-            folders,
-            real,
+            opened,
+            real_images,
             real_per_class=options.real_per_class,
             batch_size=options.batch_size,
             seed=options.seed,
             progress=progress,
         )
-    _show(options, analysis)
-    if options.html is not None:
+    if as_json:
+        found = [asdict(folder) for folder in analysis.folders]
+        print_json({"teacher": options.network, "bandwidth": analysis.bandwidth, "folders": found})
+    else:
+        _show(analysis)
+    if html is not None:
         from lpld_core.image_pages import analysis_page
 
-        save_html(options.html, analysis_page(analysis, [*folders, ("real", real)]))
+        save_html(html, analysis_page(analysis, [*opened, ("real", real_images)]))
 
 
-def _show(options: Options, analysis: Analysis) -> None:
-    if options.as_json:
-        print_json(
-            {
-                "teacher": options.network,
-                "bandwidth": analysis.bandwidth,
-                "folders": [asdict(folder) for folder in analysis.folders],
-            }
-        )
-        return
+def _show(analysis: Analysis) -> None:
     from rich.table import Table
 
     table = Table(

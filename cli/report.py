@@ -1,4 +1,4 @@
-"""``lpld-labels report``: a pool, or several side by side, as one page."""
+"""``lpld-labels report``: a pool as a page, or several side by side."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("pools", nargs=-1, required=True, type=click.Path(file_okay=False), metavar="POOL...")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The HTML file; several pools are shown on the terminal without it.",
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file, for a single pool."
 )
 @click.option(
     "--images",
@@ -42,43 +40,38 @@ if TYPE_CHECKING:
 )
 @json_option("text")
 def command(
-    pools: tuple[str, ...],
-    out: Path | None,
-    images: Path | None,
-    runs: tuple[Path, ...],
-    as_json: bool,
+    pools: tuple[str, ...], out: Path | None, images: Path | None, runs: tuple[Path, ...], as_json: bool
 ) -> None:
-    """Write an HTML report on a pool, or put several pools side by side.
+    """Write an HTML report on a pool, or compare several pools on the terminal.
 
     The page of one pool shows what it is, its size, its views and labels, and warnings. Labels are looked at
     in a random sample, so that a pool of any size takes seconds; each chart says over how many rows it was
-    taken. With images, and torch, views are shown as the student sees them.
+    taken. With images, and torch, views are shown as the student sees them. The file needs no network and no
+    server; open it from disk.
 
-    Of several pools it shows what differs, bytes, what codecs kept, which came from which, and the accuracy
+    Of several pools it prints what differs, bytes, what codecs kept, which came from which, and the accuracy
     of runs, which are put with the pool that they learned from.
-
-    The file needs no network and no server; open it from disk.
 
     \b
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
       lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 --runs runs/seed1
-      lpld-labels report pools/* --out pools.html --runs runs
+      lpld-labels report pools/* --runs runs
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
     from lpld_labels.inspect.page import require_page_place
     from lpld_labels.inspect.runs import read_runs
 
-    if len(pools) > 1 and images is not None:
-        raise click.UsageError("--images goes with a single pool")
-    if len(pools) == 1 and out is None:
+    if len(pools) > 1:
+        for name, value in (("--images", images), ("--out", out)):
+            if value is not None:
+                raise click.UsageError(f"{name} goes with a single pool")
+        _compare(pools, read_runs(runs), as_json)
+    elif out is None:
         raise click.UsageError("Missing option '--out'; or give several pools.")
-    if out is not None:
-        require_page_place(out, *pools, *runs, *([] if images is None else [images]))
-    if len(pools) == 1 and out is not None:
-        _report(pools[0], out, images, read_runs(runs), as_json)
     else:
-        _compare(pools, out, read_runs(runs), as_json)
+        require_page_place(out, *pools, *runs, *([] if images is None else [images]))
+        _report(pools[0], out, images, read_runs(runs), as_json)
 
 
 def _report(pool: str, out: Path, images: Path | None, runs: list[Run], as_json: bool) -> None:
@@ -110,18 +103,14 @@ def _report(pool: str, out: Path, images: Path | None, runs: list[Run], as_json:
     click.echo(f"{out}: {human_bytes(len(data))}, {len(report.cards)} views shown")
 
 
-def _compare(pools: tuple[str, ...], out: Path | None, runs: list[Run], as_json: bool) -> None:
-    from lpld_labels.inspect.compare import compare_pools, comparison_page
+def _compare(pools: tuple[str, ...], runs: list[Run], as_json: bool) -> None:
+    from lpld_labels.inspect.compare import compare_pools
     from lpld_labels.pool.reader import PoolReader
-
-    from .console import save_html
 
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
         progress = stack.enter_context(progress_bar("comparing pools"))
         comparison = compare_pools(readers, runs=runs, progress=progress)
-    if out is not None:
-        save_html(out, comparison_page(comparison))
     if as_json:
         print_json(comparison.as_json())
         return
@@ -142,26 +131,23 @@ def _side_by_side(comparison: Comparison) -> Table:
     differing = comparison.differing
     for name, values in differing.items():
         short = [value[:12] if name == "content digest" else value for value in values]
-        table.add_row(name, *(escape(value) for value in short))
+        table.add_row(name, *map(escape, short))
     table.add_section()
     table.add_row("bytes", *(human_bytes(pool.summary.total_bytes) for pool in comparison.pools))
     table.add_row("bytes per row", *(f"{pool.summary.bytes_per_row:,.1f}" for pool in comparison.pools))
     table.add_row("kept T=1, 4, 20", *(_kept(pool) for pool in comparison.pools))
     same_top1 = [pool.fidelity and f"{pool.fidelity.top1:.1%}" for pool in comparison.pools]
     table.add_row("same top-1", *(text or "-" for text in same_top1))
-    table.add_row("students' top-1", *(_students(pool) for pool in comparison.pools))
-    same = len(comparison.pools[0].settings) - len(differing)
-    table.caption = f"{same} more settings are the same"
+    reached = [[f"{run.top1:.1%}" for run in pool.runs if run.top1 is not None] for pool in comparison.pools]
+    table.add_row("students' top-1", *(", ".join(found) or "-" for found in reached))
+    table.caption = f"{len(comparison.pools[0].settings) - len(differing)} more settings are the same"
     return table
 
 
 def _kept(pool: ComparedPool) -> str:
+    from rich.markup import escape
+
     if pool.fidelity is None:
         return "-"
     shares = ", ".join(f"{100 * share:.1f} %" for share in pool.fidelity.kept.values())
-    return f"{shares} of {pool.measured_by}"
-
-
-def _students(pool: ComparedPool) -> str:
-    reached = [f"{run.top1:.1%}" for run in pool.runs if run.top1 is not None]
-    return ", ".join(reached) or "-"
+    return escape(f"{shares} of {pool.measured_by}")

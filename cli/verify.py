@@ -19,7 +19,6 @@ from .progress import progress_bar
 if TYPE_CHECKING:
     from lpld_core.relabel.verify_teacher import TeacherCheck
     from lpld_labels.inspect.check import CheckReport
-    from lpld_labels.pool.reader import PoolReader
 
 
 @click.command("verify")
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--strict",
     is_flag=True,
-    help="For pools from strangers: in a child process with limits, and report all that is not needed.",
+    help="For pools from strangers: check in a child process with limits, and report unneeded data.",
 )
 @settings_options(MachineOptions)
 @click.option("--amp", is_flag=True, help="Mixed precision, as the pool was labelled.")
@@ -51,17 +50,15 @@ if TYPE_CHECKING:
 def command(pool: str, as_json: bool, **options: Any) -> None:
     """Check that a pool is whole and, given its images and teacher, that its labels are true.
 
-    Compares file digests and page checksums, row counts, key order, ranges, duplicates and the
-    digest of every batch; images that the pool carries are compared with their digests. Names every
-    damaged file. With --teacher, and --images unless the pool carries them, it then makes the views of
-    sampled batches again, runs the teacher on them and compares labels as they are stored (logits, or
-    probabilities); the first row that differs is named. Views have the pool's size. A pool of several
-    teachers wants all of them, in order. Exit code 0: all is well, 1: not.
+    Compares file digests and page checksums, row counts, key order, ranges, duplicates and the digest of
+    every batch; images that the pool carries are compared with their digests. Lists every damaged file. With
+    --teacher, and --images unless the pool carries them, it then renders the views of sampled batches, runs
+    the teacher on them and compares labels as they are stored (logits, or probabilities). A pool of several
+    teachers needs all of them, in order. Exit code 0: all is well, 1: not.
 
     For a pool from a stranger, give --strict: verify then works in a child process with limits of memory and
-    time, so that no file can end or fill yours. It also reports what the format allows, no pool of ours has,
-    and something else could hide in: files beside the pool's own (but README.md), symbolic links, manifest
-    fields that readers ignore, resize code that is not known.
+    time. It also reports what the format allows, no pool of ours has, and data could hide in: files beside
+    the pool's own (but README.md), symbolic links, manifest fields that readers ignore, unknown resize code.
 
     \b
     Examples:
@@ -71,13 +68,14 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
       lpld-labels verify pools/in1k_ipc10 --images syn/in1k_ipc10 --teacher resnet18 --batches 20
     """
     from lpld_labels.inspect.check import check_pool
+    from lpld_labels.pool.pool_files import manifest_of
+    from lpld_labels.render.images import no_images
 
-    if options["images"] is not None and not options["teachers"]:
-        raise click.UsageError("--images goes with --teacher")
-    if options["size"] is not None and not options["teachers"]:
-        raise click.UsageError("--size goes with --teacher")
-    if options["teachers"] and options["images"] is None:
-        _require_packed(pool)
+    for name in ("images", "size"):
+        if options[name] is not None and not options["teachers"]:
+            raise click.UsageError(f"--{name} goes with --teacher")
+    if options["teachers"] and options["images"] is None and not manifest_of(pool).files_of("packed"):
+        raise no_images(pool)
     with progress_bar("checking bytes") as progress:
         report = check_pool(pool, strict=options["strict"], progress=progress)
     teacher = _with_teacher(pool, options) if report.whole and options["teachers"] else None
@@ -95,11 +93,12 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
 
 
 def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
-    """Label sampled batches again."""
+    """Label sampled batches again, at the size that they have in the pool."""
     import torch
 
     from lpld_core.relabel.verify_teacher import verify_with_teacher
     from lpld_core.teachers.ensemble import load_ensemble
+    from lpld_labels.errors import InvalidArgumentError
     from lpld_labels.pool.reader import PoolReader
 
     size = options["size"]
@@ -109,7 +108,14 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
     with PoolReader(pool) as reader, progress_bar("labelling batches again") as progress:
-        _require_size(reader, size)
+        how = reader.header.augmentation
+        if size is not None and (size, size) != (how.output_height, how.output_width):
+            raise InvalidArgumentError(
+                "the pool's views have another size",
+                where=reader.location,
+                expected=f"--size {how.output_height}, or none",
+                got=size,
+            )
         ensemble = load_ensemble(choices, classes=reader.classes, device=machine.device, amp=options["amp"])
         return verify_with_teacher(
             reader,
@@ -120,31 +126,6 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
             tolerance=options["tolerance"],
             amp=options["amp"],
             progress=progress,
-        )
-
-
-def _require_packed(pool: str) -> None:
-    """Refuse, before anything is read, a pool whose images are not at hand."""
-    from lpld_labels.inspect.summary import summarise
-    from lpld_labels.render.images import no_images
-
-    if not summarise(pool).components["packed"]:
-        raise no_images(pool)
-
-
-def _require_size(reader: PoolReader, side: int | None) -> None:
-    """Refuse a --size that is not the pool's: its views have the size they were labelled with."""
-    from lpld_labels.errors import InvalidArgumentError
-
-    augmentation = reader.header.augmentation
-    size = (augmentation.output_height, augmentation.output_width)
-    if side is not None and (side, side) != size:
-        raise InvalidArgumentError(
-            "the pool's views have another size",
-            where=reader.location,
-            expected=f"--size {size[0]}, or none",
-            got=side,
-            hint="a pool is compared with what its teacher says of the views it was shown",
         )
 
 

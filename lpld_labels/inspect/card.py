@@ -1,7 +1,7 @@
-"""The card of a pool: README.md, which tells people and the Hugging Face hub what the pool is.
+"""The card of a pool: README.md, rendered from templates/card.md and the manifest.
 
-Rendered from templates/card.md and the manifest. Text is escaped for Markdown unless a filter of the template
-puts it into code or JSON, so nothing a manifest says can leave its cell or code block.
+Text is escaped for Markdown unless a filter of the template puts it into code or JSON, so nothing a manifest
+says can leave its cell or code block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE
 from lpld_labels.format.strict_json import is_text
-from lpld_labels.inspect.summary import augmentation_words, component_sizes, step_words, summary_of
+from lpld_labels.inspect.summary import COMPONENT_NAMES, augmentation_words, step_words, summary_of
 from lpld_labels.inspect.text import human_bytes, printable
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def card_text(
 ) -> str:
     """Return the card of a pool.
 
-    name: what to call the pool. licence: as Hugging Face spells it. classes: their names, if there are any.
-    recipe: commands that make the pool again.
+    licence: as Hugging Face spells it. classes: their names. recipe: commands that make the pool again.
     """
     if not is_text(name):
         raise InvalidArgumentError(
@@ -50,23 +49,22 @@ def card_text(
             "not a name of a licence", expected="one such as cc-by-4.0, mit or other", got=licence
         )
     summary = summary_of(manifest, name)
-    return (
-        _environment()
-        .get_template("card.md")
-        .render(
-            manifest=manifest,
-            name=printable(name),
-            licence=licence,
-            classes=classes,
-            packed=bool(manifest.files_of("packed")),
-            configs=_configs(manifest),
-            size=size_category(manifest.counts.rows),
-            augmentation=augmentation_words(manifest.header.augmentation),
-            recipe="\n".join(recipe),
-            fidelities=_fidelities(manifest),
-            sizes=[*component_sizes(summary), ("all", human_bytes(summary.total_bytes))],
-            format_version=FORMAT_VERSION,
-        )
+    sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
+    sizes["all"] = summary.total_bytes
+    template = _environment().get_template("card.md")
+    return template.render(
+        manifest=manifest,
+        name=printable(name),
+        licence=licence,
+        classes=classes,
+        packed=bool(manifest.files_of("packed")),
+        configs=_configs(manifest),
+        size=size_category(manifest.counts.rows),
+        augmentation=augmentation_words(manifest.header.augmentation),
+        recipe="\n".join(recipe),
+        fidelities=_fidelities(manifest),
+        sizes=[(part, human_bytes(size)) for part, size in sizes.items()],
+        format_version=FORMAT_VERSION,
     )
 
 
@@ -80,14 +78,11 @@ def size_category(rows: int) -> str:
 
 def class_folders(table: ImageTable) -> list[str] | None:
     """Return the folder of each class; None unless every class has one and no two the same."""
-    folders: dict[int, str] = {}
-    for label, path in zip(table.classes.tolist(), table.paths, strict=True):
-        folder = path.split("/", 1)[0] if "/" in path else ""
-        if folders.setdefault(label, folder) != folder or not folder:
-            return None
-    whole = sorted(folders) == list(range(len(folders)))
-    distinct = len(set(folders.values())) == len(folders)
-    return [folders[label] for label in sorted(folders)] if whole and distinct else None
+    folders = [path.rpartition("/")[0].partition("/")[0] for path in table.paths]
+    pairs = sorted(set(zip(table.classes.tolist(), folders, strict=True)))
+    names = [folder for _, folder in pairs]
+    whole = [label for label, _ in pairs] == list(range(len(pairs)))
+    return names if whole and all(names) and len(set(names)) == len(names) else None
 
 
 def _configs(manifest: Manifest) -> dict[str, str]:

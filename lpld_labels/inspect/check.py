@@ -215,7 +215,7 @@ class _Check:
 
     def _check_shards(self, pool: PoolReader | None) -> None:
         """Check shards, their contents only if the pool is open; then the manifest's sums."""
-        counted = None if pool is None else np.zeros(len(pool.images), np.int64)
+        counted = np.zeros(0 if pool is None else len(pool.images), np.int64)
         views = dict(enumerate(self._manifest.files_of("views")))
         for shard, labels in enumerate(self._manifest.files_of("labels")):
             entries = [views[shard], labels] if shard in views else [labels]

@@ -15,13 +15,9 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.inspect.charts import Bar, Chart, Series, bars, plot
-from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.report import size_charts
-from lpld_labels.inspect.runs import Run, run_charts
+from lpld_labels.inspect.runs import Run
 from lpld_labels.inspect.sample import choose_batches
 from lpld_labels.inspect.summary import PoolSummary, step_words, summary_of
-from lpld_labels.inspect.text import human_bytes, percent, shortened
 from lpld_labels.pool.reader import PoolReader
 
 
@@ -217,64 +213,3 @@ def _same_views(one: PoolReader, other: PoolReader, key: BatchKey) -> bool:
 
     pairs = zip(arrays(one.read_views(key)), arrays(other.read_views(key)), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
-
-
-# The page
-
-
-def comparison_page(comparison: Comparison) -> bytes:
-    """Return the comparison as an HTML file."""
-    pools = comparison.pools
-    settings = {
-        name: [name, *(shortened(pool.settings[name], 200) for pool in pools)] for name in pools[0].settings
-    }
-    sizes = [(pool.name, pool.summary.components, pool.summary.manifest.counts) for pool in pools]
-    return render_page(
-        "comparison.html",
-        comparison=comparison,
-        headers=["", *(shortened(pool.name) for pool in pools)],
-        differing=[row for name, row in settings.items() if name in comparison.differing],
-        same=[row for name, row in settings.items() if name not in comparison.differing],
-        size=size_charts(sizes, "All files of each pool."),
-        kept=[_fidelity_chart(pools)] if any(pool.fidelity for pool in pools) else [],
-        accuracy=[_accuracy_chart(pools)] if any(pool.runs for pool in pools) else [],
-        curves=run_charts([run for pool in pools for run in pool.runs] + list(comparison.other_runs)),
-    )
-
-
-def _fidelity_chart(pools: Sequence[ComparedPool]) -> Chart:
-    """Return what codecs kept."""
-    items = []
-    for colour, pool in enumerate(pools):
-        if pool.fidelity is None:
-            continue
-        more = (pool.measured_by or "", f"{pool.fidelity.rows:,}")
-        values = {f"T = {t:g}": (kept, f"{100 * kept:.3f} %") for t, kept in pool.fidelity.kept.items()}
-        values["same strongest class"] = (pool.fidelity.top1, percent(pool.fidelity.top1))
-        for what, (value, text) in values.items():
-            label = f"{pool.name}: {what}"
-            items.append(Bar(label=label, value=max(value, 0.0), text=text, colour=colour, more=more))
-    says = (
-        "1 - KL(original, decoded) / KL(original, uniform) at temperature T, 100 % is everything; and rows "
-        "whose strongest class is the same."
-    )
-    return bars("Information kept", says, items, headers=("kept", "against", "rows"))
-
-
-def _accuracy_chart(pools: Sequence[ComparedPool]) -> Chart:
-    """Return accuracy of students over the bytes of their pools."""
-    series = []
-    for pool in pools:
-        reached = [(run.name, run.top1) for run in pool.runs if run.top1 is not None]
-        points = [(float(pool.summary.total_bytes), 100 * top1) for _, top1 in reached]
-        labels = [f"{pool.name}, {name}" for name, _ in reached]
-        series.append(Series(name=pool.name, points=points, labels=labels, joined=False))
-    return plot(
-        "Accuracy against bytes",
-        "Top-1 of students over the bytes of their pools.",
-        [one for one in series if one.points],
-        x="label bytes",
-        y="top-1, %",
-        logarithmic_x=True,
-        x_form=human_bytes,
-    )

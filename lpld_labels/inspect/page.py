@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 5_000_000
 _GENERATOR = b'name="generator" content="lpld-labels '
 _HEAD_BYTES = 4096
-"""Of a page: they hold what says that it is ours."""
 _NOT_IN_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -59,7 +58,11 @@ def jpeg_uri(picture: Image.Image, quality: int) -> str:
 def require_page_place(path: Path, *inputs: str | os.PathLike[str]) -> None:
     """Refuse an output among the inputs, or in the place of anything but another page of ours."""
     require_apart(path, *inputs)
-    if path.is_dir() or (path.is_file() and not _is_page(path)):
+    ours = not path.exists()
+    if path.is_file():
+        with path.open("rb") as stream:
+            ours = _GENERATOR in stream.read(_HEAD_BYTES)
+    if not ours:
         raise PoolConflictError(
             "this is not a page that lpld-labels wrote",
             where=path,
@@ -75,11 +78,6 @@ def save_page(path: Path, data: bytes) -> None:
             "the page is too large", where=path, expected=f"at most {MOST_BYTES} bytes", got=len(data)
         )
     write_atomically(path, data)
-
-
-def _is_page(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return _GENERATOR in stream.read(_HEAD_BYTES)
 
 
 @functools.cache

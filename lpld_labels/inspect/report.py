@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.manifest import Counts
-from lpld_labels.format.schema import Component
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page
 from lpld_labels.inspect.runs import Run, run_charts, run_warnings
@@ -108,40 +106,32 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
 # Charts
 
 
-def size_charts(pools: Sequence[tuple[str, Mapping[Component, int], Counts]], says: str) -> list[Chart]:
-    """Return bytes in all and by component. pools: name, bytes of the components, rows and images."""
-    totals, parts = [], []
-    for colour, (name, components, counts) in enumerate(pools):
-        size = sum(components.values())
-        more = (f"{size / max(counts.rows, 1):,.1f}", human_bytes(size / max(counts.images, 1)))
-        totals.append(Bar(label=name, value=size, text=human_bytes(size), colour=colour, more=more))
-    for component, component_name in COMPONENT_NAMES.items():
-        if not any(components[component] for _, components, _ in pools):
-            continue
-        for colour, (name, components, counts) in enumerate(pools):
-            size, label = components[component], f"{component_name}: {name}"
-            each = (f"{size / max(counts.rows, 1):.2f}",)
-            parts.append(Bar(label=label, value=size, text=human_bytes(size), colour=colour, more=each))
-    return [
-        bars("Bytes in all", says, totals, headers=("in all", "bytes per row", "per image")),
-        bars(
-            "Bytes by component", "The components add up to all files.", parts, headers=("bytes", "per row")
-        ),
-    ]
-
-
 def _size_charts(summary: PoolSummary) -> list[Chart]:
+    """Return bytes in all and by component, beside those of the authors' layout, one pickle per batch."""
     total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
     than = "more than" if original < total else f"{original / total:.2f} times less than"
     says = (
         f"{summary.bytes_per_row:,.1f} bytes per row, {human_bytes(summary.bytes_per_image)} per image; "
         f"{than} one pickle per batch. Plain fp16 labels alone would be {human_bytes(summary.fp16_bytes)}."
     )
-    pools = [
-        ("this pool", summary.components, counts),
-        ("original layout", summary.pickle_components, counts),
+    layouts = {"this pool": summary.components, "original layout": summary.pickle_components}
+    totals, parts = [], []
+    for colour, (name, components) in enumerate(layouts.items()):
+        size = sum(components.values())
+        more = (f"{size / max(counts.rows, 1):,.1f}", human_bytes(size / max(counts.images, 1)))
+        totals.append(Bar(label=name, value=size, text=human_bytes(size), colour=colour, more=more))
+    for component, component_name in COMPONENT_NAMES.items():
+        for colour, (name, components) in enumerate(layouts.items()):
+            size, label = components[component], f"{component_name}: {name}"
+            each = (f"{size / max(counts.rows, 1):.2f}",)
+            if summary.components[component] or summary.pickle_components[component]:
+                parts.append(Bar(label=label, value=size, text=human_bytes(size), colour=colour, more=each))
+    return [
+        bars("Bytes in all", says, totals, headers=("in all", "bytes per row", "per image")),
+        bars(
+            "Bytes by component", "The components add up to all files.", parts, headers=("bytes", "per row")
+        ),
     ]
-    return size_charts(pools, says)
 
 
 def _spread_charts(facts: PoolFacts, sample: Sample) -> list[Chart]:

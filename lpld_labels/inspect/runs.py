@@ -1,7 +1,8 @@
-"""Training runs: their logs, and curves of loss, learning rate and accuracy."""
+"""Logs of training runs, for reports on the pools that they learned from."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import struct
@@ -36,9 +37,10 @@ class Run:
 
 def read_runs(directories: Sequence[Path]) -> list[Run]:
     """Read run directories of `lpld-labels train`, or directories of them; equal names get numbers."""
-    inside = [sorted(log.parent for log in directory.glob(f"*/{LOG_FILE}")) for directory in directories]
-    found = [run for given, runs in zip(directories, inside, strict=True) for run in runs or [given]]
-    runs = [_read_run(directory) for directory in found]
+    runs = []
+    for given in directories:
+        inside = sorted(log.parent for log in given.glob(f"*/{LOG_FILE}"))
+        runs += [_read_run(directory) for directory in inside or [given]]
     names = [run.name for run in runs]
     return [
         run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({number})")
@@ -47,7 +49,7 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
 
 
 def run_warnings(runs: Sequence[Run], digest: str) -> list[str]:
-    """Return what a report on the pool of this content digest warns of in runs."""
+    """Return warnings about runs for a report on the pool with this content digest."""
     found = []
     for run in runs:
         lost = [record.get("epoch") for _, record in run.points if _number(record.get("loss")) is None]
@@ -80,54 +82,40 @@ def _curve(run: Run, field: str, unit: float) -> Series:
 
 def _read_run(directory: Path) -> Run:
     path = directory / LOG_FILE
+    points: list[tuple[int, dict[str, Any]]] = []
+    steps, top1 = 0, None
     try:
-        lines = path.read_bytes().splitlines()
+        for line in path.read_bytes().splitlines():
+            record = json.loads(line)
+            steps += int(_number(record.get("steps")) or 1)
+            measured = _number(record.get("top1"))
+            top1 = top1 if measured is None else measured
+            points.append((steps, record))
     except OSError as error:
         raise InvalidArgumentError(
             f"not a training run: {error.strerror}", where=path, hint="give a directory that train wrote"
         ) from None
-    points: list[tuple[int, dict[str, Any]]] = []
-    steps = 0
-    for number, line in enumerate(lines, 1):
-        record = _record(line, f"{path}, line {number}")
-        done = _number(record.get("steps"))
-        steps += int(done) if done is not None else 1
-        points.append((steps, record))
-    tops = [value for _, record in points if (value := _number(record.get("top1"))) is not None]
-    return Run(
-        name=directory.resolve().name,
-        pool=_pool_of(directory),
-        points=tuple(points),
-        top1=tops[-1] if tops else None,
-    )
+    except (ValueError, AttributeError) as error:
+        where = f"{path}, line {len(points) + 1}"
+        raise InvalidArgumentError(f"not a log record: {error}", where=where) from None
+    return Run(name=directory.resolve().name, pool=_pool_of(directory), points=tuple(points), top1=top1)
 
 
 def _number(value: object) -> float | None:
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if usable and math.isfinite(value) else None  # type: ignore[arg-type]
-
-
-def _record(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise InvalidArgumentError(f"not valid JSON: {error}", where=where) from None
-    if not isinstance(record, dict):
-        raise InvalidArgumentError("not a log record", where=where, expected="a JSON object")
-    return record
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable else None  # type: ignore[arg-type]
 
 
 def _pool_of(directory: Path) -> str | None:
-    """Return the digest of the pool that a run's weights name, from the head of the file alone."""
+    """Return the digest of the pool that a run's weights name; reads the header of the file only."""
     for name in WEIGHT_FILES:
-        try:
-            with (directory / name).open("rb") as stream:
-                (length,) = struct.unpack("<Q", stream.read(8))
-                head = json.loads(stream.read(min(length, _LARGEST_HEADER)))
-                about = json.loads(head["__metadata__"][ABOUT_KEY])
-        except (OSError, struct.error, ValueError, KeyError, TypeError):
-            continue
-        found = about.get("pool") or about.get("settings", {}).get("pool")
-        if isinstance(found, str):
-            return found
+        with (
+            contextlib.suppress(OSError, struct.error, ValueError, LookupError, TypeError),
+            (directory / name).open("rb") as stream,
+        ):
+            (length,) = struct.unpack("<Q", stream.read(8))
+            head = json.loads(stream.read(min(length, _LARGEST_HEADER)))
+            found = json.loads(head["__metadata__"][ABOUT_KEY])["settings"]["pool"]
+            if isinstance(found, str):
+                return found
     return None

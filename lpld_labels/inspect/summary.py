@@ -9,14 +9,12 @@ from typing import Any
 
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
 from lpld_labels.format.schema import COMPONENTS, FORMAT_VERSION, Component
-from lpld_labels.inspect.text import human_bytes, shortened
+from lpld_labels.inspect.text import shortened
 from lpld_labels.io.addresses import Location, redact
 from lpld_labels.pool.pool_files import manifest_of
 
 PICKLE_BATCH_OVERHEAD = 2000
 """Bytes torch.save adds to each batch file: zip directory, pickle and alignment (1.9 to 2.1 kB)."""
-PICKLE_ROW_BYTES = {"crop": 16, "flip": 1, "mix_index": 8}
-"""Metadata per row in the one-pickle-per-batch layout: float32[4], bool, int64."""
 COMPONENT_NAMES: dict[Component, str] = {
     "crop": "crop coordinates",
     "flip": "flip",
@@ -130,14 +128,15 @@ def summary_of(manifest: Manifest, location: str | os.PathLike[str]) -> PoolSumm
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
-    """Return what one torch.save file per batch takes, fp16 logits; rows: of all batches."""
+    """Return the bytes of one torch.save file per batch, fp16 logits; rows: of all batches."""
     sizes: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
-    sizes["labels"] = rows * classes * 2
-    sizes["crop"] = PICKLE_ROW_BYTES["crop"] * rows
-    sizes["flip"] = PICKLE_ROW_BYTES["flip"] * rows
-    sizes["mix_index"] = PICKLE_ROW_BYTES["mix_index"] * rows if mixed else 0
-    sizes["container"] = PICKLE_BATCH_OVERHEAD * batches
-    return sizes
+    return sizes | {
+        "labels": rows * classes * 2,
+        "crop": rows * 16,  # float32[4]
+        "flip": rows,  # bool
+        "mix_index": rows * 8 if mixed else 0,  # int64
+        "container": batches * PICKLE_BATCH_OVERHEAD,
+    }
 
 
 def step_words(step: LineageStep) -> dict[str, str]:
@@ -163,11 +162,6 @@ def augmentation_words(how: Augmentation) -> str:
     if how.patch_grid is not None:
         parts.append(f"patches {how.patch_grid} x {how.patch_grid}")
     return ", ".join(parts)
-
-
-def component_sizes(summary: PoolSummary) -> list[tuple[str, str]]:
-    """Return name and size of each component that takes bytes."""
-    return [(COMPONENT_NAMES[name], human_bytes(size)) for name, size in summary.components.items() if size]
 
 
 def _codec(manifest: Manifest) -> str:

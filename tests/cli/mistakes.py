@@ -48,6 +48,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("report pool part0 --out empty", 2, "is a directory"),
     ("report pool part0 --runs empty", 1, "not a training run"),
     ("report pool part0 --images images", 2, "--images goes with a single pool"),
+    ("report pool part0 --out new.html", 2, "--out goes with a single pool"),
     ("report nowhere --out new.html", 1, "not a label pool"),
     ("report pool --out empty", 2, "is a directory"),
     ("report pool --out new.html --images nowhere", 1, "nowhere"),

@@ -64,11 +64,10 @@ def test_a_page_replaces_nothing_but_a_page(cli: Cli, pool: Path, tmp_path: Path
     places = {pool / "pool.json": "inside an input", pool / "new.html": "inside an input"}
     places |= {tmp_path / "mine.html": "not a page", tmp_path: "directory"}
     for place, said in places.items():
-        for words in (("report", pool), ("report", pool, pool)):
-            done = cli(*words, "--out", place)
-            assert done.exit_code != 0
-            assert said in " ".join(done.stderr.split()), (words, place)
-            assert "Traceback" not in done.stderr
+        done = cli("report", pool, "--out", place)
+        assert done.exit_code != 0
+        assert said in " ".join(done.stderr.split()), place
+        assert "Traceback" not in done.stderr
     assert (pool / "pool.json").read_bytes() == manifest
     assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
     assert not (pool / "new.html").exists()
@@ -91,12 +90,11 @@ def test_a_comparison_says_what_a_codec_kept(
 ) -> None:
     coded = tmp_path / "coded"
     assert cli("encode", pool, coded, "--codec", *codec).exit_code == 0
-    result = cli("report", coded, pool, "--out", tmp_path / "r.html", "--json")
+    result = cli("report", coded, pool, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["pools"][0]["kept"]
     assert found["against"] == "pool"
     assert 0.3 < found["kept"]["20"] < 1
-    assert "Information kept" in read_page((tmp_path / "r.html").read_bytes()).text
 
 
 def test_runs_are_drawn_in_one_chart(cli: Cli, pool: Path, tmp_path: Path) -> None:
@@ -163,12 +161,12 @@ def test_bad_input_is_one_line(cli: Cli, pool: Path, tmp_path: Path, more: list[
 
 def test_pools_side_by_side_say_how_each_came_from_which(cli: Cli, pool: Path, tmp_path: Path) -> None:
     """The pool, its pruning and its klt encoding."""
-    pruned, coded, out = tmp_path / "pruned", tmp_path / "coded", tmp_path / "compare.html"
+    pruned, coded = tmp_path / "pruned", tmp_path / "coded"
     assert cli("prune", pool, pruned, "--ratio", 10).exit_code == 0
     encoded = cli("encode", pool, coded, "--codec", "klt", "--fidelity", "0.9")
     assert encoded.exit_code == 0, encoded.stderr
     run = train_log(tmp_path / "run", pruned, [2.0, 1.0], 0.42)
-    result = cli("report", coded, pruned, pool, "--json", "--out", out, "--runs", run)
+    result = cli("report", coded, pruned, pool, "--json", "--runs", run)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     relations = {
@@ -191,17 +189,3 @@ def test_pools_side_by_side_say_how_each_came_from_which(cli: Cli, pool: Path, t
     assert "pool (40 batches) and pruned (4) share 4, 4 of them identical bit for bit." in words
     assert "coded came from pool: encoded from f16 to klt (its lineage says so)." in words
     assert "pruned (4 batches) and coded (40) share 4, 0 of them identical bit for bit." in words
-    page = read_page(out.read_bytes())
-    assert "coded came from pool: encoded from f16 to klt" in page.text
-    with Browser(tmp_path / "profile") as chromium:
-        chromium.open(out)
-        assert chromium.complaints() == []
-        assert chromium.requests() == []
-        marks = chromium.evaluate(
-            "[...document.querySelectorAll('svg[data-marks]')].map((svg) =>"
-            "[Number(svg.dataset.marks), svg.querySelectorAll('.mark').length])"
-        )
-        assert len(marks) == 2 + 1 + 1 + 3  # weight, fidelity, accuracy, curves
-        assert all(said == drawn > 0 for said, drawn in marks)
-        chromium.resize(400, 800)
-        assert chromium.evaluate("document.documentElement.scrollWidth") <= 400

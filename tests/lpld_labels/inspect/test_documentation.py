@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from lpld_core.analysis import Analysis, FolderAnalysis, Similarity
 from lpld_core.image_pages import analysis_page
 from lpld_core.images import RealFolder
-from lpld_labels.inspect.compare import compare_pools, comparison_page
 from lpld_labels.inspect.report import make_report, report_page
 from lpld_labels.inspect.runs import Run
 from tests.factories import make_batches, write_pool
@@ -26,30 +24,26 @@ def titles(data: bytes) -> set[str]:
 
 
 def test_the_documentation_explains_every_chart(project: Path, tmp_path: Path) -> None:
-    batches = make_batches(1, 2)
-    pools = [write_pool(tmp_path / name, batches, codec=name) for name in ("f16", "int4")]
+    pool = write_pool(tmp_path / "pool", make_batches(1, 2), codec="int4")
     run = Run(name="r", pool=None, points=((1, {"loss": 1.0, "top1": 0.5}),), top1=0.5)
-    own = replace(run, pool=pools[0].manifest.content_digest)
     picture_folder(tmp_path / "images", ["a"])
     folder = FolderAnalysis(
         name="a", images=3, similarity=Similarity(mean=0.5, std=0.1, with_self=0.6), mmd_squared=0.1
     )
-    drawn = titles(report_page(make_report(pools[1], runs=[run])))
-    drawn |= titles(comparison_page(compare_pools(pools, runs=[own])))
+    drawn = titles(report_page(make_report(pool, runs=[run])))
     drawn |= titles(
         analysis_page(
             Analysis(folders=(folder,), bandwidth=1.0), [("a", RealFolder.open(tmp_path / "images"))]
         )
     )
-    assert len(drawn) >= 17
+    assert len(drawn) >= 15
     lines = (project / "docs" / "report.md").read_text().splitlines()
     rows = [line.split("|")[1] for line in lines if line.startswith("| ")]
     explained = {name.strip() for row in rows for name in row.split(",")}
     assert drawn - explained == set()
 
 
-def test_pictures_of_the_documentation_are_small(project: Path) -> None:
-    text = (project / "docs" / "report.md").read_text() + (project / "README.md").read_text()
-    for name in ("report.png", "compare.png"):
-        assert re.search(rf"images/{name}\)", text)
-        assert 0 < (project / "docs" / "images" / name).stat().st_size < LARGEST_PICTURE
+def test_the_picture_of_the_documentation_is_small(project: Path) -> None:
+    for page in ("docs/report.md", "README.md"):
+        assert re.search(r"images/report.png\)", (project / page).read_text())
+    assert 0 < (project / "docs" / "images" / "report.png").stat().st_size < LARGEST_PICTURE
