@@ -204,12 +204,13 @@ class _Check:
                 found.extend(_table(self._files, entry, schema))
         if self._problems:
             return None
+        pool = None
         with self._blame(MANIFEST_FILE):
-            pool = stack.enter_context(PoolReader(self._location, check_sizes=False, cache=self._cache))
+            opened = stack.enter_context(PoolReader(self._location, check_sizes=False, cache=self._cache))
             with self._blame(manifest.files_of("images")[0].path):
-                pool.images  # noqa: B018  # Reading the table checks it.
-                return pool
-        return None
+                opened.images  # noqa: B018  # Reading the table checks it.
+                pool = opened
+        return pool
 
     # Contents
 
