@@ -1,4 +1,4 @@
-"""Weight files: safetensors or torch, never code; and the digest that names a set of weights."""
+"""Weight files (safetensors, or torch checkpoints read without running code) and the weights digest."""
 
 from __future__ import annotations
 
@@ -23,39 +23,43 @@ from lpld_labels.io.storage import write_atomically
 Tensors = dict[str, torch.Tensor]
 
 METADATA_KEY = "lpld-labels"
-"""The one safetensors metadata entry this project writes: a JSON object."""
+"""The safetensors metadata entry that this project writes: a JSON object."""
 _GLOBAL = re.compile(r"(?:GLOBAL|global:?|class) ([\w.]+)")
-"""What torch says of a name in a checkpoint that it does not allow."""
+"""Torch's error about a name in a checkpoint that it refuses."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
-_HARMLESS = "num_batches_tracked"
-"""A counter that no output depends on; old checkpoints lack it."""
+_COUNTER = "num_batches_tracked"
+"""No output depends on it, and old checkpoints lack it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsFile:
-    """Tensors by parameter name, and what the file says about itself (empty for foreign files)."""
+    """Tensors by name, and our metadata (empty for files of other programs)."""
 
     path: Path
     tensors: Tensors
     about: dict[str, Any] = field(default_factory=dict)
 
 
-def read_weights(path: str | Path) -> WeightsFile:
-    """Read a safetensors or torch checkpoint; no code in the file can run.
+def with_prefix(tensors: Tensors, prefix: str) -> Tensors:
+    """Return the tensors whose names have a prefix, by their names without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    Wrappers such as ``{"state_dict": ...}`` and a ``module.`` prefix are taken off.
-    """
+
+def read_weights(path: str | Path) -> WeightsFile:
+    """Read a safetensors file or torch checkpoint without running code; unwrap state_dict and module.*."""
     path = Path(path)
     if not path.is_file():
         raise InvalidArgumentError(
             "no such weights file", where=path, hint="give a safetensors file or a torch checkpoint"
         )
-    if path.suffix == ".safetensors" or _begins_as_safetensors(path):
+    with path.open("rb") as stream:
+        start = stream.read(9)
+    # Safetensors begin with eight bytes of length and a JSON object.
+    if path.suffix == ".safetensors" or start[8:] == b"{":
         return _read_safetensors(path)
     try:
         with warnings.catch_warnings():
-            # Remarks on the file's pickle protocol; whether it can be read is told by the error.
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", UserWarning)  # about the pickle protocol
             document = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
         raise _not_weights(path, _why_unreadable(error)) from None
@@ -63,19 +67,13 @@ def read_weights(path: str | Path) -> WeightsFile:
 
 
 def _why_unreadable(error: Exception) -> str:
-    """Say what is wrong with a torch file, without torch's advice on how to run what is in it."""
+    """Return torch's reason without its advice to run the code in the file."""
     refused = _GLOBAL.search(str(error))
     if refused:
         return f"it asks for {refused.group(1)}, which is more than tensors; nothing of it was run"
     if "weights_only" in str(error) or "Weights only" in str(error):
         return "it is damaged, or holds more than tensors; nothing of it was run"
     return first_line(error)
-
-
-def _begins_as_safetensors(path: Path) -> bool:
-    """Whether a file, whatever its name, has the beginning of one: a length, then a JSON object."""
-    with path.open("rb") as stream:
-        return stream.read(9)[8:] == b"{"
 
 
 def _read_safetensors(path: Path) -> WeightsFile:
@@ -104,13 +102,11 @@ def _state_dict(document: Any, path: Path) -> Tensors:
         if not isinstance(value, torch.Tensor):
             raise _not_weights(path, f"entry '{name}' is a {type(value).__name__}, not a tensor")
     tensors: Tensors = dict(document)
-    if all(name.startswith("module.") for name in tensors):
-        tensors = {name.removeprefix("module."): value for name, value in tensors.items()}
-    return tensors
+    return with_prefix(tensors, "module.") if all(name.startswith("module.") for name in tensors) else tensors
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its kind if it says nothing."""
+    """Return the first line of an error's message, or its class name."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -130,19 +126,16 @@ def save_weights(
     *,
     within: Path | None = None,
 ) -> None:
-    """Write tensors as safetensors, atomically, with `about` (JSON values) as metadata.
-
-    within: see `write_atomically`.
-    """
+    """Write tensors and metadata (JSON values) as safetensors, atomically. within: see `write_atomically`."""
     ready = {name: value.detach().cpu().contiguous() for name, value in sorted(tensors.items())}
     metadata = {METADATA_KEY: json.dumps(dict(about), sort_keys=True, allow_nan=False)}
     write_atomically(Path(path), save(ready, metadata), within=within)
 
 
 def load_into(model: nn.Module, weights: WeightsFile) -> None:
-    """Copy the tensors into a model; names and shapes must agree (counters may be absent)."""
+    """Load weights into a model; names and shapes must agree, but counters may be missing."""
     own = model.state_dict()
-    missing = sorted(name for name in own if name not in weights.tensors and _HARMLESS not in name)
+    missing = sorted(name for name in own if name not in weights.tensors and _COUNTER not in name)
     surplus = sorted(name for name in weights.tensors if name not in own)
     for problem, names in (("lack", missing), ("have an unexpected", surplus)):
         if names:
@@ -165,14 +158,13 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return the hex SHA-256 over all parameters and buffers that outputs depend on.
+    """Return the hex SHA-256 over name, dtype, shape and little-endian bytes of all tensors in name order.
 
-    Taken over name, dtype, shape and little-endian bytes in name order, so it depends neither on
-    the file the weights came from nor on the device they are on.
+    It depends on neither the file nor the device. Counters are left out.
     """
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        if _HARMLESS in name:
+        if _COUNTER in name:
             continue
         state.update(f"{name}\n{tensor.dtype}\n{list(tensor.shape)}\n".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)

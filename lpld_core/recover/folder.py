@@ -1,8 +1,8 @@
-"""The folder a recovery run fills: one directory per class, recover.json, and a contact sheet.
+"""The folder of a recovery run: one directory per class, recover.json, and a contact sheet.
 
-An image file appears under its final name only when it is whole. So a group is finished when all its files
-exist, and no other bookkeeping is needed to resume or to share a run between processes. Partial work lies
-in the hidden directory `.unfinished`, one place for each group.
+An image file appears under its final name only when it is complete. So a group is finished when all its files
+exist; resuming and sharing a run between processes need no other bookkeeping. Partial work is in the hidden
+directory `.unfinished`, a subdirectory for each group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,13 @@ from lpld_labels.render.images import read_file
 
 RECORD_FILE = "recover.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"
-SHEET_CLASSES = SHEET_IMAGES = 10
 _SUFFIXES = {"jpeg": ".jpg", "png": ".png"}
 _MAY_CHANGE = ("class_group", "created_by")
-"""Parts of a record that decide no image: a run may be resumed with others."""
-REAL_DIGEST = "real_images_digest"
+"""Parts of a record that decide no image."""
 
 
 class RecoveredFolder:
-    """Where a run's images go.
-
-    class_names: directory of each class. They must be in sorted order, or whoever lists the folder
-    later would number the classes differently.
-    """
+    """A run's images. class_names: directories of the classes, sorted as a listing of the folder will be."""
 
     def __init__(
         self, root: str | Path, *, class_names: Sequence[str], image_format: ImageFormat, quality: int
@@ -78,32 +72,33 @@ class RecoveredFolder:
             write_atomically(self.path(*member), stream.getvalue(), within=self.workplace(group))
 
     def workplace(self, group: Group) -> Path:
-        """Return the directory for unfinished work on a group; see `workplace` of unfinished.py."""
+        """Return the directory for unfinished work on a group."""
         return self._unfinished / f"{group.index:05d}"
 
     def finish(self, ipc: int) -> Path:
-        """Write the contact sheet, and delete what runs with other groups have left; return its path."""
+        """Write the contact sheet and delete leftover work of other groupings; return the sheet's path."""
         path = self.root / CONTACT_SHEET_FILE
+        images = evenly(ipc, 10)
         sheet = contact_sheet(
-            self.path,
-            classes=evenly(len(self.class_names), SHEET_CLASSES),
-            images=evenly(ipc, SHEET_IMAGES),
-            names=self.class_names,
+            [
+                (self.class_names[label], [self.path(label, number) for number in images])
+                for label in evenly(len(self.class_names), 10)
+            ]
         )
         with workplace(self._unfinished / "sheet", wait=True) as place:
-            write_atomically(path, png_bytes(sheet), within=place)
+            write_atomically(path, sheet, within=place)
         with write_errors(self.root):
-            for left in sorted(self._unfinished.glob("*")) if self._unfinished.is_dir() else []:
+            for left in sorted(self._unfinished.glob("*")):
                 if not in_use(left / LOCK):
                     shutil.rmtree(left)
-            with contextlib.suppress(OSError):  # another process is still at work, and will do it
+            with contextlib.suppress(OSError):  # another process is still at work and will delete it
                 self._unfinished.rmdir()
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
-        """Leave the record in the folder; refuse a folder that holds anything but this run's images.
+        """Write the record; refuse a folder with anything but this run's images.
 
-        overwrite: delete the images of another run that are there.
+        overwrite: delete the images of another run.
         """
         path = self.root / RECORD_FILE
         if path.exists():
@@ -125,27 +120,26 @@ class RecoveredFolder:
             write_atomically(path, to_json(record), within=place)
 
     def _clear(self) -> None:
-        """Delete what a run has left, its record last; refuse if anything else is there."""
+        """Delete another run, its record last; refuse if anything else is there."""
         ours = {RECORD_FILE, CONTACT_SHEET_FILE, SUFFIX}
         folders = [entry for entry in sorted(self.root.iterdir()) if entry.name not in ours]
-        for entry in (
-            file for folder in folders for file in (folder.iterdir() if folder.is_dir() else [folder])
-        ):
-            if not re.fullmatch(rf"{re.escape(entry.parent.name)}_\d{{5}}\.(jpg|png)", entry.name):
-                raise PoolConflictError(
-                    "this is no image of a recovery run, so the folder is not replaced",
-                    where=entry,
-                    hint="choose another path, or move it away",
-                )
+        for folder in folders:
+            for entry in folder.iterdir() if folder.is_dir() else [folder]:
+                if not re.fullmatch(rf"{re.escape(entry.parent.name)}_\d{{5}}\.(jpg|png)", entry.name):
+                    raise PoolConflictError(
+                        "this is no image of a recovery run, so the folder is not replaced",
+                        where=entry,
+                        hint="choose another path, or move it away",
+                    )
         with write_errors(self.root):
-            for folder in [*folders, self.root / SUFFIX]:
-                shutil.rmtree(folder, ignore_errors=folder.name == SUFFIX)
+            for folder in folders:
+                shutil.rmtree(folder)
+            shutil.rmtree(self._unfinished, ignore_errors=True)
             (self.root / CONTACT_SHEET_FILE).unlink(missing_ok=True)
             (self.root / RECORD_FILE).unlink()
 
 
 def _require_same_run(path: Path, record: dict[str, Any]) -> None:
-    """Refuse a recover.json with other settings than the record's; the error names the first."""
     found = from_json(path.read_bytes(), where=str(path))
     if not isinstance(found, dict):
         raise PoolConflictError("not the record of a recovery run", where=path)
@@ -161,64 +155,33 @@ def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return pixels.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
-_GAP = 2
-_BACKGROUND = (255, 255, 255)
-_SCREEN = (1600, 1000)
-_LARGEST = 130
-"""Pixels of a screen, and of an image with its gap at most."""
-_LETTERS = 14
-_TITLE = 24
-"""Pixels of a letter, and letters of a class name at most."""
-
-
 def evenly(count: int, most: int) -> list[int]:
     """Return at most `most` numbers below `count`, evenly spread, first and last included."""
     return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
 
 
-def contact_sheet(
-    image_path: Callable[[int, int], Path],
-    *,
-    classes: Sequence[int],
-    images: Sequence[int],
-    names: Sequence[str],
-) -> Image.Image:
-    """Return the sheet: row r shows class classes[r] under its name, column k its image images[k].
+_SCREEN = (1600, 1000)
+_GAP, _LARGEST_TILE, _LETTER, _TITLE_LETTERS = 2, 130, 14, 24
 
-    image_path: path of (class, number). names: of all classes. Images are enlarged or scaled down to what a
-    screen has room for.
-    """
-    font = ImageFont.load_default(_LETTERS)
-    titles = [textwrap.shorten(names[label], _TITLE, placeholder="...") for label in classes]
+
+def contact_sheet(rows: Sequence[tuple[str, Sequence[Path]]]) -> bytes:
+    """Return a PNG that fits a screen. rows: a title and image files each."""
+    font = ImageFont.load_default(_LETTER)
+    titles = [textwrap.shorten(title, _TITLE_LETTERS, placeholder="...") for title, _ in rows]
     margin = int(max(font.getlength(title) for title in titles)) + 2 * _GAP
-    cell = min(
-        _LARGEST,
-        (_SCREEN[0] - margin - _GAP) // len(images),
-        (_SCREEN[1] - _GAP) // len(classes),
-    )
-    sheet = Image.new("RGB", (margin + cell * len(images) + _GAP, cell * len(classes) + _GAP), _BACKGROUND)
+    columns = max(len(paths) for _, paths in rows)
+    cell = min(_LARGEST_TILE, (_SCREEN[0] - margin) // columns, _SCREEN[1] // len(rows))
+    sheet = Image.new("RGB", (margin + cell * columns, cell * len(rows)), "white")
     pen = ImageDraw.Draw(sheet)
-    for row, label in enumerate(classes):
-        pen.text((_GAP, row * cell + cell // 2), titles[row], fill="black", font=font, anchor="lm")
-        for column, number in enumerate(images):
-            path = image_path(label, number)
-            tile = _scaled(Image.fromarray(decode_image(read_file(path), where=path)), cell - _GAP)
-            sheet.paste(tile, (margin + column * cell, row * cell + _GAP))
-    return sheet
-
-
-def _scaled(image: Image.Image, side: int) -> Image.Image:
-    """Return an image whose longer side is about `side`; small ones grow by whole pixels and stay sharp."""
-    longest = max(image.size)
-    if longest <= side:
-        times = side // longest
-        return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
-    image.thumbnail((side, side))
-    return image
-
-
-def png_bytes(sheet: Image.Image) -> bytes:
-    """Return a sheet as a PNG file."""
+    for row, (title, (_, paths)) in enumerate(zip(titles, rows, strict=True)):
+        pen.text((_GAP, row * cell + cell // 2), title, fill="black", font=font, anchor="lm")
+        for column, path in enumerate(paths):
+            image = Image.fromarray(decode_image(read_file(path), where=path))
+            # Small images grow by whole pixels and stay sharp.
+            times = max(1, (cell - _GAP) // max(image.size))
+            image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+            image.thumbnail((cell - _GAP, cell - _GAP))
+            sheet.paste(image, (margin + column * cell, row * cell))
     stream = io.BytesIO()
     sheet.save(stream, "PNG", optimize=True)
     return stream.getvalue()

@@ -1,7 +1,7 @@
 """Optimise the images of one group from noise to what the teacher remembers.
 
-An image is shown through a view: crop, resize, flip and roll. All are linear and separable, so a whole view
-is ``rows @ image @ columns^T`` with one small matrix per axis: exact gradients, one code path.
+An image is seen through a view: crop, resize, flip and roll. All are linear and separable, so a view is
+``rows @ image @ columns^T`` with one small matrix per axis, and gradients are exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lpld_core.networks.batchnorm import batchnorm_layers
-from lpld_core.networks.weights import Tensors
+from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind
 from lpld_core.squeeze.statistics import ClassStatistics
@@ -32,15 +32,14 @@ BETAS = (0.5, 0.9)
 CROP_RATIO = (3 / 4, 4 / 3)
 FLIP_PROBABILITY = 0.5
 _CHECK_EVERY = 25
-"""Iterations between looks at the loss. NaN spreads through Adam's averages and stays, so none is missed."""
+"""Iterations between checks of the loss. NaN stays in Adam's averages, so none is missed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecoveredGroup:
-    """The last iterate of a group and its losses there.
+    """The last iterate of a group, and its losses averaged over units.
 
     images: float [B, 3, H, W], normalised, in the order of `Group.members`.
-    cross_entropy, batchnorm: mean over the group's units at the last iteration.
     """
 
     images: Tensor
@@ -51,7 +50,7 @@ class RecoveredGroup:
 def layer_targets(
     teacher: LoadedTeacher, statistics: ClassStatistics | None, kind: StatisticsKind
 ) -> tuple[LayerTarget, ...]:
-    """Return what each BatchNorm layer is matched with: class rows [classes, channels], or one global row."""
+    """Return the target of each BatchNorm layer: class rows [classes, channels], or one global row."""
     layers = batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}")
     if kind == "global":
         return tuple(
@@ -76,24 +75,29 @@ def layer_targets(
 
 
 class GroupOptimiser:
-    """The images of one group on their way from keyed noise to the last iterate.
+    """The images of one group, from keyed noise to the last iterate, in the teacher's dtype and device.
 
-    targets: of `layer_targets`, for all classes. Images have the teacher's dtype and device.
+    targets: of `layer_targets`, for all classes.
     """
 
     def __init__(
         self, teacher: LoadedTeacher, group: Group, targets: Sequence[LayerTarget], settings: RecoverSettings
     ) -> None:
-        self.group = group
-        self.settings = settings
+        self.group, self.settings = group, settings
+        self.sizes = [len(unit.members) for unit in group.units]
         self._model = teacher.model
         like = next(teacher.model.parameters())
-        self._sizes = [len(unit.members) for unit in group.units]
-        units = torch.arange(len(self._sizes)).repeat_interleave(torch.tensor(self._sizes))
+        units = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
         self._unit_of_image = units.to(like.device)
         self._classes = torch.tensor([label for label, _ in group.members], device=like.device)
-        self._targets = _targets_of(group, targets)
-        self._low, self._high = _valid_range(teacher, like)
+        first_classes = [unit.members[0][0] for unit in group.units]
+        self._targets = [
+            LayerTarget(layer=target.layer, mean=target.mean[rows], variance=target.variance[rows])
+            for target in targets
+            for rows in [first_classes if len(target.mean) > 1 else [0]]
+        ]
+        mean, std = (torch.tensor(values, dtype=torch.float64) for values in (teacher.mean, teacher.std))
+        self._black, self._white = ((x - mean).div(std).view(1, 3, 1, 1).to(like) for x in (0, 1))
         noise = [
             draw_noise((len(unit.members), 3, *settings.size), seed=settings.seed, unit=unit.key)
             for unit in group.units
@@ -107,35 +111,31 @@ class GroupOptimiser:
         return {_IMAGES: self.images.detach(), **moments}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Go on from what `state` returned."""
+        """Resume from what `state` returned."""
         with torch.no_grad():
             self.images.copy_(tensors[_IMAGES])
-        moments = {
-            name.removeprefix(_ADAM): value for name, value in tensors.items() if name.startswith(_ADAM)
-        }
         groups = self._adam.state_dict()["param_groups"]
-        self._adam.load_state_dict({"state": {0: moments}, "param_groups": groups})
+        self._adam.load_state_dict({"state": {0: with_prefix(tensors, _ADAM)}, "param_groups": groups})
 
     def losses(self, iteration: int) -> UnitLosses:
         """Return both losses of every unit, seen through the views of an iteration."""
-        settings = self.settings
-        views = [draw_view(settings, unit.key, iteration) for unit in self.group.units]
+        views = [draw_view(self.settings, unit.key, iteration) for unit in self.group.units]
         return unit_losses(
             self._model,
-            show(self.images, self._sizes, views).contiguous(memory_format=torch.channels_last),
+            show(self.images, self.sizes, views).contiguous(memory_format=torch.channels_last),
             self._classes,
             self._unit_of_image,
             self._targets,
-            first_layer_weight=settings.first_layer_weight,
+            first_layer_weight=self.settings.first_layer_weight,
         )
 
     def step(self, total: Tensor, iteration: int) -> None:
-        """Move the images against the gradient of the summed losses, then back to valid pixels."""
+        """Move the images against the gradient of the summed losses, then clamp them to valid pixels."""
         self._adam.param_groups[0]["lr"] = self.settings.rate(iteration)
         (self.images.grad,) = torch.autograd.grad(total, self.images)
         self._adam.step()
         with torch.no_grad():
-            self.images.copy_(torch.minimum(torch.maximum(self.images, self._low), self._high))
+            self.images.copy_(torch.minimum(torch.maximum(self.images, self._black), self._white))
 
 
 def recover_group(
@@ -148,8 +148,8 @@ def recover_group(
 ) -> Generator[int, None, RecoveredGroup]:
     """Optimise one group's images: yield the iterations done after each, return the last iterate.
 
-    checkpoint: where the images are saved on the way, and resumed from. Raises ComputationError that names
-    the class when values stop being finite, or what to lower when memory runs out.
+    checkpoint: where to save the images, and to resume from. Raises ComputationError if values stop being
+    finite or memory runs out.
     """
     last = settings.iterations - 1
     with _memory_errors(settings):
@@ -165,34 +165,18 @@ def recover_group(
             if iteration % _CHECK_EVERY == 0 or iteration == last:
                 _refuse_not_finite(per_unit, group, iteration)
             optimiser.step(per_unit.sum(), iteration)
-            # Not after the last: its losses are reported, and they are not saved.
+            # Not after the last: its losses are reported, and checkpoints lack them.
             if checkpoint is not None and iteration != last and checkpoint.due():
                 checkpoint.save(optimiser.state(), iterations=iteration + 1)
             yield iteration + 1
     images = optimiser.images.detach()
-    sizes = [len(unit.members) for unit in group.units]
-    _refuse_not_finite(torch.stack([unit.sum() for unit in torch.split(images, sizes)]), group, last)
+    per_unit = torch.stack([unit.sum() for unit in torch.split(images, optimiser.sizes)])
+    _refuse_not_finite(per_unit, group, last)
     return RecoveredGroup(
         images=images,
         cross_entropy=float(losses.cross_entropy.detach().mean()),
         batchnorm=float(losses.batchnorm.detach().mean()),
     )
-
-
-def _targets_of(group: Group, targets: Sequence[LayerTarget]) -> list[LayerTarget]:
-    """Pick each unit's row of class statistics; a single global row serves all units as it is."""
-    chosen = []
-    for target in targets:
-        rows = [unit.members[0][0] for unit in group.units] if len(target.mean) > 1 else [0]
-        chosen.append(LayerTarget(layer=target.layer, mean=target.mean[rows], variance=target.variance[rows]))
-    return chosen
-
-
-def _valid_range(teacher: LoadedTeacher, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what black and white are after normalisation: [1, 3, 1, 1] each."""
-    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (teacher.mean, teacher.std))
-    black, white = -mean / std, (1 - mean) / std
-    return black.view(1, 3, 1, 1).to(like), white.view(1, 3, 1, 1).to(like)
 
 
 def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
@@ -209,7 +193,7 @@ def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
 
 @contextlib.contextmanager
 def _memory_errors(settings: RecoverSettings) -> Iterator[None]:
-    """Turn running out of memory into advice on what to lower."""
+    """Say what to lower when memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -218,17 +202,12 @@ def _memory_errors(settings: RecoverSettings) -> Iterator[None]:
         known = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
         if not known and not ("memory" in text and "alloc" in text):
             raise
+        unit = "ipc" if settings.method == "lpld" else "batch_size"
+        name, note = (unit, ", or the image size") if settings.class_group == 1 else ("class_group", "")
         raise ComputationError(
-            "out of memory during recovery", hint=f"finished groups are kept; {_what_to_lower(settings)}"
+            "out of memory during recovery",
+            hint=f"finished groups are kept; lower {name}, now {getattr(settings, name)}{note}",
         ) from None
-
-
-def _what_to_lower(settings: RecoverSettings) -> str:
-    if settings.class_group > 1:
-        return f"lower class_group, now {settings.class_group} (the images stay the same), and run again"
-    if settings.method == "lpld":
-        return f"one class does not fit: lower ipc, now {settings.ipc}, or the image size"
-    return f"one batch does not fit: lower batch_size, now {settings.batch_size}, or the image size"
 
 
 Matrix = npt.NDArray[np.float64]
@@ -274,11 +253,11 @@ def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) 
 
 
 def draw_noise(shape: tuple[int, ...], *, seed: int, unit: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """Return the standard normal images a unit starts from: float64 of the shape given."""
+    """Return the standard normal images that a unit starts from."""
     return keyed_generator(seed, Stream.RECOVERY_NOISE, *unit, 0).standard_normal(shape)
 
 
-def view_matrices(view: View, size: tuple[int, int]) -> tuple[Matrix, Matrix]:
+def _view_matrices(view: View, size: tuple[int, int]) -> tuple[Matrix, Matrix]:
     """Return rows [H, H] and columns [W, W] such that the view of an image X is rows @ X @ columns^T."""
     rows = _resize_matrix(view.top, view.height, size[0])
     columns = _resize_matrix(view.left, view.width, size[1])
@@ -300,16 +279,13 @@ def _resize_matrix(start: int, length: int, size: int) -> Matrix:
 
 
 def show(images: Tensor, sizes: list[int], views: list[View]) -> Tensor:
-    """Return each unit's images through that unit's view; differentiable.
-
-    images: float [B, 3, H, W], units one after the other. sizes: images per unit. Same shape back.
-    """
+    """Return each unit's images [B, 3, H, W] through its view; differentiable. sizes: images per unit."""
     height, width = images.shape[2:]
     shown = []
     for unit, view in zip(torch.split(images, sizes), views, strict=True):
         rows, columns = (
             torch.from_numpy(matrix).to(device=images.device, dtype=images.dtype)
-            for matrix in view_matrices(view, (height, width))
+            for matrix in _view_matrices(view, (height, width))
         )
         shown.append(rows @ unit @ columns.T)
     return torch.cat(shown)

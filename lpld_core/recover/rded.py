@@ -1,7 +1,7 @@
 """Images without optimisation (RDED): the crops of real images that the teacher is surest of.
 
-Of every real image a few random crops are tried and the one with the lowest cross-entropy is kept;
-the best crops of a class, shrunk and stitched n x n, are its images.
+Of every real image a few random crops are tried, and the one with the lowest cross-entropy is kept. The best
+crops of a class, shrunk and stitched n x n, are its images.
 """
 
 from __future__ import annotations
@@ -23,22 +23,17 @@ from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render.apply import resize_torch
 
+_BATCH = 100
+"""Crops that the teacher sees at a time."""
+
 
 def stitch_class(
-    teacher: LoadedTeacher,
-    folder: RealFolder,
-    label: int,
-    settings: RdedSettings,
-    *,
-    batch_size: int = 100,
+    teacher: LoadedTeacher, folder: RealFolder, label: int, settings: RdedSettings
 ) -> Generator[int, None, Tensor]:
-    """Make a class's images: yield the candidates looked at, return uint8 [ipc, H, W, 3].
-
-    batch_size: crops the teacher sees at a time.
-    """
+    """Make a class's images: yield the candidates looked at, return uint8 [ipc, H, W, 3]."""
     rows = candidates(folder, label, settings)
     kept, losses = [], []
-    step = max(1, batch_size // settings.crops)
+    step = max(1, _BATCH // settings.crops)
     with ThreadPoolExecutor(THREADS) as pool:
         for start in range(0, len(rows), step):
             chosen = rows[start : start + step].tolist()
@@ -49,7 +44,9 @@ def stitch_class(
             losses.append(best.values)
             yield min(start + step, len(rows))
     order = torch.cat(losses).argsort(stable=True)[: settings.ipc * settings.tiles**2]
-    return _stitched(torch.cat(kept)[order], settings)
+    # Neighbours in the order of loss go to different images, so that none gets all the best crops.
+    grid = torch.cat(kept)[order].view(settings.tiles, settings.tiles, settings.ipc, *settings.tile, 3)
+    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, *settings.size, 3)
 
 
 def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.NDArray[np.int64]:
@@ -70,9 +67,8 @@ def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.ND
 
 
 def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
-    """Return random crops of one real image: uint8 [crops, h, w, 3], of the teacher's size or a tile's."""
+    """Return random crops of one real image as tiles: uint8 [crops, h, w, 3]."""
     image = folder.decode(row)
-    size = settings.size if settings.scoring == "whole" else settings.tile
     augmentation = Augmentation(
         output_height=settings.size[0],
         output_width=settings.size[1],
@@ -81,14 +77,11 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
         # Tiles have the output's shape, so crops of it are not distorted.
         crop_ratio=(settings.size[1] / settings.size[0],) * 2,
     )
-    crops = draw_crops(
-        keyed_generator(settings.seed, Stream.STITCHED_CROPS, row, 0, 0),
-        np.full(settings.crops, image.shape[0], np.int64),
-        np.full(settings.crops, image.shape[1], np.int64),
-        augmentation,
-    )
+    heights, widths = (np.full(settings.crops, side, np.int64) for side in image.shape[:2])
+    draws = keyed_generator(settings.seed, Stream.STITCHED_CROPS, row, 0, 0)
+    crops = draw_crops(draws, heights, widths, augmentation)
     views = [
-        resize_torch(image[top : top + height, left : left + width], *size)
+        resize_torch(image[top : top + height, left : left + width], *settings.tile)
         for top, left, height, width in crops.tolist()
     ]
     return torch.stack(views)
@@ -96,27 +89,13 @@ def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
 
 @torch.inference_mode()
 def _cross_entropy(teacher: LoadedTeacher, crops: Tensor, label: int, size: tuple[int, int]) -> Tensor:
-    """Return the teacher's cross-entropy for crops in the middle of its images: float32 [N] on the CPU."""
+    """Return the teacher's cross-entropy for tiles, padded to its size as in RDED's program: float32 [N]."""
     device = next(teacher.model.parameters()).device
-    shown = _padded(prepared(crops, teacher.mean, teacher.std), size)
+    images = prepared(crops, teacher.mean, teacher.std)
+    height, width = size[0] - images.shape[2], size[1] - images.shape[3]
+    top, left = height // 2, width // 2
+    # Zero is the mean colour.
+    shown = torch.nn.functional.pad(images, (left, width - left, top, height - top))
     logits = teacher.model(shown.to(device)).float()
     target = torch.full((len(crops),), label, device=device)
     return torch.nn.functional.cross_entropy(logits, target, reduction="none").cpu()
-
-
-def _padded(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Surround normalised images [N, 3, h, w] with zeros, the mean colour, up to a size."""
-    height, width = size[0] - images.shape[2], size[1] - images.shape[3]
-    top, left = height // 2, width // 2
-    return torch.nn.functional.pad(images, (left, width - left, top, height - top))
-
-
-def _stitched(crops: Tensor, settings: RdedSettings) -> Tensor:
-    """Shrink crops uint8 [ipc * n * n, h, w, 3] to tiles and lay each n * n of them side by side.
-
-    Neighbours in the order of loss go to different images, so that no image gets all the best crops.
-    """
-    if crops.shape[1:3] != settings.tile:
-        crops = torch.stack([resize_torch(crop.numpy(), *settings.tile) for crop in crops])
-    grid = crops.view(settings.tiles, settings.tiles, settings.ipc, *settings.tile, 3)
-    return grid.permute(2, 0, 3, 1, 4, 5).reshape(settings.ipc, *settings.size, 3)

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from lpld_core.images import RealFolder
-from lpld_core.recover.folder import REAL_DIGEST, RecoveredFolder, to_pixels
+from lpld_core.recover.folder import RecoveredFolder, to_pixels
 from lpld_core.recover.losses import LayerTarget
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.rded import candidates, stitch_class
@@ -31,14 +31,14 @@ from lpld_labels.version import __version__
 log = logging.getLogger(__name__)
 
 LastLosses = tuple[float, float]
-"""Cross-entropy and BatchNorm distance that a group's images ended with, averaged over its units."""
+"""A group's last cross-entropy and BatchNorm distance, averaged over its units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a call did: groups and images made now, groups found finished, and whether all is there.
+    """Groups and images made now, groups found finished, and whether all images are there.
 
-    cross_entropy, batchnorm: mean last losses of the groups made now; None where there are none.
+    cross_entropy, batchnorm: mean last losses of the groups made now, if any.
     """
 
     made_groups: int
@@ -65,12 +65,11 @@ def recover_images(
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
-    """Make images and save them as an image folder; groups whose images are there already are skipped.
+    """Make images and save them as an image folder; finished groups are skipped.
 
     statistics: needed where settings ask for class statistics. real: images that rded cuts up.
     class_names: directory names; by default those of the real images, of the statistics, or class numbers.
-    overwrite: delete the images of another run that are there. executor: runs the groups; machine: what its
-    workers compute with, if not this process alone.
+    overwrite: delete the images of another run. machine: what the executor's workers compute with.
     """
     if isinstance(settings, RdedSettings):
         if real is None:
@@ -85,7 +84,8 @@ def recover_images(
         layer_targets(teacher, statistics, settings.statistics_kind)  # refuses what cannot be matched
         if settings.statistics_kind == "global":
             statistics = None
-    names = class_names or default_names(teacher.classes)
+    width = max(4, len(str(teacher.classes - 1)))
+    names = class_names or tuple(f"{label:0{width}d}" for label in range(teacher.classes))
     if len(names) != teacher.classes:
         raise InvalidArgumentError(
             "teacher and class names differ in their number of classes",
@@ -106,7 +106,7 @@ def recover_images(
         start=partial((machine or Machine()).start, worker, teacher.on("cpu")),
         here=lambda: worker(teacher=teacher),
         tasks=missing,
-        name=lambda group: group_name(group, names),
+        name=lambda group: _group_name(group, names),
         total=images,
         done=0,
         where=folder.root,
@@ -125,14 +125,7 @@ def recover_images(
     )
 
 
-def default_names(classes: int) -> tuple[str, ...]:
-    """Return class numbers as directory names, padded so that their order is the classes' order."""
-    width = max(4, len(str(classes - 1)))
-    return tuple(f"{label:0{width}d}" for label in range(classes))
-
-
-def group_name(group: Group, names: Sequence[str]) -> str:
-    """Return what people call a group."""
+def _group_name(group: Group, names: Sequence[str]) -> str:
     first, last = names[group.classes[0]], names[group.classes[-1]]
     return f"group {group.index} ({first}{'' if first == last else f' to {last}'})"
 
@@ -144,7 +137,7 @@ def _record(
     statistics: ClassStatistics | None,
     real: RealFolder | None,
 ) -> dict[str, Any]:
-    """Return what recover.json says: enough to make the same images again."""
+    """Return recover.json: enough to make the same images again."""
     record = {
         **asdict(settings),
         "method": settings.method,
@@ -154,7 +147,7 @@ def _record(
         "created_by": f"lpld-labels {__version__}",
     }
     if isinstance(settings, RdedSettings) and real is not None:
-        record[REAL_DIGEST] = real.identity_digest()
+        record["real_images_digest"] = real.identity_digest()
     return record
 
 
@@ -169,10 +162,10 @@ class GroupWorker:
     real: RealFolder | None
 
     def do(self, task: Group, *, again: bool) -> Steps:
-        """Make one group; the images counted while it is made are shares of the whole."""
-        count, told = len(task.members), 0
+        """Make one group; yield images as its steps reach their share of the whole."""
+        count, counted = len(task.members), 0
         losses = None
-        # A worker that was given up for lost may still be there for a moment.
+        # A worker that was given up for lost may still be at work: wait for it.
         with workplace(self.folder.workplace(task), wait=again) as place:
             if not self.folder.has(task):
                 steps = self._make(task, place)
@@ -182,16 +175,16 @@ class GroupWorker:
                     except StopIteration as end:
                         pixels, losses = end.value
                         break
-                    yield reached - told
-                    told = reached
+                    yield reached - counted
+                    counted = reached
                 self.folder.save(task, pixels)
         log.info("group %d: %d images saved", task.index, count)
-        yield count - told
+        yield count - counted
         return losses
 
     @cached_property
     def _steps(self) -> int:
-        """How many steps a group takes."""
+        """Steps of a group."""
         if isinstance(self.settings, RecoverSettings):
             return self.settings.iterations
         assert self.real is not None  # noqa: S101  # checked by recover_images
@@ -207,7 +200,7 @@ class GroupWorker:
         if isinstance(self.settings, RdedSettings):
             assert self.real is not None  # noqa: S101
             return (yield from stitch_class(self.teacher, self.real, group.classes[0], self.settings)), None
-        # A run with another class_group leaves files of other images.
+        # Named by the images: a run with another class_group may have left a checkpoint of others.
         name = hashlib.sha256(repr(group.units).encode()).hexdigest()[:16]
         checkpoint = Checkpoint(place / f"{name}.safetensors")
         try:
@@ -215,7 +208,7 @@ class GroupWorker:
                 self.teacher, group, self._targets, self.settings, checkpoint=checkpoint
             )
         except ComputationError as error:
-            where = group_name(group, self.folder.class_names)
+            where = _group_name(group, self.folder.class_names)
             raise ComputationError(error.problem, where=where, hint=error.hint) from None
         pixels = to_pixels(made.images, self.teacher.mean, self.teacher.std)
         return pixels, (made.cross_entropy, made.batchnorm)

@@ -1,9 +1,4 @@
-"""Settings of a recovery run: method, sizes and schedule, the papers' presets, and the plan that follows.
-
-A unit is a set of images that share statistics and a view; a group is the units of one forward pass. Every
-group can be made on its own, so processes can share the work and a killed run resumes at the next group.
-Nothing here needs torch.
-"""
+"""Settings of a recovery run, the papers' presets, and the plan: units of images in groups. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +17,6 @@ StatisticsKind = Literal["class", "global"]
 RollDirection = Literal["both", "forward"]
 ImageFormat = Literal["jpeg", "png"]
 PresetName = Literal["imagenet1k", "tiny", "imagenet21k"]
-_LARGEST_CROP = 1.0
 _SMALL_SIDE = 64
 _PASS_IMAGES = 100
 """Images in one forward pass by default: enough to keep a processor busy."""
@@ -30,9 +24,9 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images whose BatchNorm statistics are matched together and that share a view.
+    """Images that share BatchNorm statistics and views.
 
-    key: names the unit's random draws. members: (class, number within the class) of each image.
+    key: of the unit's random draws. members: (class, number within the class) of each image.
     """
 
     key: tuple[int, int]
@@ -41,31 +35,31 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Units that go through the teacher in one forward pass."""
+    """Units of one forward pass. Each group is made on its own: runs share groups and resume at them."""
 
     index: int
     units: tuple[Unit, ...]
 
     @property
     def members(self) -> tuple[tuple[int, int], ...]:
-        """(class, number) of all images, unit after unit."""
+        """(class, number) of all images in the order of units."""
         return tuple(member for unit in self.units for member in unit.members)
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """Classes with an image in this group, in order."""
+        """Classes with an image in this group."""
         return tuple(sorted({label for label, _ in self.members}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings:
-    """What all methods have in common. size: height and width of the images."""
+    """Settings of all methods. size: height and width of the images."""
 
     ipc: Annotated[int, Setting("Images per class.", ge=1)]
     size: tuple[int, int]
     smallest_crop: Annotated[
         float,
-        Setting("Least area share of a random crop; cda starts at 1 and ends here.", gt=0, le=_LARGEST_CROP),
+        Setting("Least area share of a random crop; cda starts at 1 and ends here.", gt=0, le=1),
     ] = 0.08
     seed: Annotated[int, Setting("All noise and views follow from it.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Of the image files.")] = "jpeg"
@@ -115,39 +109,32 @@ class RecoverSettings(ImageSettings):
 
     def groups(self, classes: int) -> list[Group]:
         """Return the plan of a run over `classes` classes."""
-        if self.method == "lpld":
-            return grouped(class_units(classes, self.ipc), self.class_group)
-        return grouped(mixed_units(classes, self.ipc, self.batch_size), self.class_group)
+        by_class = self.method == "lpld"
+        units = class_units(classes, self.ipc) if by_class else mixed_units(classes, self.ipc, self.batch_size)
+        return grouped(units, self.class_group)
 
     def crop_from(self, iteration: int) -> float:
-        """Return the least area share of a crop; for cda it shrinks along a cosine."""
+        """Return the least area share of a crop; cda lowers it along a cosine."""
         if self.method != "cda":
             return self.smallest_crop
-        return self.smallest_crop + (_LARGEST_CROP - self.smallest_crop) * self._cosine(iteration)
+        return self.smallest_crop + (1 - self.smallest_crop) * self._cosine(iteration)
 
     def rate(self, iteration: int) -> float:
-        """Return the learning rate of an iteration: a cosine from the full rate to 0."""
+        """Return the learning rate: a cosine from the full rate to 0."""
         return self.learning_rate * self._cosine(iteration)
 
     def _cosine(self, iteration: int) -> float:
-        """Fall from 1 at the first iteration to 0 after the last."""
+        """Return a factor that falls from 1 at the first iteration to 0 after the last."""
         return 0.5 * (1 + math.cos(math.pi * iteration / self.iterations))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RdedSettings(ImageSettings):
-    """Settings of rded: images of tiles x tiles crops of real ones, those the teacher is surest of."""
+    """Settings of rded: images of tiles x tiles crops of real images."""
 
     candidates: Annotated[int, Setting("rded: real images per class.", ge=1)] = 300
     crops: Annotated[int, Setting("rded: tried per real image.", ge=1)] = 5
     tiles: Annotated[int, Setting("rded: crops on a side of an image.", option=False, ge=1)] = 2
-    scoring: Annotated[
-        Literal["whole", "padded"],
-        Setting(
-            "rded: the teacher sees a crop as large as its images, or padded, as the tile it will be, as "
-            "RDED's program does."
-        ),
-    ] = "padded"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,28 +151,17 @@ class RdedSettings(ImageSettings):
         return self.size[0] // self.tiles, self.size[1] // self.tiles
 
     def groups(self, classes: int) -> list[Group]:
-        """Return the plan: every class on its own."""
+        """Return the plan: a group for each class."""
         return grouped(class_units(classes, self.ipc), 1)
 
 
+_IMAGENET = {"roll": 32, "roll_direction": "forward"}
 RECOVERY_PRESETS: dict[PresetName, dict[str, Any]] = {
-    "imagenet1k": {
-        "iterations": 4000,
-        "learning_rate": 0.25,
-        "alpha": 0.01,
-        "roll": 32,
-        "roll_direction": "forward",
-    },
+    "imagenet1k": {"iterations": 4000, "learning_rate": 0.25, "alpha": 0.01, **_IMAGENET},
     "tiny": {"iterations": 4000, "learning_rate": 0.1, "alpha": 0.05, "roll": 4, "roll_direction": "both"},
-    "imagenet21k": {
-        "iterations": 2000,
-        "learning_rate": 0.05,
-        "alpha": 0.25,
-        "roll": 32,
-        "roll_direction": "forward",
-    },
+    "imagenet21k": {"iterations": 2000, "learning_rate": 0.05, "alpha": 0.25, **_IMAGENET},
 }
-"""What the papers' programs use for one data set; names as in RecoverSettings."""
+"""The papers' values for a data set."""
 
 
 def method_settings(
@@ -197,10 +173,10 @@ def method_settings(
     preset: PresetName | None = None,
     **given: Any,
 ) -> RecoverSettings | RdedSettings:
-    """Return the settings of a method: what is given, and the papers' values for the rest.
+    """Return the settings of a method: those given, and the preset's for the rest.
 
-    preset: whose values; by the image size where None. given: fields of RecoverSettings and RdedSettings;
-    those that the method does not have are ignored, so that one list may serve several methods.
+    preset: None chooses by image size. given: fields of RecoverSettings and RdedSettings; those that the
+    method does not have are ignored.
     """
     kind = RdedSettings if method == "rded" else RecoverSettings
     known = {entry.name for entry in fields(kind)}
@@ -215,13 +191,12 @@ def method_settings(
         "class_group": fitting_group(ipc if by_class else min(batch_size, classes)),
     }
     if method == "cda":
-        # Its programs roll forward on every data set.
-        usual["roll_direction"] = "forward"
+        usual["roll_direction"] = "forward"  # on every data set
     return RecoverSettings(method=method, ipc=ipc, size=size, **{**usual, **chosen})
 
 
 def fitting_group(unit_images: int) -> int:
-    """Return how many units of so many images fill a forward pass of usual size."""
+    """Return how many units of so many images fill a forward pass."""
     return max(1, _PASS_IMAGES // unit_images)
 
 
@@ -252,8 +227,6 @@ def _require_listable(classes: int, ipc: int) -> None:
 
 
 def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:
-    """Cut the units into groups of `group_size`, in order."""
-    return [
-        Group(index=number, units=tuple(units[start : start + group_size]))
-        for number, start in enumerate(range(0, len(units), group_size))
-    ]
+    """Cut the units into groups, in order."""
+    starts = range(0, len(units), group_size)
+    return [Group(index=n, units=tuple(units[at : at + group_size])) for n, at in enumerate(starts)]

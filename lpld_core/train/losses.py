@@ -1,4 +1,4 @@
-"""What a student is asked to match: the teacher's label, and where wanted the true class."""
+"""The student's loss: the teacher's label, and optionally the true class."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from lpld_labels.codecs.label_semantics import as_logits, softened
 from lpld_labels.errors import InvalidArgumentError
 
 LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
-"""Logits [n, C] of n rows of a batch on the training device, and which rows -> their mean loss, a scalar."""
+"""(logits [n, C] of n rows of a batch, which rows) -> their mean loss, a scalar on the training device."""
 
 CALIBRATION_GRID = np.linspace(0.01, 1, 100)
-"""Temperatures that calibrated alignment tries."""
+"""Candidates for a calibrated student temperature."""
 _STUDENT_TEMPERATURE = "student_temperature"
 
 
 class StudentLoss:
-    """The loss of a run: what it depends on changes from epoch to epoch.
+    """The loss of a run, with the temperatures of the current epoch for labels and output.
 
     label_kind: of the pool's labels. kept: classes of a row that top-k labels store, or None for all.
-    temperature, student_temperature: of label and output in the current epoch.
     """
 
     def __init__(self, settings: TrainSettings, *, label_kind: str, kept: int | None = None) -> None:
         if settings.loss != "kl" and label_kind != "logits":
             raise InvalidArgumentError("this loss needs logits", where=settings.loss, got=label_kind)
-        self._settings = settings
-        self._label_kind = label_kind
+        self._settings, self._label_kind = settings, label_kind
         self._kept = kept if settings.tail == "none" else None
         self._calibrated = 1.0
         self._last: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -51,16 +49,15 @@ class StudentLoss:
         self.temperature = temperature_in(self._settings, epoch)
 
     def of(self, labels: torch.Tensor, classes: torch.Tensor) -> LossOf:
-        """Return the loss of a batch as a function of the student's logits.
+        """Return the loss of a batch as a function of the student's logits; keep the batch for `end_epoch`.
 
-        labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image. The batch is
-        remembered for the calibration, but not one of a single row, which is not trained on.
+        labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image.
         """
         if self._settings.loss != "kl":
             return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], classes[rows])
         target = self.target(labels)
         seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        if len(labels) > 1:
+        if len(labels) > 1:  # single rows are not trained on
             self._last = seen
 
         def kl_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
@@ -71,7 +68,7 @@ class StudentLoss:
         return kl_of
 
     def target(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the probabilities [B, C] that the student is to match."""
+        """Return the target probabilities [B, C]."""
         kind, share = self._label_kind, self._settings.label_smoothing
         if self._kept is not None and self._kept < labels.shape[1]:
             labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
@@ -79,7 +76,7 @@ class StudentLoss:
         return softened(labels, kind, self.temperature / (1 - share))
 
     def end_epoch(self, ranks: Ranks = ALONE) -> None:
-        """Align the student's temperature with the labels of the last batch, where that is asked for."""
+        """Calibrate the student's temperature on the labels of the last batch, if the settings say so."""
         if self._settings.student_temperature == "calibrated":
             losses = torch.zeros(len(CALIBRATION_GRID), dtype=torch.float64)
             for output, target in self._last:
@@ -95,16 +92,14 @@ class StudentLoss:
         return {_STUDENT_TEMPERATURE: torch.tensor(self._calibrated, dtype=torch.float64)}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Go on from what `state` returned, which may have been saved with other tensors."""
+        """Resume from what `state` returned; other tensors are ignored."""
         self._calibrated = float(tensors[_STUDENT_TEMPERATURE])
 
 
 def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
     """KL(target || softmax(output / temperature)), summed over classes, mean over rows; 0 log 0 is 0."""
-    # Older releases of torch do not promote: a network of float64 wants labels of float64.
-    return F.kl_div(
-        F.log_softmax(output / temperature, dim=1), target.to(output.dtype), reduction="batchmean"
-    )
+    logs = F.log_softmax(output / temperature, dim=1)
+    return F.kl_div(logs, target.to(output.dtype), reduction="batchmean")  # older torch does not promote
 
 
 def mse_and_truth(

@@ -1,9 +1,6 @@
-"""Settings of the published experiments, by name.
+"""Settings of the published experiments, by name (sources: docs/method.md).
 
-From the paper's appendix ("Hyperparameter Settings"), and from its programs where they say more or
-otherwise (docs/method.md lists what and why). Without a name, ImageNet-1K's settings hold, but label batches
-are drawn without replacement, which gave students that are no worse (docs/results.md).
-Crops are RandomResizedCrop of scale 0.08 to 1 everywhere.
+Without a name, ImageNet-1K's settings hold, but label batches are drawn without replacement.
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ WITHOUT_PRESET = ExperimentPreset(label=EXPERIMENT_PRESETS["imagenet1k"].label, 
 
 
 def preset_named(name: str | None) -> ExperimentPreset:
-    """Return a preset, or what holds without one; unknown names are refused with the known ones."""
+    """Return a preset, or the settings without one."""
     if name is None:
         return WITHOUT_PRESET
     if name not in EXPERIMENT_PRESETS:

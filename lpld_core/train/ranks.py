@@ -1,7 +1,6 @@
-"""Training in several processes: which one this is, and what all of them do together.
+"""Training in several processes that a launcher (torchrun) starts and numbers by environment variables.
 
-A launcher (torchrun) says by environment variables who is who. Gradients travel through
-DistributedDataParallel; the rest, a few numbers a step, goes through here.
+DistributedDataParallel exchanges gradients; the few other numbers of a step go through `Ranks`.
 """
 
 from __future__ import annotations
@@ -21,18 +20,14 @@ from torch.nn.parallel import DistributedDataParallel
 from lpld_labels.errors import InvalidArgumentError, WorkerDiedError
 
 Value = TypeVar("Value")
-GO_ON = (
-    "run the same command again, with as many processes as you like: it goes on from what was saved, "
-    "at most a minute ago"
-)
-_TOLD = "lpld/told"
+_REPORTED = "lpld/reported"
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket")
-"""Words of the errors that torch raises when another process is gone; there is no class for all of them."""
+"""Words in torch's errors about a lost process, which have no class of their own."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Process number `rank` of `world` that train one student. device: where this one computes."""
+    """Process `rank` of the `world` that train one student, computing on `device`."""
 
     rank: int = 0
     world: int = 1
@@ -40,11 +35,11 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that logs, saves and speaks."""
+        """Whether this process logs, saves and reports."""
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of everybody's values, on the CPU."""
+        """Return the sum over processes, on the CPU."""
         if self.world == 1:
             return values.cpu()
         total = values.detach().to(self.device, copy=True)
@@ -57,31 +52,28 @@ class Ranks:
             return value
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0)
-        told: Value | None = box[0]
-        return told
+        received: Value | None = box[0]
+        return received
 
     def copy_from_first(self, model: nn.Module) -> None:
-        """Give everybody the first process's parameters and buffers."""
+        """Copy the first process's parameters and buffers to all."""
         if self.world > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, src=0)
 
     def parallel(self, model: nn.Module, *, unused: bool) -> DistributedDataParallel:
-        """Return the model with gradients that are the mean of everybody's.
-
-        unused: whether it has parameters that its output does not depend on.
-        """
+        """Return the model with gradients averaged over processes. unused: it has parameters without any."""
         place = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=place, find_unused_parameters=unused)
 
     def speaks(self) -> bool:
-        """Whether this process is the first to report how the run ended; the others stay silent then."""
+        """Whether this process reports how the run ended: the first to ask."""
         if self.world == 1:
             return True
         try:
-            return int(dist.distributed_c10d._get_default_store().add(_TOLD, 1)) == 1  # noqa: SLF001  # no public way
+            return int(dist.distributed_c10d._get_default_store().add(_REPORTED, 1)) == 1  # noqa: SLF001  # no public way
         except (RuntimeError, ValueError):
-            # The store has gone with the process that kept it: the first one, or its launcher.
+            # The process that kept the store is gone: the first one, or its launcher.
             return self.rank <= 1
 
 
@@ -94,16 +86,14 @@ def launched() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, one of several at once: after everything is saved and said, nothing is tidied up.
+    """Exit; one of several processes does so without Python's own shutdown.
 
-    Torch keeps the process group of a parallel model to the end, whatever is destroyed before, and with it
-    threads of gloo. Python's own ending sometimes aborts on them ("terminate called without an active
-    exception"), and the launcher would call a run that is finished a failure.
+    Torch keeps gloo's threads to the end, and Python's shutdown sometimes aborts on them ("terminate called
+    without an active exception"): the launcher would report a finished run as failed.
     """
     if launched():
         for stream in (sys.stdout, sys.stderr):
-            # Whoever read it may have gone.
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # the reader may be gone
                 stream.flush()
         os._exit(code)
     sys.exit(code)
@@ -111,10 +101,7 @@ def leave(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def joined_ranks(device: str) -> Iterator[Ranks]:
-    """Join the processes that the launcher has started, on the device of this one's own.
-
-    device: of torch; ``cuda`` means one GPU for each process of a machine.
-    """
+    """Join the launched processes. device: ``cuda`` means one GPU for each process of a machine."""
     if not launched():
         yield Ranks(device=torch.device(device))
         return
@@ -131,7 +118,7 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
 
 @contextlib.contextmanager
 def lost_processes_reported() -> Iterator[None]:
-    """Turn torch's errors about processes that do not answer into one of ours."""
+    """Raise WorkerDiedError for torch's errors about processes that do not answer."""
     try:
         yield
     except RuntimeError as error:
@@ -140,12 +127,13 @@ def lost_processes_reported() -> Iterator[None]:
             raise
         raise WorkerDiedError(
             "another process of this training run is gone or does not answer",
-            hint=GO_ON,
+            hint="run the same command again, with any number of processes: it resumes from its last save, "
+            "at most a minute ago",
         ) from error
 
 
 def threads_of_a_rank(threads: int | None) -> int:
-    """Return how many CPU threads to compute with: as asked, else this machine's cores, shared out."""
+    """Return the CPU threads to use: as given, else this machine's cores shared by its processes."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1) if launched() else 1
     return threads or max(1, (os.cpu_count() or 1) // processes)
 

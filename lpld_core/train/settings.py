@@ -1,7 +1,4 @@
-"""Settings of a training run, and the schedules that follow from them.
-
-Nothing here needs torch, so the command line can list choices without loading it.
-"""
+"""Settings of a training run, and its schedules. Imports no torch, so the command line starts quickly."""
 
 from __future__ import annotations
 
@@ -24,22 +21,16 @@ Tail = Literal["stored", "none"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (
-    "evaluate_every",
-    "save_every",
-    "device",
-    "workers",
-    "image_cache",
-    # How a step's rows are shared out, like the number of processes; with BatchNorm it shows in the result.
-    "accumulate",
-    "sync_batchnorm",
+    *("evaluate_every", "save_every", "device", "workers", "image_cache"),
+    *("accumulate", "sync_batchnorm"),  # how a step's rows are divided, like the number of processes
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How a student is trained from a pool. The defaults are the paper's for ImageNet-1K.
+    """How a student is trained. The defaults are the paper's for ImageNet-1K.
 
-    Fields with option=False have no option on the command line; presets set them.
+    Presets set the fields that have no option on the command line (option=False).
     """
 
     student: Annotated[
@@ -126,18 +117,15 @@ class TrainSettings:
 
 
 WARM_UP_FROM = 0.01
-"""Share of the learning rate that a warm-up begins with."""
+"""Share of the learning rate at the start of a warm-up."""
 TEMPERATURE_STEP_EPOCHS, TEMPERATURE_FACTOR, TEMPERATURE_MINIMUM = 30, 0.7, 2.0
-"""How a label's temperature falls (LPQLD)."""
+"""LPQLD's temperature schedule."""
 SMOOTHING = 2.0
-"""How much slower the smoothed cosine falls: after the whole budget it has come half way (RDED)."""
+"""RDED's smoothed cosine falls half as fast."""
 
 
 def rate_factor(settings: TrainSettings, epoch: float) -> float:
-    """Return what to multiply the learning rate by.
-
-    epoch: passes over the images so far, with fractions: 2.5 is half way through the third.
-    """
+    """Return the share of the learning rate. epoch: 2.5 is half way through the third."""
     if settings.rate_steps == "epoch":
         epoch = math.floor(epoch)
     warm_up = settings.warmup_epochs
@@ -152,11 +140,7 @@ def rate_factor(settings: TrainSettings, epoch: float) -> float:
 
 
 def temperature_in(settings: TrainSettings, epoch: int) -> float:
-    """Return the temperature of the labels in an epoch, counted from 0.
-
-    LPQLD's programs count epochs from 1 here: the first fall comes one epoch early, and the cosine is at
-    its minimum in the last epoch, not after it.
-    """
+    """Return the temperature of the labels in an epoch, counted from 0; LPQLD's programs count from 1."""
     start, end = settings.temperature, TEMPERATURE_MINIMUM
     if settings.temperature_schedule == "step":
         falls = (epoch + 1) // TEMPERATURE_STEP_EPOCHS

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from lpld_core.networks.models import network_source, seeded
 from lpld_core.networks.weights import load_into
 from lpld_core.train.evaluate import Accuracy, ValidationSet
 from lpld_core.train.losses import StudentLoss
 from lpld_core.train.ranks import ALONE, Ranks, lost_processes_reported
-from lpld_core.train.run_directory import TrainingRun, require_run_directory
+from lpld_core.train.run_directory import TrainingRun, describe_network, require_run_directory
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
 from lpld_labels.codecs.label_semantics import find_normalisation
@@ -26,14 +25,14 @@ from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import check_images, find_images
 
 Watch = Callable[[EpochProgress, Accuracy | None], None]
-"""Called with how the epoch is doing, and the last accuracy measured."""
+"""Called with the progress of the epoch and the last accuracy."""
 
 SMALL_VIEWS_BELOW = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """Where the student is and how good; accuracy is None without a validation folder."""
+    """The student's weights file and accuracy, which is None without a validation folder."""
 
     weights: Path
     accuracy: Accuracy | None
@@ -57,23 +56,22 @@ def train_student(
     """Train until the budget is used: epochs x steps of an epoch, whatever the pool holds.
 
     images_dir: the labelled image folder; None for a pool that carries its images.
-    ranks: processes that all call this and train one student together, as `joined_ranks` gives them; the
-    first one alone touches `out`. A run may resume with another number of them.
-    out: the run's directory (see run_directory.py). watch: called after each step, before `progress`.
+    out: the run's directory (run_directory.py). watch: called after each step, before `progress`.
     overwrite: delete an earlier run of other settings.
+    ranks: from `joined_ranks`, in processes that all call this. Only the first writes to `out`. A run may
+    resume with another number of them.
     Raises ImageMismatchError before the first step if the images are not the labelled ones.
     """
     _check(pool, settings, validation)
     settings = resolved(settings, pool)
-    loss = StudentLoss(
-        settings, label_kind=pool.header.label_kind, kept=pool.manifest.codec.parameters.get("k")
-    )
+    header = pool.header
+    loss = StudentLoss(settings, label_kind=header.label_kind, kept=pool.manifest.codec.parameters.get("k"))
     with seeded(settings.seed):
-        model = network_source(settings.student or default_student(pool)).build(pool.classes).module
+        model = network_source(settings.student or "").build(pool.classes).module
     check_images(find_images(pool, images_dir), progress=check_progress)
     require_run_directory(Path(out))
-    about = {**settings.deciding(), "pool": pool.manifest.content_digest}
-    run = TrainingRun(Path(out), about, overwrite=overwrite)
+    decided = {**settings.deciding(), "pool": pool.manifest.content_digest}
+    run = TrainingRun(Path(out), decided, overwrite=overwrite)
     loader = pool_loader(
         pool,
         images_dir,
@@ -87,148 +85,148 @@ def train_student(
         num_workers=settings.workers,
         cache_directory=settings.image_cache,
     )
-    training = _Training(Trainer(model, settings, ranks), loss, run, loader, validation, progress, watch)
+    trainer = Trainer(model, settings, ranks)
+    training = _Training(
+        trainer=trainer,
+        loss=loss,
+        run=run,
+        loader=loader,
+        validation=validation,
+        progress=progress,
+        watch=watch,
+    )
     with lost_processes_reported(), run.at_work() if ranks.first else contextlib.nullcontext():
         finished = ranks.broadcast(run.finished() if ranks.first else None)
         if finished is not None:
-            load_into(training.trainer.result, finished)
-            start, steps, accuracy = settings.epochs, int(finished.about["steps"]), training.evaluate()
+            load_into(trainer.result, finished)
+            start, steps, accuracy = (
+                settings.epochs,
+                int(finished.about["steps"]),
+                trainer.accuracy(validation),
+            )
         else:
             start = training.resume()
-            accuracy = training.run(start)
+            accuracy = training.train(start)
             steps = training.steps
             if ranks.first:
-                run.finish(training.trainer.result.state_dict(), _about(pool, settings) | {"steps": steps})
+                size = (header.augmentation.output_height, header.augmentation.output_width)
+                about = describe_network(settings.student, pool.classes, size, settings)
+                about |= {"pool": pool.manifest.content_digest, "steps": steps}
+                run.finish(trainer.result.state_dict(), about)
     return TrainResult(weights=run.result, accuracy=accuracy, steps=steps, resumed_from=start)
 
 
+@dataclass(kw_only=True)
 class _Training:
     """The epochs of a run: train, evaluate, log, save."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        loss: StudentLoss,
-        run: TrainingRun,
-        loader: PoolLoader,
-        validation: ValidationSet | None,
-        progress: Progress | None,
-        watch: Watch | None,
-    ) -> None:
-        self.trainer, self._loss, self._run, self._loader = trainer, loss, run, loader
-        self._validation, self._progress, self._watch = validation, progress, watch
-        self._begin: EpochProgress | None = None
-        self._accuracy: Accuracy | None = None
-        self.steps = 0
+    trainer: Trainer
+    loss: StudentLoss
+    run: TrainingRun
+    loader: PoolLoader
+    validation: ValidationSet | None
+    progress: Progress | None
+    watch: Watch | None
+    steps: int = 0
+    begin: EpochProgress | None = field(default=None, init=False)
+    accuracy: Accuracy | None = field(default=None, init=False)
 
     def resume(self) -> int:
-        """Resume from the checkpoint, if there is one; return how many epochs are done."""
+        """Load the checkpoint if there is one; return how many epochs are done."""
         ranks = self.trainer.ranks
-        found = ranks.broadcast(self._run.resume() if ranks.first else None)
+        found = ranks.broadcast(self.run.resume() if ranks.first else None)
         if found is None:
             if ranks.first:
                 self._save(0)
             return 0
         self.trainer.load_state(found.state)
-        self._loss.load_state(found.state)
-        self._begin, self.steps = found.within, found.steps
+        self.loss.load_state(found.state)
+        self.begin, self.steps = found.within, found.steps
         return found.epochs_done
 
-    def run(self, start: int) -> Accuracy | None:
-        """Train the epochs that are left; return the accuracy at the end."""
+    def train(self, start: int) -> Accuracy | None:
+        """Train the remaining epochs; return the accuracy at the end."""
         settings = self.trainer.settings
         if start == settings.epochs:
-            return self.evaluate()
+            return self.trainer.accuracy(self.validation)
         for epoch in range(start, settings.epochs):
             last = epoch + 1 == settings.epochs
-            self._loss.start_epoch(epoch)
-            record: dict[str, Any] = {
-                "temperature": self._loss.temperature,
-                "student_temperature": self._loss.student_temperature,
+            self.loss.start_epoch(epoch)
+            temperatures = {
+                "temperature": self.loss.temperature,
+                "student_temperature": self.loss.student_temperature,
             }
             done = self._epoch(epoch)
-            self._loss.end_epoch(self.trainer.ranks)
-            measured = self.evaluate() if last or (epoch + 1) % settings.evaluate_every == 0 else None
-            self._accuracy = measured or self._accuracy
+            self.loss.end_epoch(self.trainer.ranks)
+            evaluated = last or (epoch + 1) % settings.evaluate_every == 0
+            measured = self.trainer.accuracy(self.validation) if evaluated else None
+            self.accuracy = measured or self.accuracy
             self.steps += done.steps
             if not self.trainer.ranks.first:
                 continue
-            record |= {
-                "epoch": epoch,
-                "loss": done.loss,
-                "learning_rate": done.learning_rate,
-                "steps": done.steps,
-                "images": done.images,
-                "seconds": done.seconds,
-                "top1": None if measured is None else measured.top1,
-                "top5": None if measured is None else measured.top5,
-            }
-            self._run.log(record)
+            self.run.log(
+                {
+                    **temperatures,
+                    "epoch": epoch,
+                    "loss": done.loss,
+                    "learning_rate": done.learning_rate,
+                    "steps": done.steps,
+                    "images": done.images,
+                    "seconds": done.seconds,
+                    "top1": None if measured is None else measured.top1,
+                    "top5": None if measured is None else measured.top5,
+                }
+            )
             if last or (epoch + 1) % settings.save_every == 0:
                 self._save(epoch + 1)
-        return self._accuracy
-
-    def evaluate(self) -> Accuracy | None:
-        """Return the accuracy now, if there is a validation set."""
-        settings = self.trainer.settings
-        if self._validation is None or settings.mean is None or settings.std is None:
-            return None
-        ranks = self.trainer.ranks
-        return self._validation.accuracy(self.trainer.result, settings.mean, settings.std, ranks=ranks)
+        return self.accuracy
 
     def _save(self, epochs_done: int, within: EpochProgress | None = None) -> None:
-        state = {**self.trainer.state(), **self._loss.state()}
-        self._run.save(state, epochs_done=epochs_done, steps=self.steps, within=within)
+        state = {**self.trainer.state(), **self.loss.state()}
+        self.run.save(state, epochs_done=epochs_done, steps=self.steps, within=within)
 
     def _epoch(self, epoch: int) -> EpochProgress:
-        begin, self._begin = self._begin, None
-        self._loader.set_epoch(epoch)
-        steps = len(self._loader)
+        begin, self.begin = self.begin, None
+        self.loader.set_epoch(epoch)
+        steps = len(self.loader)
         if begin is not None:
-            self._loader.skip_to(epoch, begin.steps)
+            self.loader.skip_to(epoch, begin.steps)
 
         def after_step(so_far: EpochProgress) -> None:
-            # Never after the last step: what it leaves for the calibration is not in a checkpoint.
-            if self.trainer.ranks.first and so_far.steps < steps and self._run.due():
+            # Not after the last step: checkpoints lack the batch that calibrates the temperature.
+            if self.trainer.ranks.first and so_far.steps < steps and self.run.due():
                 self._save(epoch, within=so_far)
-            if self._watch is not None:
-                self._watch(so_far, self._accuracy)
-            if self._progress is not None:
-                self._progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
+            if self.watch is not None:
+                self.watch(so_far, self.accuracy)
+            if self.progress is not None:
+                self.progress(epoch * steps + so_far.steps, self.trainer.settings.epochs * steps)
 
         return self.trainer.run_epoch(epoch, self._batches(), steps=steps, begin=begin, after_step=after_step)
 
     def _batches(self) -> Iterator[TrainingBatch]:
         device = self.trainer.device
-        for batch in self._loader:
-            loss_of = self._loss.of(batch.labels.to(device), batch.targets.to(device))
+        for batch in self.loader:
+            loss_of = self.loss.of(batch.labels.to(device), batch.targets.to(device))
             yield TrainingBatch(batch.images, loss_of)
 
 
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
-    """Return the settings with what the pool decides filled in; an unknown normalisation is refused."""
+    """Fill in what the pool decides: student and normalisation; refuse an unknown normalisation."""
     mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
-    return replace(settings, student=settings.student or default_student(pool), mean=mean, std=std)
-
-
-def default_student(pool: PoolReader) -> str:
-    """Return the network the papers use for views of the pool's size."""
     small = pool.header.augmentation.output_height < SMALL_VIEWS_BELOW
-    return "small-resnet18" if small else "resnet18"
+    student = settings.student or ("small-resnet18" if small else "resnet18")
+    return replace(settings, student=student, mean=mean, std=std)
 
 
 def epoch_steps(pool: PoolReader) -> int:
-    """Return how many label batches make an epoch: images / batch size.
-
-    Rounded down where the pool holds complete batches only, as pruned pools do, and up where it holds others.
-    """
+    """Return the steps of an epoch: images / batch size, rounded down for pools of complete batches only."""
     images, rows = len(pool.images), pool.header.batch_size
     complete = bool((pool.index.rows == rows).all())
     return max(1, images // rows) if complete else -(-images // rows)
 
 
 def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> int | None:
-    """Return the rows that each process takes of a step; None for whole label batches of one process."""
+    """Return each process's rows of a step; None: one process that takes whole label batches."""
     if world == 1:
         return settings.batch_size
     rows = settings.batch_size or pool.header.batch_size
@@ -239,8 +237,8 @@ def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> 
     return rows // world
 
 
-def image_class_names(images: ImageTable, classes: int) -> list[str] | None:
-    """Return the names of the class folders, or None where they do not stand for the labels' classes."""
+def _class_folders(images: ImageTable, classes: int) -> list[str] | None:
+    """Return the names of the class folders, or None if folders are not the labels' classes."""
     names: dict[int, str] = {}
     for path, label in zip(images.paths, images.classes.tolist(), strict=True):
         folder, slash, _ = path.partition("/")
@@ -251,26 +249,13 @@ def image_class_names(images: ImageTable, classes: int) -> list[str] | None:
 
 def _check(pool: PoolReader, settings: TrainSettings, validation: ValidationSet | None) -> None:
     if validation is not None:
-        validation.require_classes(pool.classes, image_class_names(pool.images, pool.classes))
-    if settings.loss == "mse+gt" and int(pool.images.classes.max()) + 1 != pool.classes:
+        validation.require_classes(pool.classes, _class_folders(pool.images, pool.classes))
+    image_classes = int(pool.images.classes.max()) + 1
+    if settings.loss == "mse+gt" and image_classes != pool.classes:
         raise InvalidArgumentError(
             "this loss needs the true classes, and the image folder has not as many as the labels",
             where=pool.location,
             expected=f"{pool.classes} class folders",
-            got=int(pool.images.classes.max()) + 1,
+            got=image_classes,
             hint="train with the kl loss",
         )
-
-
-def _about(pool: PoolReader, settings: TrainSettings) -> dict[str, Any]:
-    augmentation = pool.header.augmentation
-    return {
-        "network": settings.student,
-        "classes": pool.classes,
-        "preprocessing": {
-            "input_size": [augmentation.output_height, augmentation.output_width],
-            "mean": list(settings.mean or ()),
-            "std": list(settings.std or ()),
-        },
-        "pool": pool.manifest.content_digest,
-    }

@@ -1,13 +1,12 @@
-"""Training a classifier from scratch on an image folder: the teacher, where none can be downloaded."""
+"""Training a classifier from scratch on an image folder: a teacher, where none can be downloaded."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,16 @@ from lpld_core.networks.weights import load_into, read_weights, save_weights
 from lpld_core.settings import ViewSettings
 from lpld_core.teachers.teacher import output_classes
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.run_directory import CHECKPOINT
+from lpld_core.train.run_directory import TrainingRun, describe_network
 from lpld_core.train.settings import TrainSettings
 from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
-from lpld_core.unfinished import Checkpoint, require_same_job, unfinished_beside, workplace
+from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.render import ImageStore, batches_per_epoch, draw_views
 from lpld_labels.render.images import FolderImages, class_names, scan_image_folder
 
-SMALL_TEACHER = "small-resnet10:width=32,stem_stride=2"
-"""1.2 million parameters: trains in minutes on a laptop at 64 px."""
 TEACHER_VIEWS = ViewSettings(batch_size=64, crop_scale=(0.35, 1.0))
 TEACHER_RECIPE = TrainSettings(
     epochs=30,
@@ -50,12 +47,12 @@ TEACHER_RECIPE = TrainSettings(
 class TeacherJob:
     """How to train a classifier with hard labels.
 
-    out: the safetensors file to write. views: how images are augmented, and the batch size. recipe: the rest;
-    without a mean and std, ImageNet's.
+    out: the safetensors file to write. network: by default 1.2 million parameters, minutes on a laptop.
+    views: augmentation and batch size. recipe: the rest; mean and std default to ImageNet's.
     """
 
     out: Path
-    network: str = SMALL_TEACHER
+    network: str = "small-resnet10:width=32,stem_stride=2"
     size: tuple[int, int] = (64, 64)
     views: ViewSettings = TEACHER_VIEWS
     recipe: TrainSettings = TEACHER_RECIPE
@@ -71,10 +68,8 @@ def train_teacher(
 ) -> Accuracy | None:
     """Train on the folder's own classes and save the weights; return the accuracy on `validation`.
 
-    The same call resumes after a kill, from the state saved beside the file to write; a finished file of the
-    same job is only measured.
-    images: the folder's table, if it was scanned already. `load_teacher(job.network,
-    weights=job.out)` gives the result back with its size and normalisation.
+    The same call resumes after a kill. A finished file of the same job is only evaluated.
+    images: the folder's table, if it was scanned already.
     """
     table = images if images is not None else scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
@@ -85,32 +80,38 @@ def train_teacher(
     with seeded(settings.seed):
         model = network_source(job.network).build(classes).module
     trainer = Trainer(model, settings)
-    store = ImageStore(FolderImages(images_dir, table))
-    about = _about(job, settings, table, classes)
+    decided = {
+        **settings.deciding(),
+        "network": job.network,
+        "size": job.size,
+        "views": asdict(job.views),
+        "images": table.digest().hex(),
+    }
+    training: dict[str, Any] = json.loads(json.dumps(decided))
     with workplace(unfinished_beside(job.out)) as directory:
         found = trained_by(job.out)
         if found is None:
-            _train(job, trainer, store, Checkpoint(directory / CHECKPOINT), about["training"], progress)
-            save_weights(job.out, model.state_dict(), about, within=directory)
+            run = TrainingRun(directory, training, otherwise="delete this one")
+            _train(job, trainer, ImageStore(FolderImages(images_dir, table)), run, progress)
+            about = describe_network(job.network, classes, job.size, settings) | {"training": training}
+            save_weights(job.out, trainer.result.state_dict(), about, within=directory)
         else:
             require_same_job(
-                found, about["training"], what="another teacher", where=job.out, otherwise="delete this one"
+                found, training, what="another teacher", where=job.out, otherwise="delete this one"
             )
-            load_into(model, read_weights(job.out))
-    if validation is None or settings.mean is None or settings.std is None:
-        return None
-    return validation.accuracy(model, settings.mean, settings.std)
+            load_into(trainer.result, read_weights(job.out))
+    return trainer.accuracy(validation)
 
 
 def check_network(job: TeacherJob, classes: int) -> None:
-    """Refuse, before anything else, a network that cannot be squeezed or refuses images of this size."""
+    """Refuse a network that cannot be squeezed or refuses images of this size."""
     module = network_source(job.network).build(classes).module.eval()
     output_classes(module, job.size, job.network)
     batchnorm_layers(module, name=f"teacher {job.network}")
 
 
 def trained_by(weights: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return what decided the training of a teacher, or None where the file was not made here."""
+    """Return the settings a teacher was trained with, or None if `train_teacher` did not write the file."""
     path = Path(weights)
     if not path.exists():
         return None
@@ -119,46 +120,32 @@ def trained_by(weights: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def _train(
-    job: TeacherJob,
-    trainer: Trainer,
-    store: ImageStore,
-    checkpoint: Checkpoint,
-    settings: dict[str, Any],
-    progress: Progress | None,
+    job: TeacherJob, trainer: Trainer, store: ImageStore, run: TrainingRun, progress: Progress | None
 ) -> None:
-    """Train the epochs that are left; the state is saved after each, and now and then within one."""
+    """Train the remaining epochs; save after each, and every SAVE_SECONDS within one."""
     steps = batches_per_epoch(len(store), job.views.batch_size)
-    start, within = 0, None
-    found = checkpoint.load()
+    start, begin = 0, None
+    found = run.resume()
     if found is not None:
-        require_same_job(
-            found.about.get("settings", {}),
-            settings,
-            what="another training run",
-            where=checkpoint.path,
-            otherwise="delete this one",
-        )
-        trainer.load_state(found.tensors)
-        start = int(found.about["epochs_done"])
-        within = None if found.about["within"] is None else EpochProgress(**found.about["within"])
+        trainer.load_state(found.state)
+        start, begin = found.epochs_done, found.within
     for epoch in range(start, job.recipe.epochs):
-        begin = within if epoch == start else None
 
         def after_step(so_far: EpochProgress, epoch: int = epoch) -> None:
-            if so_far.steps < steps and checkpoint.due():
-                state = trainer.state()
-                checkpoint.save(state, epochs_done=epoch, within=asdict(so_far), settings=settings)
+            if so_far.steps < steps and run.due():
+                run.save(trainer.state(), epochs_done=epoch, steps=epoch * steps, within=so_far)
             if progress is not None:
                 progress(epoch * steps + so_far.steps, job.recipe.epochs * steps)
 
-        first = 0 if begin is None else begin.steps
-        with closing(_batches(job, store, trainer, epoch, range(first, steps))) as batches:
+        keys = [BatchKey(epoch, step) for step in range(begin.steps if begin else 0, steps)]
+        with closing(_batches(job, store, trainer, keys)) as batches:
             trainer.run_epoch(epoch, batches, steps=steps, begin=begin, after_step=after_step)
-        checkpoint.save(trainer.state(), epochs_done=epoch + 1, within=None, settings=settings)
+        begin = None
+        run.save(trainer.state(), epochs_done=epoch + 1, steps=(epoch + 1) * steps, within=None)
 
 
 def _batches(
-    job: TeacherJob, store: ImageStore, trainer: Trainer, epoch: int, steps: range
+    job: TeacherJob, store: ImageStore, trainer: Trainer, keys: list[BatchKey]
 ) -> Generator[TrainingBatch, None, None]:
     augmentation = job.views.augmentation(job.size)
 
@@ -172,27 +159,27 @@ def _batches(
             batch_size=job.views.batch_size,
         )
 
-    keys = [BatchKey(epoch, batch) for batch in steps]
     workers = max(1, trainer.settings.workers)
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
-            truth = [part.to(trainer.device) for part in true_classes(views, store)]
-            yield TrainingBatch(pixels, partial(_loss, truth, job.recipe.label_smoothing))
+            truth = [part.to(trainer.device) for part in _true_classes(views, store)]
+
+            def loss_of(output: torch.Tensor, rows: slice, truth: list[torch.Tensor] = truth) -> torch.Tensor:
+                own, partner, weight = (part[rows] for part in truth)
+                smoothing = job.recipe.label_smoothing
+                return mixed_cross_entropy(output, own, partner, weight, label_smoothing=smoothing)
+
+            yield TrainingBatch(pixels, loss_of)
 
 
-def true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return each view's class and that of the image mixed into it, int64 [B], and the weight of its own."""
+def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return each view's class, the class mixed into it, int64 [B], and the weight of the first."""
     own = store.table.classes[views.images].astype(np.int64)
     partner, weight = own, torch.ones(views.rows)
     if views.mix is not None:
         partner = own[views.mix.partner]
         weight = torch.full((views.rows,), views.mix.strength)
     return torch.from_numpy(own), torch.from_numpy(partner), weight
-
-
-def _loss(truth: Sequence[torch.Tensor], smoothing: float, output: torch.Tensor, rows: slice) -> torch.Tensor:
-    own, partner, weight = (part[rows] for part in truth)
-    return mixed_cross_entropy(output, own, partner, weight, label_smoothing=smoothing)
 
 
 def mixed_cross_entropy(
@@ -207,24 +194,3 @@ def mixed_cross_entropy(
     first = F.cross_entropy(output, own, reduction="none", label_smoothing=label_smoothing)
     second = F.cross_entropy(output, partner, reduction="none", label_smoothing=label_smoothing)
     return (weight * first + (1 - weight) * second).mean()
-
-
-def _about(job: TeacherJob, settings: TrainSettings, table: ImageTable, classes: int) -> dict[str, Any]:
-    """Return what the weights file says: the network, what it expects, and what decided its training."""
-    decided = {
-        **settings.deciding(),
-        "network": job.network,
-        "size": job.size,
-        "views": asdict(job.views),
-        "images": table.digest().hex(),
-    }
-    return {
-        "network": job.network,
-        "classes": classes,
-        "preprocessing": {
-            "input_size": list(job.size),
-            "mean": list(settings.mean or ()),
-            "std": list(settings.std or ()),
-        },
-        "training": json.loads(json.dumps(decided)),
-    }

@@ -1,9 +1,7 @@
 """The training loop: a network, its optimizer and its schedule, one epoch at a time.
 
-Everything random in a step follows from (seed, epoch, step, process) and everything else is in `state`, so a
-run that stops after any step and resumes from its state ends with the same weights.
-
-Several processes (`Ranks`) take a step together, each with an equal share of its rows.
+Randomness in a step follows from (seed, epoch, step, process); `state` holds everything else. So a run that
+stops after any step and resumes from its state ends with the same weights.
 """
 
 from __future__ import annotations
@@ -21,7 +19,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lpld_core.networks.models import seeded
-from lpld_core.networks.weights import Tensors
+from lpld_core.networks.weights import Tensors, with_prefix
+from lpld_core.train.evaluate import Accuracy, ValidationSet
 from lpld_core.train.losses import LossOf
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_core.train.settings import TrainSettings, rate_factor
@@ -35,7 +34,7 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProgress:
-    """What was done of an epoch: steps and images, the sum of their losses, seconds, and the last rate."""
+    """Steps, images, sum of losses, seconds and last learning rate of an epoch so far."""
 
     steps: int = 0
     images: int = 0
@@ -50,21 +49,14 @@ class EpochProgress:
 
 
 class TrainingBatch(NamedTuple):
-    """A process's share of a step; all processes have as many rows.
-
-    pixels: [n, 3, H, W] with values 0..255. loss_of: of these rows.
-    """
+    """A process's equal share of a step. pixels: [n, 3, H, W], values 0..255. loss_of: loss of these rows."""
 
     pixels: torch.Tensor
     loss_of: LossOf
 
 
 class Trainer:
-    """Trains one network; the settings must say the normalisation of its pixels.
-
-    ranks: the processes that train it together. The network keeps its own precision: one with parameters of
-    float64 is trained in float64.
-    """
+    """Trains a network in its own precision. settings: with mean and std. ranks: processes that share steps."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:
@@ -86,8 +78,14 @@ class Trainer:
 
     @property
     def result(self) -> nn.Module:
-        """What to evaluate and keep: the averaged network where there is one."""
+        """The network to evaluate and keep: the average if there is one."""
         return self.model if self._average is None else self._average.model
+
+    def accuracy(self, validation: ValidationSet | None) -> Accuracy | None:
+        """Return the accuracy of `result`, if there is a validation set."""
+        if validation is None:
+            return None
+        return validation.accuracy(self.result, self._mean, self._std, ranks=self.ranks)
 
     def run_epoch(
         self,
@@ -100,9 +98,7 @@ class Trainer:
     ) -> EpochProgress:
         """Take one step per batch.
 
-        steps: how many batches the epoch has; the schedule needs to know in advance.
-        begin: what was done of it before the state was saved that `load_state` was given; `batches` are
-        the rest then. after_step: called with what is done so far.
+        steps: batches of the whole epoch. begin: progress of a resumed epoch; `batches` are the rest.
         """
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
@@ -131,24 +127,24 @@ class Trainer:
         return progress
 
     def _seed(self, epoch: int, step: int) -> None:
-        """Let torch's own draws (dropout) follow from the step and the process alone."""
+        """Seed torch's own draws (dropout) by step and process."""
         place = (self.settings.seed, Stream.TRAINING, epoch, step, self.ranks.rank)
         torch.manual_seed(int(keyed_generator(*place).random() * 2**53))
 
     def _step(self, batch: TrainingBatch, rate: float) -> float:
-        """Take a step; return the sum of the losses of its rows in all processes."""
+        """Take a step; return the sum of losses over the rows of all processes."""
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         if self.ranks.world > 1 and self._parallel is None:
             self._parallel = self.ranks.parallel(self.model, unused=self._has_unused(batch.pixels))
         rows = len(batch.pixels)
-        # Of at least two rows each, which BatchNorm needs.
+        # BatchNorm needs at least two rows in each part.
         count = max(1, min(self.settings.accumulate, rows // 2))
         losses = 0.0
         for part in range(count):
             chosen = slice(part * rows // count, (part + 1) * rows // count)
-            # Processes exchange gradients with the last part.
+            # Processes exchange gradients with the last part only.
             wait = self._parallel is not None and part < count - 1
             with self._parallel.no_sync() if wait and self._parallel else contextlib.nullcontext():
                 losses += self._pass(batch, chosen)
@@ -158,7 +154,7 @@ class Trainer:
         return float(self.ranks.sum(torch.tensor(losses, dtype=torch.float64)))
 
     def _pass(self, batch: TrainingBatch, rows: slice) -> float:
-        """Add the gradients of some rows, so that those of all add up to the mean over the step's rows."""
+        """Add some rows' part of the mean gradient over the step; return the sum of their losses."""
         count: int = rows.stop - rows.start
         model = self._parallel or self.model
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.amp):
@@ -173,14 +169,14 @@ class Trainer:
         return inputs.to(self._dtype).contiguous(memory_format=self._format)
 
     def _has_unused(self, pixels: torch.Tensor) -> bool:
-        """Whether some parameters have no part in the output, such as those of a branch that is not used."""
+        """Whether the output does not depend on some parameters."""
         trial = copy.deepcopy(self.model)
         with torch.random.fork_rng(devices=[]):
             trial.eval()(self._inputs(pixels.new_zeros(2, *pixels.shape[1:]))).sum().backward()
         return any(parameter.grad is None for parameter in trial.parameters() if parameter.requires_grad)
 
     def state(self) -> Tensors:
-        """Return all that the next step depends on: parameters, buffers, optimizer state, average."""
+        """Return parameters, buffers, optimizer state and average: all that the next step depends on."""
         tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
         for index, fields in self._optimizer.state_dict()["state"].items():
             for field, value in fields.items():
@@ -189,15 +185,12 @@ class Trainer:
         return tensors if self._average is None else {**tensors, **self._average.state()}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Go on from what `state` returned, which may be saved with other tensors."""
-        self.model.load_state_dict(
-            {name.removeprefix(_MODEL): value for name, value in tensors.items() if name.startswith(_MODEL)}
-        )
+        """Resume from what `state` returned; other tensors are ignored."""
+        self.model.load_state_dict(with_prefix(tensors, _MODEL))
         state: dict[int, Tensors] = {}
-        for name, value in tensors.items():
-            if name.startswith(_OPTIMIZER):
-                index, field = name.removeprefix(_OPTIMIZER).split(".")
-                state.setdefault(int(index), {})[field] = value
+        for name, value in with_prefix(tensors, _OPTIMIZER).items():
+            index, field = name.split(".")
+            state.setdefault(int(index), {})[field] = value
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
         if self._average is not None:
@@ -205,11 +198,10 @@ class Trainer:
 
 
 def _memory_format(model: nn.Module, device: torch.device) -> torch.memory_format:
-    """Return channels-last, which is faster, unless training this network that way is unsafe.
+    """Return channels-last, which is faster, unless that is unsafe for this network on a CPU.
 
-    For a strided 1x1 convolution with fewer input channels than a vector register holds, oneDNN's
-    channels-last weight gradient writes past its workspace (uxlfoundation/oneDNN#6035): 8 channels
-    with AVX2, 16 with AVX-512. Seen as heap corruption with networks of width 2 to 7.
+    oneDNN's channels-last weight gradient of a strided 1x1 convolution corrupts the heap where the input has
+    fewer channels than a vector register: 8 with AVX2, 16 with AVX-512 (uxlfoundation/oneDNN#6035).
     """
     narrow = any(
         isinstance(module, nn.Conv2d)
@@ -229,7 +221,7 @@ def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimiz
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return what decays and, where only weights do, what does not: biases and normalisation."""
+    """Return the optimizer's groups: parameters with weight decay, and those without."""
     decaying: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
     for parameter in model.parameters():
@@ -246,7 +238,7 @@ _AVERAGE, _AVERAGE_STEPS = "average.", "average_steps"
 
 
 class WeightAverage:
-    """Averages parameters and buffers (BatchNorm's statistics) of a network. decay: 0 to 1, its highest."""
+    """Moving average of a network's parameters and buffers. decay: 0 to 1, its highest value."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
@@ -255,7 +247,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the network as it is before a step."""
+        """Add the network as it is before a step."""
         step, self._steps = self._steps, self._steps + 1
         if step % STEPS_APART:
             return
@@ -269,17 +261,11 @@ class WeightAverage:
                 ours[name].copy_(value)
 
     def state(self) -> Tensors:
-        """Return the averaged network and how many steps it has seen."""
+        """Return the averaged network and the number of steps."""
         tensors = {f"{_AVERAGE}{name}": value for name, value in self.model.state_dict().items()}
         return {**tensors, _AVERAGE_STEPS: torch.tensor(self._steps)}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Go on from what `state` returned, which may have been saved with other tensors."""
-        self.model.load_state_dict(
-            {
-                name.removeprefix(_AVERAGE): value
-                for name, value in tensors.items()
-                if name.startswith(_AVERAGE)
-            }
-        )
+        """Resume from what `state` returned; other tensors are ignored."""
+        self.model.load_state_dict(with_prefix(tensors, _AVERAGE))
         self._steps = int(tensors[_AVERAGE_STEPS])
