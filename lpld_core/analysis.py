@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder, centre_batches
+from lpld_core.images import RealFolder, labelled_batches
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
@@ -161,7 +161,7 @@ def _features(
                 progress(done, total)
 
     return [
-        extract_features(model, counted(centre_batches(model, folder, rows, batch_size=batch_size)))
+        extract_features(model, counted(labelled_batches(model, folder, rows, batch_size=batch_size)))
         for folder, rows in parts
     ]
 

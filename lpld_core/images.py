@@ -1,7 +1,6 @@
-"""Images, made ahead of use by threads: real ones from a class folder, and views of labelled ones.
+"""Images, prepared ahead of use by threads: real ones from a class folder, and views of labelled ones.
 
-Threads suffice: decoding and resizing release the GIL. Squeezing and analysing look at every real image
-once or a few times, so nothing is cached and no table is needed.
+Decoding and resizing release the GIL, so threads suffice.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lpld_core.settings import CROP_RATIO, FLIP_PROBABILITY
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
@@ -33,6 +33,9 @@ from lpld_labels.render.decode import decode_image
 from lpld_labels.render.images import class_names, file_status, list_images, read_file
 
 Pixels = npt.NDArray[np.uint8]
+Rows = npt.NDArray[np.int64]
+Size = tuple[int, int]
+"""Height and width."""
 THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
 
@@ -41,12 +44,12 @@ _BATCHES_AHEAD = 2
 class RealFolder:
     """The images of a class folder in ImageFolder order.
 
-    paths: relative POSIX paths. labels: int64 [N], class of each. class_names: in class order.
+    paths: relative POSIX paths. labels: int64 [N]. class_names: in class order.
     """
 
     root: Path
     paths: tuple[str, ...]
-    labels: npt.NDArray[np.int64]
+    labels: Rows
     class_names: tuple[str, ...]
 
     @staticmethod
@@ -67,18 +70,18 @@ class RealFolder:
     def classes(self) -> int:
         return len(self.class_names)
 
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> Rows:
         """Return images per class: int64 [classes]."""
         return np.bincount(self.labels, minlength=self.classes)
 
-    def rows_of(self, label: int) -> npt.NDArray[np.int64]:
+    def rows_of(self, label: int) -> Rows:
         """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
 
-    def listing_digest(self, rows: npt.NDArray[np.int64] | None = None, *, dates: bool = False) -> str:
+    def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
         """Return a hex SHA-256 over path and size of all images, or of some rows; none is opened.
 
-        dates: count when each was written, too; copies of a folder then differ.
+        dates: and modification times, so copies of a folder differ.
         """
         state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
@@ -88,10 +91,10 @@ class RealFolder:
         return state.hexdigest()
 
     def identity_digest(self) -> str:
-        """Return a hex SHA-256 that copies share and other images do not, without reading all of them.
+        """Return a hex SHA-256 that copies share and other folders do not, without reading all images.
 
-        It is over path and size of every image and the bytes of the first of each class: uncompressed images
-        of one size are as long as any others.
+        It is over all paths and sizes and the first image of each class: uncompressed images of one size are
+        equally long.
         """
         state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
@@ -105,53 +108,37 @@ class RealFolder:
 
 
 def prepared(views: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Return uint8 views [B, H, W, 3] as the teacher takes them: float32 [B, 3, H, W], normalised."""
+    """Return uint8 views [B, H, W, 3] as a teacher's input: float32 [B, 3, H, W], normalised."""
     return normalise(views.to(torch.float32).permute(0, 3, 1, 2), mean, std)
 
 
 def labelled_batches(
     teacher: LoadedTeacher,
     folder: RealFolder,
-    rows: npt.NDArray[np.int64],
-    show: Callable[[int, Pixels], Tensor],
+    rows: Rows,
+    show: Callable[[int, Pixels], Tensor] | None = None,
     *,
     batch_size: int,
     threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield views float32 [B, 3, H, W], normalised for the teacher, and labels int64 [B], in order.
 
-    show: makes the view uint8 [H, W, 3] of (row, its image); called by several threads.
+    show: returns the view uint8 [H, W, 3] of (row, its image); called by several threads. By default the
+    centre view.
     """
-    chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    views = map_ahead(
-        lambda row: show(row, folder.decode(row)),
-        rows.tolist(),
-        workers=threads,
-        ahead=_BATCHES_AHEAD * batch_size,
-    )
-    for chunk in chunks:
+
+    def view(row: int) -> Tensor:
+        image = folder.decode(row)
+        return centre_view(image, teacher.input_size) if show is None else show(row, image)
+
+    views = map_ahead(view, rows.tolist(), workers=threads, ahead=_BATCHES_AHEAD * batch_size)
+    for start in range(0, len(rows), batch_size):
+        chunk = rows[start : start + batch_size]
         batch = torch.stack(list(islice(views, len(chunk))))
         yield prepared(batch, teacher.mean, teacher.std), torch.from_numpy(folder.labels[chunk])
 
 
-def centre_batches(
-    teacher: LoadedTeacher,
-    folder: RealFolder,
-    rows: npt.NDArray[np.int64],
-    *,
-    batch_size: int,
-    threads: int = THREADS,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the centre views of rows; see `labelled_batches`."""
-
-    def show(row: int, image: Pixels) -> Tensor:
-        del row
-        return centre_view(image, teacher.input_size)
-
-    return labelled_batches(teacher, folder, rows, show, batch_size=batch_size, threads=threads)
-
-
-def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> npt.NDArray[np.int64]:
+def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> Rows:
     """Return all rows in a random order that follows from the seed and the number of the pass."""
     draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")
@@ -162,10 +149,10 @@ LARGE_IMAGE_SHARE = 224 / 256
 """Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
 
 
-def centre_view(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> Tensor:
+def centre_view(image: Pixels, size: Size) -> Tensor:
     """Return the centre of an image uint8 [H, W, 3] at a size: uint8 [height, width, 3].
 
-    An image that has the size already, such as a recovered one, is shown whole: it was cut before.
+    An image that has the size already, such as a recovered one, is shown whole.
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
@@ -173,10 +160,10 @@ def centre_view(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> Tensor:
     return resize_torch(image[top : top + rows, left : left + columns], *size)
 
 
-def centre_crop(height: int, width: int, output: tuple[int, int], share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of the centred crop of the output's shape.
+def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of a centred crop of the output's shape.
 
-    share: how much of the largest such crop's sides to take.
+    share: of the sides of the largest such crop.
     """
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
@@ -184,18 +171,13 @@ def centre_crop(height: int, width: int, output: tuple[int, int], share: float) 
     return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
-CROP_SCALE = (0.08, 1.0)
-CROP_RATIO = (3 / 4, 4 / 3)
-FLIP_PROBABILITY = 0.5
-
-
-def random_view(image: npt.NDArray[np.uint8], size: tuple[int, int], draws: np.random.Generator) -> Tensor:
+def random_view(image: Pixels, size: Size, draws: np.random.Generator) -> Tensor:
     """Return a random crop of an image uint8 [H, W, 3] at a size, flipped half the time: uint8 [h, w, 3]."""
     augmentation = Augmentation(
         output_height=size[0],
         output_width=size[1],
         resize="torch",
-        crop_scale=CROP_SCALE,
+        crop_scale=(0.08, 1.0),
         crop_ratio=CROP_RATIO,
     )
     heights, widths = (np.array([side], np.int64) for side in image.shape[:2])
@@ -211,15 +193,14 @@ R = TypeVar("R")
 def map_ahead(
     work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
 ) -> Generator[R, None, None]:
-    """Yield work(item) in order, computed by `workers` threads up to `ahead` items before they are used.
+    """Yield work(item) in order, computed by threads up to `ahead` items before use.
 
-    Closing the iterator, or an error in it, waits for running work and drops what has not begun.
+    Closing the iterator, or an error in it, waits for running work and cancels the rest.
     """
     with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
         waiting: deque[Future[R]] = deque()
-        source = iter(items)
         try:
-            for item in source:
+            for item in items:
                 waiting.append(pool.submit(work, item))
                 if len(waiting) > ahead:
                     yield waiting.popleft().result()
@@ -243,8 +224,7 @@ def rendered(
 ) -> Generator[tuple[V, torch.Tensor], None, None]:
     """Yield (views, pixels) for the keys in order; pixels [B, 3, H, W] with values 0..255.
 
-    views_of: draws a batch of these images or reads it from a pool of them; called by one thread at a time.
-    pixels: uint8, or float32 where MixUp makes fractions. Same values either way.
+    views_of: draws or reads a batch; called by one thread at a time. pixels: uint8, or float32 for MixUp.
     """
     dtype = torch.float32 if augmentation.mix == "mixup" else torch.uint8
     one_at_a_time = threading.Lock()

@@ -1,7 +1,4 @@
-"""Settings that several commands share: how views are made, which teacher, which share of a job.
-
-Nothing here needs torch, so the command line starts quickly.
-"""
+"""Settings that several commands share: views, teachers, and parts of a job. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ if TYPE_CHECKING:
     from lpld_labels.format.manifest import Augmentation
 
 DEFAULT_WEIGHTS = "DEFAULT"
-"""The weights its makers publish."""
+"""The makers' published weights."""
 RANDOM_WEIGHTS = "random"
-"""Fresh weights, the same every time: for timing and tests."""
+"""Fresh weights, always the same: for timing and tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherChoice:
-    """What to load; None where the weights say it themselves. See `load_teacher`."""
+    """Arguments of `load_teacher`."""
 
     name: str
     weights: str = DEFAULT_WEIGHTS
@@ -36,13 +33,14 @@ class TeacherChoice:
 Mix = Literal["none", "cutmix", "mixup"]
 Resize = Literal["torch", "pil"]
 MIX_ALPHAS: Mapping[str, float | None] = {"none": None, "cutmix": 1.0, "mixup": 0.8}
-"""Both parameters of the Beta distribution that mixing strengths are drawn from."""
+"""Both parameters of the Beta distribution of mixing strengths."""
+CROP_RATIO = (3 / 4, 4 / 3)
 FLIP_PROBABILITY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings:
-    """Random crops of images, and what else is done to them."""
+    """Augmentation of views."""
 
     batch_size: Annotated[
         int, Setting("Views mixed, labelled and stored together.", ge=1, le=MAX_BATCH_SIZE)
@@ -59,15 +57,14 @@ class ViewSettings:
 
     def augmentation(self, size: tuple[int, int]) -> Augmentation:
         """Return what a pool records, for views of this height and width."""
-        # Imports Arrow, which command-line help must not wait for.
-        from lpld_labels.format.manifest import Augmentation
+        from lpld_labels.format.manifest import Augmentation  # imports Arrow, which is slow
 
         return Augmentation(
             output_height=size[0],
             output_width=size[1],
             resize=self.resize,
             crop_scale=self.crop_scale,
-            crop_ratio=(3 / 4, 4 / 3),
+            crop_ratio=CROP_RATIO,
             flip_probability=FLIP_PROBABILITY if self.flip else None,
             mix=self.mix,
             mix_alpha=MIX_ALPHAS[self.mix],
@@ -81,7 +78,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Share `number` (from 1) of `of` equal shares."""
+    """Part `number` (from 1) of `of` equal parts."""
 
     number: int = 1
     of: int = 1
@@ -93,5 +90,5 @@ class Part:
             )
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this share of a list: every `of`-th item. All shares together are the list."""
+        """Return this part of a list: every `of`-th item."""
         return items[self.number - 1 :: self.of]

@@ -1,7 +1,6 @@
-"""Unfinished work: where it lies, and how it is saved.
+"""Unfinished work: a directory in or beside the output, used by one process at a time, and checkpoints in it.
 
-Unfinished work lies in a directory of its own, in or beside the output. One process at a time works there.
-Whatever way it ends, the same work resumes from there, and the directory is deleted when the output is whole.
+The same command resumes from there. The directory is deleted when the output is complete.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from lpld_labels.io.storage import TEMPORARY, refuse_links, write_errors
 SUFFIX = ".unfinished"
 LOCK = "lock"
 SAVE_SECONDS = 30.0
-"""Between two saves: with the time that a save and a step take, a kill costs less than a minute of work."""
+"""Between two saves: a kill costs less than a minute of work."""
 
 
 def unfinished_beside(out: Path) -> Path:
-    """Return where the unfinished work for a file is."""
+    """Return the directory for unfinished work on a file."""
     return out.with_name(f"{out.name}{SUFFIX}")
 
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Work in a directory that no other process works in; it goes if the block ends well or left nothing.
+    """Lock a directory for this process; delete it if the block succeeds or leaves nothing in it.
 
-    wait: until others are done; otherwise PoolConflictError is raised if another process is at work there.
+    wait: for another process that has the lock, instead of raising PoolConflictError.
     """
     refuse_links([directory])
     with contextlib.ExitStack() as stack:
@@ -52,7 +51,7 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
         try:
             yield directory
         except BaseException:
-            # If nothing can be deleted any more, the next run sweeps; the first error counts.
+            # If that fails, the next run sweeps; raise the first error.
             with contextlib.suppress(OSError):
                 sweep(directory)
                 if [path.name for path in directory.iterdir()] == [LOCK]:
@@ -63,20 +62,20 @@ def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
 
 
 def sweep(directory: Path) -> None:
-    """Delete what a killed process was writing."""
+    """Delete a killed process's temporary files."""
     for path in sorted(directory.glob(f"{TEMPORARY}*")):
         path.unlink()
 
 
 class Checkpoint:
-    """A file with the state of unfinished work, to be replaced every SAVE_SECONDS."""
+    """A file with the state of unfinished work, replaced every SAVE_SECONDS."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._saved = time.monotonic()
 
     def load(self) -> WeightsFile | None:
-        """Return what was saved, or None."""
+        """Return the saved state, if there is any."""
         return read_weights(self.path) if self.path.exists() else None
 
     def due(self) -> bool:
@@ -92,22 +91,18 @@ class Checkpoint:
 def require_same_job(
     found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, where: Path, otherwise: str
 ) -> None:
-    """Raise PoolConflictError naming the first setting in which work differs from what is asked.
-
-    otherwise: what else one may do, e.g. "delete this one".
-    """
+    """Raise PoolConflictError about the first setting that differs. otherwise: more advice for the hint."""
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise PoolConflictError(
                 f"{what} is here: '{name}' differs",
                 where=where,
-                expected=brief(found.get(name)),
-                got=brief(wanted.get(name)),
+                expected=_brief(found.get(name)),
+                got=_brief(wanted.get(name)),
                 hint=f"finish it with its own settings, choose another output, or {otherwise}",
             )
 
 
-def brief(value: object) -> str:
-    """Return a value in at most 60 characters."""
+def _brief(value: object) -> str:
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -30,7 +30,7 @@ from benchmarks.accuracy.kept import SECONDS, take
 from benchmarks.accuracy.stopwatch import Stopwatch
 from benchmarks.common.harness import write_whole
 from benchmarks.common.image_data import unpack_data
-from lpld_core.images import RealFolder, centre_batches, shuffled_rows
+from lpld_core.images import RealFolder, shuffled_rows
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import (
     OptimisedMethod,
@@ -40,7 +40,8 @@ from lpld_core.recover.settings import (
 )
 from lpld_core.relabel.build import build_pool
 from lpld_core.relabel.settings import BuildSettings
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.squeeze import squeeze_folder
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_core.train.evaluate import ValidationSet
@@ -139,8 +140,7 @@ class Workshop:
         with self._made_once(path) as missing:
             if missing:
                 folder = RealFolder.open(self.train)
-                batches = centre_batches(teacher, folder, shuffled_rows(folder, 0), batch_size=100, threads=1)
-                collect_statistics(teacher, batches, class_names=folder.class_names).save(path)
+                squeeze_folder(teacher, folder).save(path)
         return ClassStatistics.load(path)
 
     def images(self, cell: Cell) -> Path:

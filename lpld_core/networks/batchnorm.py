@@ -1,8 +1,6 @@
-"""BatchNorm layers of a network: finding them, watching what flows in, and fast moments of it.
+"""BatchNorm layers of a network: find them, watch their inputs, and sum these quickly.
 
-Class statistics and the recovery loss both need mean and variance over the images of each class at
-every BatchNorm layer. Both start from `image_sums`: one sum and one sum of squares per image and
-channel. Whatever grouping comes later works on those small [B, channels] tables.
+Class statistics and the recovery loss both group the small [B, channels] tables of `image_sums` by class.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from torch import Tensor, nn
 from lpld_labels.errors import InvalidArgumentError
 
 _CHUNK_VALUES = 1 << 17
-"""Values reduced at a time on a CPU: the temporary stays in the cache, which is 2 to 3 times faster."""
+"""Values summed at a time on a CPU: temporaries stay in the cache, which is 2 to 3 times faster."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchNormLayer:
-    """A BatchNorm2d layer with tracked statistics, and its name inside the network."""
+    """A BatchNorm2d layer with tracked statistics, and its name in the network."""
 
     name: str
     module: nn.BatchNorm2d
@@ -52,7 +50,7 @@ def _tracked(statistic: Tensor | None, name: str) -> Tensor:
 
 
 def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[BatchNormLayer, ...]:
-    """Return the network's BatchNorm2d layers in module order; refuse a network that has none."""
+    """Return the BatchNorm2d layers in module order; refuse a network without any."""
     layers = tuple(
         BatchNormLayer(name=path, module=module)
         for path, module in model.named_modules()
@@ -70,7 +68,7 @@ def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[Ba
 
 @contextlib.contextmanager
 def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call `watch(layer number, input [B, channels, H, W])` whenever a layer is about to run."""
+    """Call `watch(layer number, input [B, channels, H, W])` before a layer runs."""
     handles = []
     try:
         for number, layer in enumerate(layers):
@@ -88,8 +86,8 @@ def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tenso
 def image_sums(values: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """Return sum and sum of squares of ``values - shift`` over the pixels of each image and channel.
 
-    values: float [B, channels, H, W], any memory format. shift: float [channels], a guess of the mean;
-    a good one keeps the variance exact where the mean is large. Returns two float [B, channels].
+    values: float [B, channels, H, W]. shift: float [channels], near the mean: it keeps the variance exact
+    where the mean is large. Returns two float [B, channels].
     """
     offset = shift.to(values.dtype).view(1, -1, 1, 1)
     images = len(values)

@@ -1,11 +1,9 @@
-"""Networks by name: what a person may write after ``--teacher`` and ``--student``.
+"""Networks by name, as for ``--teacher`` and ``--student``. Pools record the name of their teacher.
 
-    resnet18                                a torchvision classifier
-    timm:resnet50                           a timm model, where timm is installed
-    small-resnet10:width=32,stem_stride=2   a ResNet for small images (see SmallResNet)
-    package.module:factory                  any callable that returns a torch.nn.Module
-
-A name is also what a pool records about its teacher, so it says nothing about this machine.
+resnet18                                a torchvision classifier
+timm:resnet50                           a timm model, if timm is installed
+small-resnet10:width=32,stem_stride=2   a ResNet for small images (SmallResNet)
+package.module:factory                  any callable that returns a torch.nn.Module
 """
 
 from __future__ import annotations
@@ -30,16 +28,12 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _SMALL = re.compile(r"small-resnet(\d+)(?::(.*))?")
 _SMALL_OPTIONS = ("width", "stem_stride", "channels")
-_SMALL_INPUT = 64
-_LARGE_INPUT = 224
+_SMALL_INPUT, _LARGE_INPUT = (64, 64), (224, 224)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """A network as built, and what its makers say it expects.
-
-    input_size: height and width in pixels. mean, std: per channel, on pixels scaled to 0..1.
-    """
+    """A network and its expected input: height and width, and the mean and std of pixels scaled to 0..1."""
 
     module: nn.Module
     input_size: tuple[int, int]
@@ -49,10 +43,9 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds the network of one name, with random or its makers' own weights.
+    """Builds the network of a name. classes: None means the makers' own number.
 
-    build(classes): a freshly initialised network; None leaves the class count to the makers.
-    pretrained(): the makers' own weights; None where there are none.
+    build: with fresh weights. pretrained: with the makers' weights, if there are any.
     """
 
     name: str
@@ -60,11 +53,8 @@ class NetworkSource:
     pretrained: Callable[[], Network] | None = None
 
     def classes_of(self, tensors: dict[str, torch.Tensor]) -> int | None:
-        """Return the class count that weights were trained for, or None where it cannot be told.
-
-        The head is whatever changes shape with the class count; nothing is allocated to find it.
-        """
-        with torch.device("meta"):
+        """Return the class count of weights, if the network's head depends on it."""
+        with torch.device("meta"):  # allocates nothing
             two = self.build(2).module.state_dict()
             three = self.build(3).module.state_dict()
         heads = [n for n, tensor in two.items() if tensor.shape != three[n].shape and n in tensors]
@@ -72,7 +62,7 @@ class NetworkSource:
 
 
 def network_source(name: str) -> NetworkSource:
-    """Return what builds the network of this name; unknown names are refused with examples."""
+    """Return the source of a network; refuse unknown names."""
     small = _SMALL.fullmatch(name)
     if small:
         return _small_source(name, int(small.group(1)), small.group(2) or "")
@@ -85,7 +75,7 @@ def network_source(name: str) -> NetworkSource:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Make what torch draws on the CPU inside the block follow from the seed alone."""
+    """Seed torch's random numbers on the CPU inside the block."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -112,14 +102,13 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
                 hint="give a weights file; it says how many classes there are",
             )
         module = SmallResNet(classes=classes, depth=depth, **settings)
-        return Network(module=module, input_size=(_SMALL_INPUT, _SMALL_INPUT))
+        return Network(module=module, input_size=_SMALL_INPUT)
 
     return NetworkSource(name, build)
 
 
 def _torchvision_source(name: str) -> NetworkSource:
-    # Imported here because it takes as long as torch itself.
-    torchvision: Any = importlib.import_module("torchvision")
+    torchvision: Any = importlib.import_module("torchvision")  # here because it is slow to import
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InvalidArgumentError(
             "unknown network",
@@ -130,7 +119,7 @@ def _torchvision_source(name: str) -> NetworkSource:
     def build(classes: int | None) -> Network:
         options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
         module = torchvision.models.get_model(name, weights=None, **options)
-        return Network(module=module, input_size=(_LARGE_INPUT, _LARGE_INPUT))
+        return Network(module=module, input_size=_LARGE_INPUT)
 
     def pretrained() -> Network:
         weights = torchvision.models.get_model_weights(name).DEFAULT
@@ -153,14 +142,10 @@ def _timm_source(name: str) -> NetworkSource:
         raise InvalidArgumentError("timm has no such model", got=inner, hint="see timm.list_models()")
 
     def network(module: nn.Module) -> Network:
-        settings = timm.data.resolve_model_data_config(module)
-        _, height, width = settings["input_size"]
-        return Network(
-            module=module,
-            input_size=(height, width),
-            mean=tuple(settings["mean"]),
-            std=tuple(settings["std"]),
-        )
+        data = timm.data.resolve_model_data_config(module)
+        _, height, width = data["input_size"]
+        mean, std = tuple(data["mean"]), tuple(data["std"])
+        return Network(module=module, input_size=(height, width), mean=mean, std=std)
 
     def build(classes: int | None) -> Network:
         options: dict[str, Any] = {} if classes is None else {"num_classes": classes}
@@ -187,16 +172,15 @@ def _factory_source(name: str) -> NetworkSource:
                 expected="torch.nn.Module",
                 got=type(module).__name__,
             )
-        return Network(module=module, input_size=(_LARGE_INPUT, _LARGE_INPUT))
+        return Network(module=module, input_size=_LARGE_INPUT)
 
     return NetworkSource(name, build, lambda: build(None))
 
 
 def _imported(name: str, module_name: str, attribute: str) -> Callable[..., Any]:
     """Import the factory; modules of the working directory count, as with ``python -m``."""
-    here = str(Path.cwd())
     path = list(sys.path)
-    sys.path.append(here)
+    sys.path.append(str(Path.cwd()))
     try:
         factory: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -216,7 +200,7 @@ def _imported(name: str, module_name: str, attribute: str) -> Callable[..., Any]
 
 @contextmanager
 def _download(name: str) -> Iterator[None]:
-    """Turn the many ways a download can fail into one line."""
+    """Raise one error for failed downloads."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -231,15 +215,11 @@ BLOCKS_PER_STAGE = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class SmallResNet(nn.Module):
-    """A ResNet for 32 to 64 px images: a 3x3 stem, no max-pool; float32 [B, 3, H, W] -> logits [B, classes].
+    """A ResNet for 32 to 64 px images, with a 3x3 stem, no max-pool, and torchvision's parameter names.
 
-    At depth 18, width 64 and stem stride 1 this is the network of the Tiny-ImageNet experiments, with
-    torchvision's parameter names. At depth 10, width 32 and stem stride 2 it has 1.2 million parameters.
-
-    depth: 10, 18 or 34. width: channels of the first stage, doubled at each later one.
-    stem_stride: 1 keeps every pixel (32 and 64 px); 2 halves the side and quarters the cost.
-    channels: 3, or 1 for grey images: the network then sees the mean of the three colours, so that
-    recovery cannot paint with colours that no image of the data has.
+    The defaults are the network of the Tiny-ImageNet experiments. width: channels of the first stage, doubled
+    at each later one. stem_stride: 2 quarters the cost. channels: 1 for grey images; the network then sees the
+    mean of the colours, so that recovery cannot add colours.
     """
 
     def __init__(
@@ -282,7 +262,7 @@ class SmallResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
     def __init__(self, inputs: int, planes: int, *, stride: int = 1) -> None:
         super().__init__()

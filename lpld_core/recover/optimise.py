@@ -19,6 +19,7 @@ from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind
+from lpld_core.settings import CROP_RATIO, FLIP_PROBABILITY
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.unfinished import Checkpoint
@@ -29,8 +30,6 @@ from lpld_labels.format.random_streams import Stream, keyed_generator
 
 _IMAGES, _ADAM = "images", "adam."
 BETAS = (0.5, 0.9)
-CROP_RATIO = (3 / 4, 4 / 3)
-FLIP_PROBABILITY = 0.5
 _CHECK_EVERY = 25
 """Iterations between checks of the loss. NaN stays in Adam's averages, so none is missed."""
 

@@ -1,4 +1,4 @@
-"""Settings of a recovery run, the papers' presets, and the plan: units of images in groups. Imports no torch."""
+"""Settings of a recovery run, the papers' presets, and the plan of a run. Imports no torch."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ class RecoverSettings(ImageSettings):
     def groups(self, classes: int) -> list[Group]:
         """Return the plan of a run over `classes` classes."""
         by_class = self.method == "lpld"
-        units = class_units(classes, self.ipc) if by_class else mixed_units(classes, self.ipc, self.batch_size)
+        units = (
+            class_units(classes, self.ipc) if by_class else mixed_units(classes, self.ipc, self.batch_size)
+        )
         return grouped(units, self.class_group)
 
     def crop_from(self, iteration: int) -> float:

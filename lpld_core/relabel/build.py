@@ -1,7 +1,6 @@
-"""Building a pool: which batches it needs, and a teacher as the source of their labels.
+"""Build a pool: which batches it needs, and a teacher as the source of their labels.
 
-Every batch follows from (seed, epoch, batch) alone, so it makes no difference in which order, by how many
-processes or in how many sittings they are labelled.
+A batch follows from (seed, epoch, batch) alone, so neither order nor processes nor interruptions change it.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from lpld_labels.transforms.pipeline import pool_path, run_part
 from lpld_labels.transforms.selection import kept_count
 
 SHARD_SECONDS = 60.0
-"""How long a worker takes for a shard: an interruption costs what was labelled of one."""
+"""A worker's time for a shard; an interruption costs at most that."""
 AS_BUILT = "run the command the pool was built with, choose another path, or replace it (--overwrite)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """What a build did: the batches that the pool did not have, and its manifest if it was published."""
+    """Batches labelled now, and the pool's manifest if it was published."""
 
     labelled: int
     manifest: Manifest | None
@@ -55,10 +54,7 @@ class BuildResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One build with all it needs at hand.
-
-    images, pool: the image folder and the pool's directory. table: the folder's images. trial: of a batch.
-    """
+    """A build that is ready to run. images, pool: folders. table: the folder's images. trial: of a batch."""
 
     images: Path
     pool: Path
@@ -79,9 +75,9 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load what is not given, and refuse what cannot be done, before anything is written.
+        """Load what is not given; invalid settings fail before anything is written.
 
-        device: where the teachers are loaded here, if not where the settings say.
+        device: where to load the teachers in this process, if not as the settings say.
         """
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
@@ -101,12 +97,12 @@ class Build:
 
     @cached_property
     def augmentation(self) -> Augmentation:
-        """How views are made, as the pool records it."""
+        """The augmentation, as the pool records it."""
         return self.settings.augmentation(self.ensemble.input_size)
 
     @cached_property
     def header(self) -> PoolHeader:
-        """What the pool records, without its lineage."""
+        """The pool's header, without lineage."""
         return PoolHeader(
             classes=self.ensemble.classes,
             batch_size=self.settings.batch_size,
@@ -118,7 +114,7 @@ class Build:
 
     @cached_property
     def source(self) -> TeacherLabels:
-        """What labels the batches."""
+        """The source of the batches."""
         return TeacherLabels(
             images=FolderImages(self.images, self.table),
             settings=self.settings,
@@ -130,20 +126,15 @@ class Build:
     @cached_property
     def wanted(self) -> list[BatchKey]:
         """All batches of the finished pool, in key order."""
-        asked = self.settings
-        return wanted_batches(
-            len(self.table),
-            batch_size=asked.batch_size,
-            epochs=asked.epochs,
-            seed=asked.seed,
-            ratio=asked.ratio,
-        )
+        given = self.settings
+        size, epochs, seed, ratio = given.batch_size, given.epochs, given.seed, given.ratio
+        return wanted_batches(len(self.table), batch_size=size, epochs=epochs, seed=seed, ratio=ratio)
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
-        """The settings that decide what comes of a build: what lineage says, and unfinished work must match.
+        """The settings that decide the pool, for lineage and to match unfinished work.
 
-        Where labels are made (device, threads, caches, parts) is not among them; nor is where weights were.
+        Devices, threads, caches, parts and paths of weights are left out.
         """
         public = [
             choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
@@ -171,7 +162,7 @@ class Build:
         )
 
     def base(self) -> tuple[Manifest | None, set[BatchKey]]:
-        """Return the pool that is there and its batches; refuse one that this build cannot add to."""
+        """Return the existing pool and its batches; refuse one that this build cannot extend."""
         try:
             pool = PoolReader(self.pool)
         except NotAPoolError:
@@ -191,7 +182,7 @@ class Build:
             return pool.manifest, present
 
     def _refuse_other_making(self, steps: Iterable[LineageStep]) -> None:
-        """Refuse to add labels in another image order or precision: no header says what these are."""
+        """Refuse to add labels in another image order or precision, which no header records."""
         ours = self.recorded_settings
         for known in (step.parameters for step in steps if step.operation == "build"):
             recorded = known.get(lineage.SETTINGS) or {}
@@ -206,11 +197,10 @@ class Build:
                     )
 
     def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Executor) -> PoolPlan:
-        """Return the plan for the batches that are not there."""
+        """Return the plan for the missing batches."""
         settings = self.recorded_settings
-        step = lineage.step(
-            "build", base.content_digest if base else None, settings, batches=len(self.wanted)
-        )
+        parent = base.content_digest if base else None
+        step = lineage.step("build", parent, settings, batches=len(self.wanted))
         before = base.header.lineage if base else ()
         missing = [key for key in self.wanted if key not in present]
         workers = executor.workers * (self.settings.part.of if self.settings.part else 1)
@@ -226,7 +216,7 @@ class Build:
             images=self.table,
             codec=self.source.codec,
             views=settings.views,
-            # Workers of other machines get the weights; those of this one read the files they came from.
+            # Workers on other machines receive the weights; those on this one read the weights files.
             source=replace(self.source, sent=not (executor.on_this_machine and self.settings.teachers)),
             shards=cut_evenly(missing, max(1, size)),
             settings={"build": lineage.settings_json(settings)},
@@ -249,10 +239,9 @@ def build_pool(
     table: ImageTable | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label an image folder in this process and publish the pool.
+    """Label an image folder in this process and publish the pool; resume and extend one that is there.
 
-    ensemble, table: the teachers and the folder's images, where they are loaded and read already.
-    What is labelled already, published or not, is kept; interrupting keeps finished shards for the next run.
+    ensemble, table: the teachers and the folder's images, if they are loaded already.
     """
     build = Build.prepare(images, pool, settings, ensemble=ensemble, table=table)
     return run_build(build, progress=progress)
@@ -265,9 +254,9 @@ def run_build(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label what is missing and publish; of several parts, the last one publishes.
+    """Label the missing batches and publish; the last of several parts publishes.
 
-    overwrite: replace another pool at this place, and unfinished work for one.
+    overwrite: replace another pool, or unfinished work for one.
     """
     part = build.settings.part
     if partial_directory(build.pool).is_dir():
@@ -289,7 +278,7 @@ def run_build(
 
 
 def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
-    """Return the settings a pool was built with, from its lineage."""
+    """Return the settings of the build in a pool's lineage."""
     builds = [step for step in manifest.header.lineage if step.operation == "build"]
     if not builds:
         raise InvalidArgumentError(
@@ -309,11 +298,7 @@ def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
 def wanted_batches(
     images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
 ) -> list[BatchKey]:
-    """Return the batches of a pool in key order.
-
-    At ratio 1 these are all. Above, they are the floor(n / ratio) of lowest rank among the n complete
-    ones: what random pruning of the full pool keeps.
-    """
+    """Return the batches of a pool in key order: those that random pruning to the ratio would keep."""
     if epochs < 1 or images < 1:
         raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
     count = batches_per_epoch(images, batch_size)
@@ -325,7 +310,7 @@ def wanted_batches(
 
 
 def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:
-    """Name the first image that is not as it was when the pool was built."""
+    """Refuse other images than the pool's; name the first."""
     before = zip(labelled.paths, labelled.digests, strict=True)
     now = zip(found.paths, found.digests, strict=True)
     for (path, digest), (other, other_digest) in zip_longest(before, now, fillvalue=("no more images", None)):
@@ -345,7 +330,7 @@ def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) 
 def _refuse_surplus(
     pool: Path, present: set[BatchKey], wanted: Sequence[BatchKey], settings: BuildSettings
 ) -> None:
-    """A build adds; it must not leave a pool that holds more than was asked for."""
+    """Refuse a pool with more batches than wanted: a build only adds."""
     surplus = present.difference(wanted)
     if not surplus:
         return
@@ -363,15 +348,15 @@ def _refuse_surplus(
 def _require_replayable(settings: BuildSettings, augmentation: Augmentation) -> None:
     """Refuse settings whose export the program could not replay.
 
-    SRe2L's and LPLD's trainers draw image ids again with PyTorch's RandomSampler, seed 42, and resize with
-    Pillow. Crops, flips and mixing come from the pool's own seed: those are stored in the folder.
+    SRe2L's and LPLD's trainers draw image ids with RandomSampler and seed 42, and resize with Pillow.
+    Exported folders store crops, flips and mixing.
     """
     program = settings.replayable_by
     problems = {
         f"resize by {augmentation.resize}, the program uses Pillow": augmentation.resize != "pil",
         "shuffled patches, which its folders cannot hold": augmentation.patch_grid is not None,
         "views that are not square": augmentation.output_height != augmentation.output_width,
-        # SRe2L knows none; LPLD's for ImageNet-21K cover one more row and column than a build paints.
+        # SRe2L has none; LPLD's for ImageNet-21K cover one more row and column than a build's.
         "cut-outs, which it paints otherwise or not at all": augmentation.cutout_fraction is not None,
         "a pruned pool, whose image ids its folders do not store": settings.ratio != 1 and program == "sre2l",
         "views that readers draw again, in the seed's own order (--views drawn)": settings.views == "drawn",

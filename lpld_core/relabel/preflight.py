@@ -1,7 +1,6 @@
-"""Preflight of a build: a few views drawn, labelled and encoded in memory, before anything is written.
+"""Preflight of a build: label a few views in memory before anything is written.
 
-Whatever is wrong with a build (ranges, a codec that does not suit the classes, weights that give no numbers,
-an image that cannot be read) fails here, not after hours. It also says what a build costs.
+So invalid settings, unusable codecs or weights and unreadable images fail at once. Also estimates the cost.
 """
 
 from __future__ import annotations
@@ -27,17 +26,15 @@ from lpld_labels.render import ImageStore, apply_views, draw_views
 from lpld_labels.transforms.selection import kept_count
 
 VIEW_BYTES = 13.0
-"""Of a view that is stored: the crops, flips and mixes of ImageNet-1K's recipe."""
+"""Of a stored view with the crops, flips and mixes of ImageNet-1K's recipe."""
 _CHECKED_ROWS, _TIMED_ROWS = 2, 16
 _LEAST_SHARE = 0.5
-"""A pool may compress to less than the trial's bytes a row, but to less than half of them it does not."""
-_IMAGE_BYTES = 60
-_MANIFEST_BYTES = 6_000
+"""Pools compress to at least this share of the trial's bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a label takes: bytes as stored, seconds of one worker whose images are decoded. rows: tried."""
+    """Stored bytes of a label, and a worker's seconds for it once images are decoded, from some rows."""
 
     rows: int = 1
     row_bytes: float = 0.0
@@ -45,14 +42,14 @@ class Trial:
 
 
 def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) -> Trial:
-    """Label two views to see that it works, then some more to see how long it takes."""
+    """Label two views as a check, then some more to measure the time."""
     augmentation, table, codec = source.header.augmentation, source.images.table, source.codec
     store = ImageStore(source.images)
     trial = Trial()
     for most in (_CHECKED_ROWS, rows):
         count = min(most, source.settings.batch_size, len(table))
         views = draw_views(augmentation, table, seed=source.settings.seed, epoch=0, batch=0, batch_size=count)
-        apply_views(views, store, augmentation, inside=True)  # decoded once, as it will be in the long run
+        apply_views(views, store, augmentation, inside=True)  # decodes the images
         start = time.perf_counter()
         pixels = apply_views(views, store, augmentation, inside=True)
         batch = labelled(views, ensemble.logits(pixels), codec)
@@ -69,7 +66,7 @@ def try_out(source: TeacherLabels, ensemble: Ensemble, rows: int = _TIMED_ROWS) 
 
 
 def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
-    """Refuse to begin what cannot fit on the disk."""
+    """Refuse labels that cannot fit on the disk."""
     place = pool.absolute()
     while not place.exists():
         place = place.parent
@@ -86,10 +83,7 @@ def require_room(pool: Path, rows: int, bytes_per_row: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCost:
-    """What it takes to label a folder.
-
-    forwards: images that go through a teacher, counted for each teacher. final_bytes: of the pool.
-    """
+    """The cost of labelling a folder. forwards: images times teachers. final_bytes: of the pool."""
 
     batches: int
     views: int
@@ -107,40 +101,36 @@ def label_cost(
     labels_per_row: float,
     views_per_row: float = VIEW_BYTES,
 ) -> LabelCost:
-    """Return what a build costs. labels_per_row, views_per_row: bytes; 0 for views that are not kept."""
+    """Return the cost of a build. labels_per_row, views_per_row: bytes; 0 for views that are not stored."""
     if ratio == 1:
         batches, views = epochs * math.ceil(images / batch_size), epochs * images
     else:
         batches = kept_count(epochs * (images // batch_size), ratio)
         views = batches * batch_size
     size = PoolSize(
-        fixed=_MANIFEST_BYTES + _IMAGE_BYTES * images,
+        fixed=6000 + 60 * images,
         per_shard=7000,
         views_per_row=views_per_row,
         labels_per_row=labels_per_row,
         batch_size=batch_size,
     )
-    return LabelCost(
-        batches=batches,
-        views=views,
-        forwards=views * teachers,
-        final_bytes=size.total(batches, rows=views),
-    )
+    final_bytes = size.total(batches, rows=views)
+    return LabelCost(batches=batches, views=views, forwards=views * teachers, final_bytes=final_bytes)
 
 
 def dry_run(source: TeacherLabels, ensemble: Ensemble, wanted: Sequence[BatchKey]) -> tuple[LabelCost, Trial]:
-    """Return what a build costs, from labelling a batch of it in memory; nothing is written anywhere."""
-    asked = source.settings
-    trial = try_out(source, ensemble, asked.batch_size)
+    """Estimate the cost of a build by labelling one batch in memory."""
+    given = source.settings
+    trial = try_out(source, ensemble, given.batch_size)
     first, second = (source.draw(key) for key in (wanted[0], wanted[-1]))
     views_per_row = (views_file_bytes([first, second]) - views_file_bytes([first])) / second.rows
     cost = label_cost(
         images=len(source.images.table),
-        epochs=asked.epochs,
-        batch_size=asked.batch_size,
-        ratio=asked.ratio,
+        epochs=given.epochs,
+        batch_size=given.batch_size,
+        ratio=given.ratio,
         teachers=len(ensemble.teachers),
         labels_per_row=trial.row_bytes,
-        views_per_row=0.0 if asked.views == "drawn" else views_per_row,
+        views_per_row=0.0 if given.views == "drawn" else views_per_row,
     )
     return cost, trial

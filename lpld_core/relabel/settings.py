@@ -1,7 +1,4 @@
-"""Settings of a build. Nothing here needs torch.
-
-Lineage records all that decide what comes of it: see `recorded_settings` in build.py.
-"""
+"""Settings of a build. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Views = Literal["stored", "drawn"]
 class BuildSettings(ViewSettings):
     """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, without its mixing.
 
-    teachers: several are an ensemble. Empty where the caller brings them loaded.
+    teachers: several are an ensemble; none if the caller passes them loaded.
     """
 
     epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300

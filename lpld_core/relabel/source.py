@@ -31,8 +31,8 @@ from lpld_labels.render.images import FolderImages, class_names
 class TeacherLabels:
     """A teacher as the source of a pool's batches; items are keys.
 
-    ensemble: the loaded teachers, for the process that made this. Other processes of this machine load them
-    anew; other machines (`sent`) get them along.
+    ensemble: the teachers loaded in this process. Other processes of this machine load them again; other
+    machines get them along (`sent`).
     """
 
     images: FolderImages
@@ -44,7 +44,7 @@ class TeacherLabels:
     home: int = field(default_factory=os.getpid)
 
     def begin(self, number: int) -> TeacherLabels:
-        """Return the source for a worker: with its teachers on its device."""
+        """Return the source for a worker, with its teachers on its device."""
         if self.ensemble is not None and self.home == os.getpid():
             return self
         settings = replace(self.settings, device=Machine(device=self.settings.device).device_of(number))
@@ -56,7 +56,7 @@ class TeacherLabels:
         return replace(self, ensemble=ensemble, home=os.getpid())
 
     def __call__(self, keys: Sequence[BatchKey]) -> Generator[EncodedBatch, None, None]:
-        """Draw and render ahead, label, encode behind."""
+        """Yield batches; views are rendered ahead, and labels encoded behind, in threads."""
         ensemble, codec = self.ensemble, self.codec
         if ensemble is None:
             raise RuntimeError("begin() loads the teachers")
@@ -72,7 +72,7 @@ class TeacherLabels:
                 yield from batches
 
     def draw(self, key: BatchKey) -> ViewBatch:
-        """Draw the views of a batch; called by one thread at a time."""
+        """Draw the views of a batch; not thread-safe."""
         return draw_views(
             self.header.augmentation,
             self.images.table,
@@ -85,7 +85,7 @@ class TeacherLabels:
 
     @cached_property
     def _orders(self) -> SampledOrders | None:
-        """The image order of each epoch, where another program's is followed."""
+        """The image order of each epoch where another program's is followed."""
         return None if self.settings.replayable_by is None else SampledOrders(len(self.images.table))
 
     @cached_property
@@ -107,7 +107,7 @@ def labelled(views: ViewBatch, logits: torch.Tensor, codec: Codec) -> LabelBatch
 
 
 def load_teachers(images: Path, settings: BuildSettings) -> Ensemble:
-    """Load the teachers as the settings say, with as many classes as the folder has; set torch's threads."""
+    """Load the teachers for a folder's classes; set torch's threads."""
     _set_threads(settings)
     classes = None if settings.fewer_classes else len(class_names(images))
     return load_ensemble(settings.teachers, classes=classes, device=settings.device, amp=settings.amp)

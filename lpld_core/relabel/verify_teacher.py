@@ -1,8 +1,9 @@
-"""Does the teacher still say what a pool holds? Re-run it on sampled batches and compare.
+"""Does the teacher still give the labels of a pool? Label sampled batches again and compare.
 
-A stored value may differ from the teacher's by what its codec rounds away and by the noise of
-float32 sums on other hardware, and by no more. An image that changed, another resize code or other
-weights move logits by orders of magnitude more.
+Labels are compared as they are stored: logits as logits, probabilities after the softmax that made them,
+sparse labels on the classes they kept and on the level of the others. A stored value may differ by what its
+codec rounds away and by the noise of float32 sums on other hardware. A changed image, another resize code or
+other weights move logits by orders of magnitude more.
 """
 
 from __future__ import annotations
@@ -12,36 +13,38 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lpld_core.images import rendered
-from lpld_core.relabel.label_tolerance import (
-    dense_difference,
-    expected_labels,
-    sparse_difference,
-    stored_meaning,
-)
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import LoadedTeacher
-from lpld_labels.codecs.topk import kept_classes
+from lpld_labels.codecs import Codec
+from lpld_labels.codecs.label_semantics import softened
+from lpld_labels.codecs.topk import KeptClasses, kept_classes, tail_level
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.manifest import EnsembleRule, PoolHeader, ensemble_rule
+from lpld_labels.format.manifest import PoolHeader, ensemble_rule
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelBatch
+from lpld_labels.interop.settings import import_parameters
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render import ImageStore
 from lpld_labels.render.images import check_images, find_images
 
 FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+SUM_NOISE = 1e-5
+"""Noise of float32 sums in another order, as a share of a row's largest logit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowDifference:
-    """A stored label that is not what the teacher says: where it is and by how much it differs."""
+    """A stored label that differs from the teacher's."""
 
     key: BatchKey
     slot: int
@@ -51,14 +54,11 @@ class RowDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherCheck:
-    """What a comparison found.
+    """The result of a comparison, in the pool's own terms: logits or probabilities.
 
-    batches, rows: how much was compared. largest_difference: between any stored and new value, in the
-    pool's own terms: logits or probabilities.
-    top1_agreement: share of rows whose largest value is the same class. near_ties: rows where it is
-    not, but the two classes are within rounding of each other.
-    rows_above_tolerance, first_difference: rows that differ by more than is allowed, in key order.
-    wrong_teachers: teachers whose weights are not those the pool names, one sentence each.
+    top1_agreement: share of rows whose largest value is the same class. near_ties: rows where it is not,
+    but the two classes are within rounding of each other. first_difference: in key order, of the rows above
+    tolerance. wrong_teachers: messages about teachers that are not those the pool names.
     """
 
     batches: int
@@ -72,7 +72,7 @@ class TeacherCheck:
 
     @property
     def agrees(self) -> bool:
-        """Whether these are the pool's teachers and every compared row is as they say."""
+        """Whether these are the pool's teachers and no row is above tolerance."""
         return self.rows_above_tolerance == 0 and not self.wrong_teachers
 
 
@@ -83,53 +83,23 @@ def verify_with_teacher(
     *,
     batches: int = 8,
     seed: int = 0,
-    device: str | torch.device | None = None,
     tolerance: float | None = None,
     amp: bool = False,
     progress: Progress | None = None,
-    image_progress: Progress | None = None,
 ) -> TeacherCheck:
-    """Label sampled batches again and compare with what the pool holds.
+    """Label batches sampled by `seed` again and compare with the pool.
 
-    images_dir: the labelled image folder; None for a pool that carries its images.
-    teachers: in the pool's order, their logits combined as the pool records. batches: how many to sample,
-    by `seed`. device: where to move the teachers first; None leaves them where they are.
-    tolerance: largest difference of a label to allow; None allows what the codec rounds away.
-    progress, image_progress: called with (done, total) batches, and before that images.
+    images_dir: the labelled image folder; None for a pool that carries its images. teachers: in the pool's
+    order. tolerance: largest difference to allow; None allows what the codec rounds away.
     Raises ImageMismatchError, naming the file, if any image is not the labelled one.
     """
     given = [teachers] if isinstance(teachers, LoadedTeacher) else teachers
-    ensemble = Ensemble(given, amp=amp, combine=_rule(pool, len(given)))
-    if device is not None:
-        for teacher in ensemble.teachers:
-            teacher.model.to(device)
-    _check_fit(pool, ensemble)
-    keys = _sample(pool, batches, seed)
-    images = find_images(pool, images_dir)
-    check_images(images, progress=image_progress)
-    store = ImageStore(images)
-    comparison = _Comparison(pool, tolerance)
-    with closing(rendered(keys, pool.read, store, pool.header.augmentation)) as again:
-        for done, (batch, pixels) in enumerate(again, 1):
-            comparison.add(batch, ensemble.logits(pixels).numpy())
-            if progress is not None:
-                progress(done, len(keys))
-    return comparison.result(wrong_teachers(pool.header, ensemble))
-
-
-def _rule(pool: PoolReader, teachers: int) -> EnsembleRule:
-    """Return how the pool's labels were made of several teachers' logits."""
     rule = ensemble_rule(pool.header.ensemble)
-    if rule is None and teachers > 1 and pool.header.ensemble is not None:
+    if rule is None and len(given) > 1 and pool.header.ensemble is not None:
         raise InvalidArgumentError(
-            "the pool combines its teachers in a way that is not known here",
-            where=pool.location,
-            got=pool.header.ensemble,
+            "the pool combines its teachers by an unknown rule", where=pool.location, got=pool.header.ensemble
         )
-    return rule or "norm-scaled"
-
-
-def _check_fit(pool: PoolReader, ensemble: Ensemble) -> None:
+    ensemble = Ensemble(given, amp=amp, combine=rule or "norm-scaled")
     if not len(pool):
         raise InvalidArgumentError("the pool is empty", where=pool.location)
     if ensemble.classes != pool.classes:
@@ -139,23 +109,52 @@ def _check_fit(pool: PoolReader, ensemble: Ensemble) -> None:
             expected=f"{pool.classes} classes",
             got=ensemble.classes,
         )
-
-
-def _sample(pool: PoolReader, count: int, seed: int) -> list[BatchKey]:
-    """Choose batches at random without replacement, in key order."""
-    if count < 1:
-        raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=count)
+    if batches < 1:
+        raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
+    # Nothing is above a tolerance that is no number.
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
     order = np.argsort(keyed_generator(seed).random(len(pool)), kind="stable")
-    return [pool.keys[place] for place in sorted(order[:count].tolist())]
+    keys = [pool.keys[place] for place in sorted(order[:batches].tolist())]
+    meaning = _stored_meaning(pool.header)
+    images = find_images(pool, images_dir)
+    check_images(images)
+    found = []
+    with closing(rendered(keys, pool.read, ImageStore(images), pool.header.augmentation)) as again:
+        for done, (batch, pixels) in enumerate(again, 1):
+            found.append(_compared(pool, batch, ensemble.logits(pixels).numpy(), meaning, tolerance))
+            if progress is not None:
+                progress(done, len(keys))
+    image, slot, difference, wrong, same, ties = (np.concatenate(part) for part in zip(*found, strict=True))
+    first = None
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        batch_of_row = np.repeat(np.arange(len(keys)), [len(part[0]) for part in found])
+        first = RowDifference(
+            key=keys[batch_of_row[row]],
+            slot=int(slot[row]),
+            image=pool.images.paths[int(image[row])],
+            difference=float(difference[row]),
+        )
+    return TeacherCheck(
+        batches=len(keys),
+        rows=len(wrong),
+        largest_difference=float(np.fmax.reduce(difference, initial=0.0)),  # fmax ignores NaN
+        top1_agreement=float(same.mean()),
+        near_ties=int(ties.sum()),
+        rows_above_tolerance=int(wrong.sum()),
+        first_difference=first,
+        wrong_teachers=wrong_teachers(pool.header, ensemble),
+    )
 
 
 def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
-    """Compare what a pool records about its teachers with those at hand; unknown weights pass."""
+    """Compare the teachers that a pool records with these; unknown weights pass."""
     recorded = header.teachers
     if not recorded:
         return ()
     if len(recorded) == 1 and header.ensemble is not None and recorded[0].weights_digest is None:
-        # An imported ensemble: how many teachers it had is not known, what they share is.
+        # An imported ensemble: the number of its teachers is unknown, what they share is recorded.
         recorded = recorded * len(ensemble.teachers)
     if len(recorded) != len(ensemble.teachers):
         return (f"the pool has {len(recorded)} teachers, {len(ensemble.teachers)} were given",)
@@ -174,69 +173,140 @@ def wrong_teachers(header: PoolHeader, ensemble: Ensemble) -> tuple[str, ...]:
     return tuple(problems)
 
 
-class _Comparison:
-    """Gathers differences batch by batch."""
+@dataclass(frozen=True, kw_only=True)
+class _Meaning:
+    """What stored numbers are: logits or probabilities at a temperature. hard: only the likeliest class."""
 
-    def __init__(self, pool: PoolReader, tolerance: float | None) -> None:
-        self._pool = pool
-        self._meaning = stored_meaning(pool.header)
-        # Nothing is above a tolerance that is no number.
-        if tolerance is not None and not 0 <= tolerance < math.inf:
-            raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
-        self._tolerance = tolerance
-        self._batches = self._rows = self._above = self._same_top1 = self._near_ties = 0
-        self._largest = 0.0
-        self._first: RowDifference | None = None
+    kind: str
+    temperature: float
+    hard: bool
 
-    def add(self, batch: LabelBatch, logits: FloatArray) -> None:
-        stored = batch.labels.astype(np.float32)
-        expected = expected_labels(logits, self._meaning)
-        difference, allowed = self._differences(batch.key, stored, logits)
-        if self._tolerance is not None:
-            allowed = np.full_like(difference, self._tolerance)
-        # Not "difference > allowed": NaN from the teacher must count as a difference.
-        wrong = ~(difference <= allowed).all(axis=1)
-        if wrong.any() and self._first is None:
-            slot = int(np.argmax(wrong))
-            self._first = RowDifference(
-                key=batch.key,
-                slot=slot,
-                image=self._pool.images.paths[int(batch.images[slot])],
-                difference=float(difference[slot].max()),
-            )
-        rows = np.arange(len(stored))
-        ours, theirs = stored.argmax(axis=1), expected.argmax(axis=1)
-        same = ours == theirs
-        # A tie: both classes could be on top within what each value may be off.
-        gap = expected[rows, theirs] - expected[rows, ours]
-        ties = ~same & (gap <= allowed[rows, theirs] + allowed[rows, ours])
-        self._batches += 1
-        self._rows += len(rows)
-        self._above += int(wrong.sum())
-        self._same_top1 += int(same.sum())
-        self._near_ties += int(ties.sum())
-        self._largest = max(self._largest, float(difference.max()))
+    def of(self, logits: FloatArray) -> FloatArray:
+        """Return what is stored for logits [B, C]."""
+        return logits if self.kind == "logits" else softened(logits, "logits", self.temperature)
 
-    def _differences(
-        self, key: BatchKey, stored: FloatArray, logits: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return by how much labels differ from the teacher's, and by how much they may, [B, C]."""
-        codec = self._pool.codec
-        rows, classes = stored.shape
-        payload = self._pool.read_encoded(key).payload
-        sparse = kept_classes(codec, payload, rows=rows, classes=classes)
-        if sparse is not None:
-            return sparse_difference(stored, logits, sparse, codec, self._meaning)
-        return dense_difference(stored, logits, codec, self._meaning)
 
-    def result(self, wrong_teachers: tuple[str, ...]) -> TeacherCheck:
-        return TeacherCheck(
-            batches=self._batches,
-            rows=self._rows,
-            largest_difference=self._largest,
-            top1_agreement=self._same_top1 / self._rows,
-            near_ties=self._near_ties,
-            rows_above_tolerance=self._above,
-            first_difference=self._first,
-            wrong_teachers=wrong_teachers,
+def _stored_meaning(header: PoolHeader) -> _Meaning:
+    parameters = import_parameters(header)
+    temperature = parameters.get("temperature", 1.0)
+    if not isinstance(temperature, int | float) or temperature <= 0:
+        raise InvalidArgumentError(
+            "recorded temperature is wrong", expected="a positive number", got=temperature
         )
+    hard = parameters.get("label_type") == "hard"
+    return _Meaning(kind=header.label_kind, temperature=float(temperature), hard=hard)
+
+
+def _compared(
+    pool: PoolReader, batch: LabelBatch, logits: FloatArray, meaning: _Meaning, tolerance: float | None
+) -> tuple[npt.NDArray[Any], ...]:
+    """Return of each row: image, slot, largest difference, whether above tolerance, same top 1, near tie."""
+    stored = batch.labels.astype(np.float32)
+    expected = meaning.of(logits)
+    payload = pool.read_encoded(batch.key).payload
+    sparse = kept_classes(pool.codec, payload, rows=len(stored), classes=stored.shape[1])
+    if sparse is None:
+        difference, allowed = _dense_difference(stored, logits, pool.codec, meaning)
+    else:
+        difference, allowed = _sparse_difference(stored, logits, sparse, pool.codec, meaning)
+    if tolerance is not None:
+        allowed = np.full_like(difference, tolerance)
+    # Not "difference > allowed": NaN from the teacher must count as a difference.
+    wrong = ~(difference <= allowed).all(axis=1)
+    rows = np.arange(len(stored))
+    ours, theirs = stored.argmax(axis=1), expected.argmax(axis=1)
+    gap = expected[rows, theirs] - expected[rows, ours]
+    ties = (ours != theirs) & (gap <= allowed[rows, theirs] + allowed[rows, ours])
+    return batch.images, rows, difference.max(axis=1), wrong, ours == theirs, ties
+
+
+def _dense_difference(
+    stored: FloatArray, logits: FloatArray, codec: Codec, meaning: _Meaning
+) -> tuple[FloatArray, FloatArray]:
+    """Return how far labels [B, C] of all classes are from the teacher's, and may be.
+
+    That is rounding to float16 plus, for lossy codecs, the largest error of the codec on the same row.
+    """
+    expected = meaning.of(logits)
+    allowed = _rounding(expected, logits, meaning, np.dtype(np.float16))
+    if not codec.lossless:
+        allowed += np.abs(_round_trip(expected, codec) - expected).max(axis=1, keepdims=True)
+    return np.abs(stored - expected), allowed
+
+
+def _sparse_difference(
+    stored: FloatArray, logits: FloatArray, sparse: KeptClasses, codec: Codec, meaning: _Meaning
+) -> tuple[FloatArray, FloatArray]:
+    """Return how far sparse labels [B, C] are from the teacher's, and may be.
+
+    Kept classes are compared one by one, the level of the others with theirs. A class that was left out
+    though it lies above a kept one differs by as much as it lies above.
+    """
+    expected = meaning.of(logits)
+    allowed = _rounding(expected, logits, meaning, sparse.dtype)
+    if meaning.hard:
+        expected = _one_hot(expected, sparse.kept, allowed)
+    if sparse.on_grid:
+        again = _round_trip(expected, codec)
+        # Values of 8 bits are on a grid: allow the largest error of a row's kept ones.
+        kept = again > again.min(axis=1, keepdims=True)
+        allowed = allowed + np.where(kept, np.abs(again - expected), 0).max(axis=1, keepdims=True)
+    lowest = np.where(sparse.kept, expected, np.inf).min(axis=1, keepdims=True)
+    above = np.where(sparse.kept, 0, expected - lowest)
+    difference = np.where(sparse.kept, np.abs(stored - expected), 0)
+    if sparse.tail:
+        level = tail_level(expected, sparse.kept, meaning.kind)[:, None]
+        difference = np.where(sparse.kept, difference, np.abs(stored - level))
+        allowed = np.where(sparse.kept, allowed, _allowed_level(level, allowed, sparse, meaning))
+    slack = 2 * allowed.max(axis=1, keepdims=True)
+    misplaced = above > slack
+    return (
+        np.asarray(np.where(misplaced, above, difference), np.float32),
+        np.asarray(np.where(misplaced, slack, allowed), np.float32),
+    )
+
+
+def _rounding(
+    expected: FloatArray, logits: FloatArray, meaning: _Meaning, dtype: np.dtype[Any]
+) -> FloatArray:
+    """Return how far a stored value may be from the expected one [B, C]: one step of its type, plus noise.
+
+    Half of the step is rounding, the other half noise at a rounding boundary.
+    """
+    noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
+    if meaning.kind == "logits":
+        dtype = np.dtype(np.float16)
+    else:
+        # The logarithm of a probability moves by at most twice what its logits move by.
+        noise = 2 / meaning.temperature * noise * expected
+    step = np.spacing(expected.astype(dtype)).astype(np.float32)
+    return np.asarray(np.abs(step) + noise, np.float32)
+
+
+def _allowed_level(
+    level: FloatArray, allowed: FloatArray, sparse: KeptClasses, meaning: _Meaning
+) -> FloatArray:
+    """Return how far the level [B, 1] of the missing classes may be off."""
+    step = np.spacing(level.astype(np.float16)).astype(np.float32)
+    noise = np.where(sparse.kept, 0, allowed).max(axis=1, keepdims=True)
+    if meaning.kind == "probabilities":
+        # The missing ones share what the kept ones leave of 1, so also what those lost by rounding.
+        missing = np.maximum((~sparse.kept).sum(axis=1, keepdims=True), 1)
+        noise = noise + np.where(sparse.kept, allowed, 0).sum(axis=1, keepdims=True) / missing
+    return np.asarray(np.abs(step) + noise, np.float32)
+
+
+def _one_hot(expected: FloatArray, kept: BoolArray, allowed: FloatArray) -> FloatArray:
+    """Return 1 for the likeliest class: the stored one if that is within noise of it."""
+    rows = np.arange(len(expected))
+    said, top = kept.argmax(axis=1), expected.argmax(axis=1)
+    near = expected[rows, top] - expected[rows, said] <= allowed[rows, top] + allowed[rows, said]
+    hot = np.zeros_like(expected)
+    hot[rows, np.where(near, said, top)] = 1
+    return hot
+
+
+def _round_trip(labels: FloatArray, codec: Codec) -> FloatArray:
+    encoded = codec.encode(torch.from_numpy(labels).half().numpy())
+    rows, classes = labels.shape
+    return codec.decode(encoded.payload, rows=rows, classes=classes).astype(np.float32)

@@ -1,7 +1,7 @@
 """Mean and variance of every class at once, over the channels of all BatchNorm layers.
 
-A batch comes as one row per image: mean and mean square of each channel over the image's pixels. One
-segment sum over the labels serves all classes and all layers, however many there are.
+A batch is one row per image: mean and mean square of each channel over the image's pixels. One segment sum
+over the labels serves all classes and layers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BatchRows:
     """Collects a batch's rows while the network runs; `take` returns them.
 
     Values are relative to the layers' running means (`shift`), which keeps variances exact where means are
-    large. A layer that runs twice in a forward pass counts both times; one that does not run gives zeros.
+    large. A layer that runs twice counts both times; one that does not run gives zeros.
     reached: bool [layers], those that have run.
     """
 
@@ -31,7 +31,7 @@ class BatchRows:
         self._parts: list[tuple[Tensor, Tensor, int] | None] = [None] * len(layers)
 
     def watch(self, number: int, values: Tensor) -> None:
-        """Note the input float [B, channels, H, W] of a layer."""
+        """Add the input float [B, channels, H, W] of a layer."""
         first, second = image_sums(values, self.layers[number].running_mean)
         pixels = values.shape[2] * values.shape[3]
         before = self._parts[number]
@@ -53,11 +53,10 @@ class BatchRows:
 
 
 class ClassMoments:
-    """Gathers batches of rows; `result` gives mean and biased variance per class.
+    """Accumulates rows; `result` gives mean and biased variance per class.
 
-    shift: float64 [channels], what the rows' values are relative to.
-    momentum: None for the exact moments over all images of a class, whatever the batches were; a number for
-        the paper's moving average, in which each batch moves the classes it holds by this share.
+    shift: float64 [channels], what the rows' values are relative to. momentum: None for the exact moments of
+    all images; a number for the paper's moving average, whose classes move by this share with each batch.
     """
 
     def __init__(self, classes: int, shift: Tensor, momentum: float | None = None) -> None:
@@ -90,7 +89,7 @@ class ClassMoments:
         return mean + self.shift, (self._second / images - mean.square()).clamp_(min=0)
 
     def state(self) -> Tensors:
-        """Return what has been gathered; the tensors are the ones in use."""
+        """Return the accumulators themselves."""
         return {"counts": self.counts, "first": self._first, "second": self._second}
 
     def load_state(self, tensors: Tensors) -> None:

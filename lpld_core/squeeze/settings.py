@@ -1,4 +1,4 @@
-"""Settings of a squeeze. Nothing here needs torch, so the command line starts quickly."""
+"""Settings of a squeeze. Imports no torch, so the command line starts quickly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Views = Literal["centre", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class SqueezeSettings:
-    """Which views of the images are shown, how many, and how moments are taken."""
+    """Which views of the images are shown, and how their moments are computed."""
 
     views: Annotated[
         Views,
@@ -36,3 +36,8 @@ class SqueezeSettings:
         check_settings(self)
         if self.passes > 1 and self.views == "centre" and self.update == "exact":
             raise wrong_setting("passes", "1, for a centre looks the same every time", self.passes)
+
+    @property
+    def average(self) -> float | None:
+        """The momentum of the moving average; None for exact moments."""
+        return self.momentum if self.update == "ema" else None

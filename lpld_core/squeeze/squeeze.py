@@ -1,8 +1,8 @@
-"""Squeeze an image folder: class statistics of its images, and the paper's bound for them.
+"""Squeeze an image folder: class statistics of its images, and the paper's bound for a moving average.
 
-Exact moments are made by tasks of a few classes each. All views of a class go through one task, in an order
-that follows from the seed, and are summed in float64. So the statistics are the same, bit for bit, whoever
-did which task. A moving average depends on the order of all batches, so it is one task.
+Exact moments are computed by tasks of a few classes each. A task sees all views of its classes in an order
+that follows from the seed, and sums in float64: the statistics are bit-identical for any executor. A moving
+average depends on the order of all batches, so it is one task.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.weights import read_weights
 from lpld_core.squeeze.moments import BatchRows, ClassMoments, gather
 from lpld_core.squeeze.settings import SqueezeSettings
-from lpld_core.squeeze.statistics import ClassStatistics, require_same_classes, statistics_of
+from lpld_core.squeeze.statistics import ClassStatistics, LayerStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError
@@ -37,7 +37,7 @@ from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 GROUP_BATCHES = 16
-"""A group has the views of at least so many batches: between two groups, nothing is decoded ahead."""
+"""Batches of views in a group, at least: nothing is decoded ahead between two groups."""
 
 
 def squeeze_folder(
@@ -50,11 +50,10 @@ def squeeze_folder(
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> ClassStatistics:
-    """Return the class statistics of all images; order and views follow from the seed alone.
+    """Return the class statistics of all images.
 
-    place: directory for unfinished work, from which the same squeeze resumes. executor: runs the groups; the
-    statistics are the same. machine: what its workers compute with, if not this process alone.
-    progress: called with (views done, views in all) after each batch.
+    place: directory for unfinished work, from which the same squeeze resumes. machine: what the executor's
+    workers compute with. progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
     require_same_classes(teacher, folder.class_names)
@@ -74,9 +73,14 @@ def squeeze_folder(
             where=place,
         )
         executor.run(work, progress)
-        statistics = _joined(teacher, folder, settings, [group.file(place) for group in groups])
+        states = [read_weights(group.file(place)).tensors for group in groups]
+    rows = batch_rows(teacher)
+    moments = ClassMoments(folder.classes, rows.shift.cpu(), settings.average)
+    moments.load_state({name: torch.cat([state[name] for state in states]) for name in moments.state()})
+    for state in states:
+        rows.reached |= state["reached"]
     job = squeeze_job(teacher, folder, settings)
-    return replace(statistics, views=settings.views, passes=settings.passes, job=job)
+    return statistics_of(teacher, rows, moments, folder.class_names, settings, job=job)
 
 
 def squeeze_job(
@@ -87,7 +91,7 @@ def squeeze_job(
 ) -> dict[str, Any]:
     """Return what decides the statistics of a folder, or of some of its rows, as JSON values.
 
-    Images count by path, size and date, because reading all of them would take as long as the squeeze.
+    Images count by path, size and date: reading them would take as long as the squeeze.
     """
     job = {
         **asdict(settings),
@@ -102,7 +106,7 @@ def squeeze_job(
 def finished_squeeze(
     path: Path, teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings
 ) -> ClassStatistics | None:
-    """Return the statistics of a file if they are what this very squeeze makes, else None."""
+    """Return the statistics of a file if this very squeeze made them, else None."""
     try:
         found = ClassStatistics.load(path)
     except LabelPoolError:
@@ -112,10 +116,10 @@ def finished_squeeze(
 
 @dataclass(frozen=True, kw_only=True)
 class ClassGroup:
-    """The classes from `first` up to but not including `end`; views: of all of them, in all passes.
+    """The classes from `first` up to but not including `end`. views: of all of them, in all passes.
 
-    fingerprint: of all that decides their moments. It names the file, so work of other settings or changed
-    images is never mixed in, and an image that was mended costs its own group only.
+    fingerprint: of all that decides their moments. It is in the file's name, so a changed image or setting
+    costs the work of its groups only.
     """
 
     first: int
@@ -124,12 +128,12 @@ class ClassGroup:
     fingerprint: str
 
     def name(self, folder: RealFolder) -> str:
-        """Return what people call it."""
+        """Return a name for messages."""
         first, last = folder.class_names[self.first], folder.class_names[self.end - 1]
         return f"class {first}" if first == last else f"classes {first} to {last}"
 
     def file(self, place: Path) -> Path:
-        """Return where the moments of its views are, also while some are missing."""
+        """Return the file of the group's moments, complete or not."""
         return place / f"classes-{self.first:06d}-{self.fingerprint}.safetensors"
 
     def is_done(self, place: Path) -> bool:
@@ -139,7 +143,7 @@ class ClassGroup:
 
 
 def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings) -> list[ClassGroup]:
-    """Cut the classes into groups of neighbours that are worth a task; a moving average is one group."""
+    """Cut the classes into groups of neighbours; a moving average is one group."""
     groups, first, views = [], 0, 0
     for end, count in enumerate(folder.counts().tolist(), 1):
         views += count * settings.passes
@@ -155,7 +159,7 @@ def class_groups(teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSe
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Squeezer:
-    """A worker: computes the moments of class groups and leaves them in `place`."""
+    """A worker: writes the moments of class groups to `place`."""
 
     teacher: LoadedTeacher
     folder: RealFolder
@@ -163,10 +167,10 @@ class Squeezer:
     place: Path
 
     def do(self, task: ClassGroup, *, again: bool) -> Steps:
-        """Compute one group, from what an earlier attempt saved."""
+        """Compute one group, from an earlier attempt's checkpoint if there is one."""
         del again
         rows = batch_rows(self.teacher)
-        moments = ClassMoments(task.end - task.first, rows.shift, _momentum(self.settings))
+        moments = ClassMoments(task.end - task.first, rows.shift, self.settings.average)
         checkpoint = Checkpoint(task.file(self.place))
         found = checkpoint.load()
         done = 0
@@ -175,7 +179,7 @@ class Squeezer:
             moments.load_state(found.tensors)
             rows.reached |= found.tensors["reached"]
         yield int(moments.counts.sum())
-        shown = squeeze_batches(self.teacher, self.folder, self.settings, task, done=done)
+        shown = _batches(self.teacher, self.folder, self.settings, task, done=done)
         for count in gather(self.teacher, shown, rows, moments):
             done += 1
             if checkpoint.due():
@@ -184,12 +188,12 @@ class Squeezer:
         checkpoint.save({"reached": rows.reached, **moments.state()}, batches=done)
 
 
-def squeeze_batches(
+def _batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes, from batch `done` on.
+    """Yield views float32 [B, 3, H, W] and labels int64 [B], from the group's first class, of all passes.
 
-    Labels count from the group's first class.
+    done: batches to skip.
     """
     for number in range(settings.passes):
 
@@ -214,33 +218,69 @@ def batch_rows(teacher: LoadedTeacher) -> BatchRows:
     return BatchRows(batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}"))
 
 
-def _joined(
-    teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, files: list[Path]
+def statistics_of(
+    teacher: LoadedTeacher,
+    rows: BatchRows,
+    moments: ClassMoments,
+    class_names: Sequence[str],
+    settings: SqueezeSettings,
+    *,
+    job: dict[str, Any] | None = None,
 ) -> ClassStatistics:
-    """Put the moments of all groups together, in class order."""
-    rows = batch_rows(teacher)
-    moments = ClassMoments(folder.classes, rows.shift.cpu(), _momentum(settings))
-    states = [read_weights(path).tensors for path in files]
-    moments.load_state({name: torch.cat([state[name] for state in states]) for name in moments.state()})
-    for state in states:
-        rows.reached |= state["reached"]
-    return statistics_of(teacher, rows, moments, folder.class_names)
+    """Return moments of all classes as statistics; refuse a class without images."""
+    counts = moments.counts.cpu()
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if empty:
+        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise InvalidArgumentError(
+            f"class '{class_names[empty[0]]}'{more} has no image",
+            expected="at least one image per class",
+            hint="add images, or remove the class from data and teacher",
+        )
+    sizes = [layer.channels for layer in rows.layers]
+    tables = (torch.split(table.float().cpu(), sizes, dim=1) for table in moments.result())
+    layers = []
+    for layer, ran, means, variances in zip(rows.layers, rows.reached.tolist(), *tables, strict=True):
+        if not (torch.isfinite(means).all() and torch.isfinite(variances).all()):
+            raise InvalidArgumentError(
+                f"BatchNorm layer '{layer.name}' saw values that are not finite",
+                hint="check the teacher's weights and the normalisation of the images",
+            )
+        # A layer that only runs in training (an auxiliary head) has nothing to match.
+        if ran:
+            layers.append(
+                LayerStatistics(name=layer.name, mean=means.contiguous(), variance=variances.contiguous())
+            )
+    return ClassStatistics(
+        teacher=teacher.description,
+        class_names=tuple(class_names),
+        counts=counts,
+        layers=tuple(layers),
+        update=settings.update,
+        momentum=settings.average,
+        views=settings.views,
+        passes=settings.passes,
+        job=job,
+    )
 
 
-def _momentum(settings: SqueezeSettings) -> float | None:
-    return settings.momentum if settings.update == "ema" else None
+def require_same_classes(teacher: LoadedTeacher, class_names: Sequence[str]) -> None:
+    """Refuse data with another number of classes than the teacher's."""
+    if len(class_names) != teacher.classes:
+        raise InvalidArgumentError(
+            "teacher and data differ in their number of classes",
+            expected=f"{teacher.classes} (the teacher's)",
+            got=f"{len(class_names)} class folders",
+            hint="use the data this teacher was trained on",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
     """Batches that a moving average needs for stable class statistics (paper, equation 6).
 
-    Exact moments need one look at every image. A moving average needs every class to turn up in enough
-    batches, with some certainty, and enough of those updates to forget where it started.
-
-    appearance: probability that the rarest class is in a batch.
-    chernoff: batches until every class has turned up about as often as expected.
-    convergence: batches until the moving average has forgotten its start.
+    appearance: probability that the rarest class is in a batch. chernoff: batches until every class has
+    turned up about as often as expected. convergence: batches until the average has forgotten its start.
     available: batches in one pass over the data.
     """
 
@@ -255,7 +295,6 @@ class UpdateBound:
 
     @property
     def required_passes(self) -> int:
-        """Passes over the data that have the batches required."""
         return math.ceil(self.required / self.available)
 
     @property
@@ -264,20 +303,12 @@ class UpdateBound:
 
 
 def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
-    """Return the bound on batches for a data set whose rarest class has `smallest_class` images.
+    """Return the bound for a data set whose rarest class has `smallest_class` images.
 
-    With the paper's constants: the guarantee fails with probability 0.05; a class turns up at most 20 % less
-    often than expected; the error falls from 1 to 0.01.
+    The paper's constants: a failure probability of 0.05; a class turns up at most 20 % less often than
+    expected; the error falls from 1 to 0.01.
     """
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
-    if not 0 < smallest_class <= images or batch_size < 1:
-        raise InvalidArgumentError(
-            "no bound for this data",
-            expected="every class with an image and a batch size >= 1",
-            got=f"{smallest_class} of {images} images in the smallest class, batch size {batch_size}",
-        )
-    if not 0 < momentum < 1:
-        raise InvalidArgumentError("'momentum' is out of range", expected="between 0 and 1", got=momentum)
     appearance = 1 - (1 - smallest_class / images) ** batch_size
     return UpdateBound(
         appearance=appearance,
@@ -288,7 +319,7 @@ def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum:
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:
-    """Return how many batches a moving average needs on this folder, and how many one pass has."""
+    """Return the bound for a folder."""
     return update_bound(
         smallest_class=int(folder.counts().min()),
         images=len(folder),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from lpld_core.networks.batchnorm import batchnorm_layers
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
-from lpld_core.squeeze.moments import BatchRows, ClassMoments, gather
-from lpld_core.squeeze.settings import SqueezeSettings, Update, Views
+from lpld_core.squeeze.settings import Update, Views
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.manifest import Teacher
@@ -35,10 +32,9 @@ class LayerStatistics:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _About:
-    """What decided statistics. Fields with defaults are absent in files of versions 1 and 2.
+    """What decided statistics. Files of versions 1 and 2 lack the fields with defaults.
 
-    teacher: whose layers. class_names: folder names in class order. update, views, passes: see
-    SqueezeSettings. momentum: of ema, else None. job: see `squeeze_job`; None where that is not known.
+    update, views, passes: see SqueezeSettings. momentum: of ema, else None. job: see `squeeze_job`.
     """
 
     teacher: Teacher
@@ -52,7 +48,7 @@ class _About:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Header(_About):
-    """What a file says beside its tensors. layers: their names."""
+    """A file's metadata. layers: their names."""
 
     kind: str
     version: int
@@ -61,7 +57,7 @@ class _Header(_About):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassStatistics(_About):
-    """What the teacher's BatchNorm layers saw of each class. counts: int64 [classes], views seen."""
+    """Statistics of each class at the teacher's BatchNorm layers. counts: int64 [classes], views seen."""
 
     counts: Tensor
     layers: tuple[LayerStatistics, ...]
@@ -85,7 +81,7 @@ class ClassStatistics(_About):
         return state.hexdigest()
 
     def save(self, path: str | Path, *, within: Path | None = None) -> None:
-        """Write everything as one safetensors file, atomically; within: see `write_atomically`."""
+        """Write a safetensors file, atomically; within: see `write_atomically`."""
         tensors = {"counts": self.counts}
         for layer in self.layers:
             tensors[f"{layer.name}.mean"] = layer.mean
@@ -96,7 +92,7 @@ class ClassStatistics(_About):
 
     @staticmethod
     def load(path: str | Path) -> ClassStatistics:
-        """Read a file that `save` wrote; anything else is refused with its path."""
+        """Read a file that `save` wrote; refuse others."""
         try:
             file = read_weights(path)
         except InvalidArgumentError as error:
@@ -144,79 +140,6 @@ class ClassStatistics(_About):
 
 def _about(found: _About) -> dict[str, Any]:
     return {entry.name: getattr(found, entry.name) for entry in fields(_About)}
-
-
-def collect_statistics(
-    teacher: LoadedTeacher,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    *,
-    class_names: Sequence[str],
-    update: Update = "exact",
-    momentum: float = 0.1,
-    progress: Callable[[int], None] | None = None,
-) -> ClassStatistics:
-    """Run batches through the teacher once and return the statistics of every class.
-
-    batches: normalised images float [B, 3, H, W] and labels int64 [B]. update: "exact", the moments over all
-    batches; or "ema", the paper's moving average (which depends on their order).
-    progress: called with the number of images done after each batch.
-    """
-    SqueezeSettings(update=update, momentum=momentum)  # refuses invalid ones
-    require_same_classes(teacher, class_names)
-    rows = BatchRows(batchnorm_layers(teacher.model, name=f"teacher {teacher.description.name}"))
-    moments = ClassMoments(teacher.classes, rows.shift, momentum if update == "ema" else None)
-    for _ in gather(teacher, batches, rows, moments):
-        if progress is not None:
-            progress(int(moments.counts.sum()))
-    return statistics_of(teacher, rows, moments, class_names)
-
-
-def statistics_of(
-    teacher: LoadedTeacher, rows: BatchRows, moments: ClassMoments, class_names: Sequence[str]
-) -> ClassStatistics:
-    """Return moments of all classes as statistics; refuse a class without images."""
-    counts = moments.counts.cpu()
-    empty = (counts == 0).nonzero().flatten().tolist()
-    if empty:
-        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
-        raise InvalidArgumentError(
-            f"class '{class_names[empty[0]]}'{more} has no image",
-            expected="at least one image per class",
-            hint="add images, or remove the class from data and teacher",
-        )
-    sizes = [layer.channels for layer in rows.layers]
-    tables = (torch.split(table.float().cpu(), sizes, dim=1) for table in moments.result())
-    layers = []
-    for layer, ran, means, variances in zip(rows.layers, rows.reached.tolist(), *tables, strict=True):
-        if not (torch.isfinite(means).all() and torch.isfinite(variances).all()):
-            raise InvalidArgumentError(
-                f"BatchNorm layer '{layer.name}' saw values that are not finite",
-                hint="check the teacher's weights and the normalisation of the images",
-            )
-        # A layer that only runs in training (an auxiliary head) has nothing to match.
-        if ran:
-            layers.append(
-                LayerStatistics(name=layer.name, mean=means.contiguous(), variance=variances.contiguous())
-            )
-    return ClassStatistics(
-        teacher=teacher.description,
-        class_names=tuple(class_names),
-        counts=counts,
-        layers=tuple(layers),
-        update="exact" if moments.momentum is None else "ema",
-        momentum=moments.momentum,
-    )
-
-
-def require_same_classes(teacher: LoadedTeacher, class_names: Sequence[str]) -> None:
-    """Refuse data with another number of classes than the teacher's."""
-    if len(class_names) != teacher.classes:
-        raise InvalidArgumentError(
-            "teacher and data differ in their number of classes",
-            expected=f"{teacher.classes} (the teacher's)",
-            got=f"{len(class_names)} class folders",
-            hint="use the data this teacher was trained on",
-        )
 
 
 def _short(digest: str | None) -> str:

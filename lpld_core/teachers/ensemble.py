@@ -1,8 +1,6 @@
-"""Several teachers as one: logits brought to a common size, then averaged (G-VBSM).
+"""Several teachers as one: logits scaled to a common norm, then averaged (G-VBSM).
 
-Each teacher's [B, C] logits are scaled so that their Frobenius norm becomes the mean of all
-teachers' norms. Without that, the teacher with the largest logits would decide alone. Pools labelled
-elsewhere may hold plain averages: checking them needs that rule too.
+Without the scaling, the teacher with the largest logits would decide. Imported pools may hold plain averages.
 """
 
 from __future__ import annotations
@@ -26,26 +24,14 @@ def load_ensemble(
     amp: bool = False,
 ) -> Ensemble:
     """Load the chosen teachers. classes: refuse teachers with another class count."""
-    teachers = [
-        load_teacher(
-            choice.name,
-            weights=choice.weights,
-            classes=classes,
-            input_size=choice.input_size,
-            mean=choice.mean,
-            std=choice.std,
-            device=device,
-        )
-        for choice in choices
-    ]
-    return Ensemble(teachers, amp=amp)
+    loaded = [load_teacher(**vars(choice), classes=classes, device=device) for choice in choices]
+    return Ensemble(loaded, amp=amp)
 
 
 class Ensemble:
     """One or more teachers that label the same pixels, each with its own normalisation.
 
-    A single teacher's logits are passed on untouched. amp: autocast the forward passes.
-    combine: how the logits of several become one.
+    amp: autocast the forward passes. combine: the rule for several teachers' logits.
     """
 
     def __init__(
@@ -66,22 +52,22 @@ class Ensemble:
 
     @property
     def classes(self) -> int:
-        """Number of logits per image, C."""
+        """Logits per image, C."""
         return self.teachers[0].classes
 
     @property
     def device(self) -> torch.device:
-        """Where the teachers are."""
+        """The teachers' device."""
         return next(self.teachers[0].model.parameters()).device
 
     def on(self, device: str | torch.device) -> Ensemble:
-        """Return these teachers on a device; those that are there already are the same ones."""
+        """Return these teachers on a device."""
         moved = [teacher.on(device) for teacher in self.teachers]
         return Ensemble(moved, amp=self.amp, combine=self.combine)
 
     @property
     def input_size(self) -> tuple[int, int]:
-        """Height and width that all teachers expect; refuse teachers that disagree."""
+        """Height and width of views; refuse teachers that expect different ones."""
         if len({teacher.input_size for teacher in self.teachers}) != 1:
             sizes = ", ".join(f"{t.description.name}: {t.input_size}" for t in self.teachers)
             raise InvalidArgumentError(
@@ -91,12 +77,12 @@ class Ensemble:
 
     @property
     def descriptions(self) -> tuple[Teacher, ...]:
-        """What a pool records about its teachers."""
+        """The teachers as pools record them."""
         return tuple(teacher.description for teacher in self.teachers)
 
     @property
     def rule(self) -> str | None:
-        """How several outputs become one label; None for a single teacher."""
+        """The rule in words; None for a single teacher."""
         return ENSEMBLE_WORDS[self.combine] if len(self.teachers) > 1 else None
 
     @torch.inference_mode()
@@ -112,11 +98,11 @@ class Ensemble:
 
 
 def normalised_mean(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Scale each [B, C] to the mean Frobenius norm and average; one tensor comes back as it is."""
+    """Scale each [B, C] to the mean Frobenius norm and average; return a single one as it is."""
     if len(outputs) == 1:
         return outputs[0]
     norms = torch.stack([torch.linalg.matrix_norm(output) for output in outputs])
-    # All-zero logits (norm 0) carry nothing and stay zero.
+    # All-zero logits stay zero.
     scales = torch.where(norms > 0, norms.mean() / norms, 0)
     scaled = [output * scale for output, scale in zip(outputs, scales, strict=True)]
     return torch.stack(scaled).mean(dim=0)

@@ -1,4 +1,4 @@
-"""The teacher: a frozen classifier that labels, with everything a pool records about it."""
+"""The teacher: a frozen classifier that labels."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ W = TypeVar("W")
 class LoadedTeacher:
     """A teacher ready to label.
 
-    model: in eval mode, without gradients; float32 [B, 3, H, W], normalised -> logits [B, C].
-    description: what a pool records (name, weights digest, mean, std).
-    input_size: height and width of the views it is meant for. classes: C.
+    model: in eval mode, without gradients; normalised float32 [B, 3, H, W] -> logits [B, classes].
+    description: what pools record. input_size: height and width of views.
     """
 
     model: nn.Module
@@ -36,12 +35,12 @@ class LoadedTeacher:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Per-channel mean, on pixels scaled to 0..1."""
+        """Mean of each channel, on pixels scaled to 0..1."""
         return self.description.mean or ()
 
     @property
     def std(self) -> tuple[float, ...]:
-        """Per-channel standard deviation, on pixels scaled to 0..1."""
+        """Standard deviation of each channel, on pixels scaled to 0..1."""
         return self.description.std or ()
 
     def on(self, device: str | torch.device) -> LoadedTeacher:
@@ -63,9 +62,8 @@ def load_teacher(
 ) -> LoadedTeacher:
     """Load, freeze and describe a teacher.
 
-    name: a network name (see models.py). weights: DEFAULT, random, or a weights file.
-    classes: refuse a teacher with another class count. input_size (height, width), mean and std
-    replace what the weights file or the network's makers say.
+    name: of a network (models.py). weights: DEFAULT, random, or a weights file. classes: refuse another class
+    count. input_size (height, width), mean, std: instead of the weights file's or the makers' own.
     """
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
@@ -95,7 +93,7 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
         raise _wrong_classes(str(weights), classes, found)
     network = source.build(found if found is not None else classes)
     load_into(network.module, file)
-    # What it expects is in weights files of train_teacher.py and student.py.
+    # Weights files of train_teacher.py and student.py say what the network expects.
     about: dict[str, Any] = file.about.get("preprocessing", {})
     return _expecting(network, **{name: about.get(name) for name in ("input_size", "mean", "std")})
 
@@ -107,7 +105,7 @@ def _expecting(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Network:
-    """Return a network with another input size or normalisation, where one is given."""
+    """Return a network with the input size and normalisation that are given."""
     height, width = network.input_size if input_size is None else input_size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     require_normalisation(mean, std, where="teacher")
@@ -117,7 +115,7 @@ def _expecting(
 
 @torch.inference_mode()
 def output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
-    """Run one blank image through: the only way to know what any network gives back."""
+    """Return the number of a network's outputs for a blank image; refuse what is no classifier."""
     device = next(model.parameters()).device
     try:
         logits = model(torch.zeros(1, 3, *size, device=device))
@@ -143,17 +141,17 @@ def _wrong_classes(where: str, expected: int, got: int) -> InvalidArgumentError:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a worker computes with. threads: of torch; None leaves them as they are."""
+    """What a worker computes with. threads: of torch; None keeps the current number."""
 
     device: str = "cpu"
     threads: int | None = None
 
     def device_of(self, number: int) -> str:
-        """Return the device of a worker; several are spread over the GPUs, other devices are shared."""
+        """Return the device of a worker: GPUs in turn, or the one device that all share."""
         return f"cuda:{number % torch.cuda.device_count()}" if self.device == "cuda" else self.device
 
     def start(self, make: Callable[..., W], teacher: LoadedTeacher, number: int) -> W:
-        """Set this worker process up and return make(teacher=...), with the teacher on its device."""
+        """Set up a worker process: return make(teacher=...) with the teacher on its device."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         return make(teacher=teacher.on(self.device_of(number)))

@@ -56,7 +56,7 @@ class TrainingBatch(NamedTuple):
 
 
 class Trainer:
-    """Trains a network in its own precision. settings: with mean and std. ranks: processes that share steps."""
+    """Trains a network in its own precision. settings: with mean and std. ranks: share each step."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings, ranks: Ranks = ALONE) -> None:
         if settings.mean is None or settings.std is None:

@@ -84,8 +84,7 @@ def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: P
     assert (either["learning_rate"], either["alpha"]) == (0.5, 0.01)
     assert record("cda", "--method", "cda", "--seed", 3)["roll_direction"] == "forward"
     padded = record("rded", "--method", "rded", "--real", real, "--candidates", 9)
-    assert (padded["scoring"], padded["candidates"], padded["crops"]) == ("padded", 9, 5)
-    assert record("whole", "--method", "rded", "--real", real, "--scoring", "whole")["scoring"] == "whole"
+    assert (padded["candidates"], padded["crops"]) == (9, 5)
     assert (padded["format"], padded["quality"]) == ("png", 95)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from lpld_core.networks.weights import weights_digest
+from lpld_core.squeeze.moments import ClassMoments, gather
+from lpld_core.squeeze.settings import SqueezeSettings, Update
+from lpld_core.squeeze.squeeze import batch_rows, require_same_classes, statistics_of
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.manifest import Teacher
 
@@ -89,3 +94,21 @@ def double_net(num_classes: int = 4) -> nn.Module:
 def double_batchnorm_net(num_classes: int = 4) -> nn.Module:
     """What ``--student tests.lpld_core.networks:double_batchnorm_net`` builds: float64, some of it unused."""
     return TinyNet(num_classes).double()
+
+
+def collect_statistics(
+    teacher: LoadedTeacher,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    class_names: Sequence[str],
+    update: Update = "exact",
+    momentum: float = 0.1,
+) -> ClassStatistics:
+    """Return the class statistics of batches: normalised images float [B, 3, H, W] and labels int64 [B]."""
+    settings = SqueezeSettings(update=update, momentum=momentum)
+    require_same_classes(teacher, class_names)
+    rows = batch_rows(teacher)
+    moments = ClassMoments(teacher.classes, rows.shift, settings.average)
+    for _ in gather(teacher, batches, rows, moments):
+        pass
+    return statistics_of(teacher, rows, moments, class_names, settings)

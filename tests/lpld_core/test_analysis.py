@@ -17,7 +17,7 @@ from lpld_core.analysis import (
     median_bandwidth,
     mmd_squared,
 )
-from lpld_core.images import RealFolder, centre_batches
+from lpld_core.images import RealFolder, labelled_batches
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ImageReadError, InvalidArgumentError
 from lpld_labels.format.manifest import Teacher
@@ -110,7 +110,7 @@ def test_folders_stand_side_by_side(tmp_path: Path) -> None:
 def test_batches_show_every_image_in_order(tmp_path: Path) -> None:
     folder = RealFolder.open(noisy_folder(tmp_path / "real", classes=3, images=5))
     rows = np.array([14, 0, 7, 7, 3])
-    shown = list(centre_batches(tiny_teacher(), folder, rows, batch_size=2))
+    shown = list(labelled_batches(tiny_teacher(), folder, rows, batch_size=2))
     assert [len(labels) for _, labels in shown] == [2, 2, 1]
     assert torch.cat([labels for _, labels in shown]).tolist() == [2, 0, 1, 1, 0]
     images = torch.cat([images for images, _ in shown])
@@ -124,7 +124,7 @@ def test_broken_images_and_empty_classes_are_named(tmp_path: Path) -> None:
     root = noisy_folder(tmp_path / "real", classes=2, images=3)
     (root / "class1" / "001.png").write_bytes(b"no image")
     folder = RealFolder.open(root)
-    batches = centre_batches(tiny_teacher(), folder, np.arange(6), batch_size=4)
+    batches = labelled_batches(tiny_teacher(), folder, np.arange(6), batch_size=4)
     with pytest.raises(ImageReadError, match=r"class1/001\.png: not an image"):
         list(batches)
     (root / "class2").mkdir()

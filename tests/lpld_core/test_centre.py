@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder, centre_batches, centre_crop, centre_view
+from lpld_core.images import RealFolder, centre_crop, centre_view, labelled_batches
 from lpld_core.train.evaluate import ValidationSet
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
@@ -56,7 +56,7 @@ def test_evaluation_and_squeezing_show_the_same_pixels(tmp_path: Path, side: int
     witness = Witness()
     ValidationSet(root, size=size).accuracy(witness, MEAN, STD)
     folder = RealFolder.open(root)
-    (squeezed, _), *more = centre_batches(tiny_teacher(size=size), folder, np.arange(2), batch_size=2)
+    (squeezed, _), *more = labelled_batches(tiny_teacher(size=size), folder, np.arange(2), batch_size=2)
     assert not more
     assert torch.equal(torch.cat(witness.seen), squeezed)
     shown = (squeezed * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)) * 255

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lpld_core.recover.folder import contact_sheet, evenly, png_bytes
+from lpld_core.recover.folder import contact_sheet, evenly
 
 CLASSES = 4
 IMAGES = 10
@@ -18,16 +18,11 @@ def draw_sheet(folders: Sequence[Path], path: Path) -> None:
     """
     classes = sorted(entry.name for entry in folders[0].iterdir() if entry.is_dir())
     rows = [(folder, classes[number]) for number in evenly(len(classes), CLASSES) for folder in folders]
-
-    def image(row: int, number: int) -> Path:
-        folder, name = rows[row]
-        return sorted((folder / name).iterdir())[number]
-
     sheet = contact_sheet(
-        image,
-        classes=range(len(rows)),
-        images=range(min(IMAGES, len(list((folders[0] / classes[0]).iterdir())))),
-        names=[f"{name}, {folder.name.split('-')[0]}" for folder, name in rows],
+        [
+            (f"{name}, {folder.name.split('-')[0]}", sorted((folder / name).iterdir())[:IMAGES])
+            for folder, name in rows
+        ]
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png_bytes(sheet))
+    path.write_bytes(sheet)

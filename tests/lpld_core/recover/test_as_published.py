@@ -25,9 +25,9 @@ from lpld_core.recover.settings import (
     StatisticsKind,
     method_settings,
 )
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
-from tests.lpld_core.networks import MEAN, STD, tiny_teacher
+from tests.lpld_core.networks import MEAN, STD, collect_statistics, tiny_teacher
 
 SIDE, STEPS = 16, 3
 NAMES = ("ant", "bee", "cat", "dog")

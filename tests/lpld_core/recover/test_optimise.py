@@ -21,11 +21,11 @@ from lpld_core.recover.settings import (
     mixed_units,
 )
 from lpld_core.settings import Part
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.exec.job import run_task
-from tests.lpld_core.networks import MEAN, STD, tiny_teacher
+from tests.lpld_core.networks import MEAN, STD, collect_statistics, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")
 

@@ -11,7 +11,6 @@ import torch
 from lpld_core.images import RealFolder
 from lpld_core.recover.rded import stitch_class
 from lpld_core.recover.settings import RdedSettings
-from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import run_task
 from lpld_labels.format.drawing import draw_crops
 from lpld_labels.format.manifest import Augmentation
@@ -20,7 +19,7 @@ from lpld_labels.render.apply import resize_torch
 from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
 
 SIDE, TILES, IPC, CROPS = 16, 2, 2, 3
-PADDED = RdedSettings(ipc=IPC, size=(SIDE, SIDE), crops=CROPS, tiles=TILES, scoring="padded", seed=2)
+PADDED = RdedSettings(ipc=IPC, size=(SIDE, SIDE), crops=CROPS, tiles=TILES, seed=2)
 
 
 def published(folder: RealFolder, label: int) -> torch.Tensor:
@@ -61,8 +60,3 @@ def test_padded_tiles_are_chosen_and_laid_out_as_published(tmp_path: Path, label
     found = run_task(steps, lambda units: True)
     assert found is not None
     assert torch.equal(found.fact, published(folder, label))
-
-
-def test_unknown_scoring_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"scoring is wrong.*whole, padded"):
-        RdedSettings(ipc=1, size=(8, 8), scoring="loud")  # type: ignore[arg-type]

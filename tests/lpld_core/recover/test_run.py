@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import json
 import math
@@ -17,12 +18,12 @@ from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sh
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.settings import Part
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import ComputationError, InvalidArgumentError, PoolConflictError
 from lpld_labels.format.manifest import Teacher
 from lpld_labels.render.images import scan_image_folder
-from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
+from tests.lpld_core.networks import MEAN, STD, collect_statistics, noisy_folder, tiny_teacher
 
 NAMES = ("ant", "bee", "cat", "dog")
 SETTINGS = RecoverSettings(
@@ -223,12 +224,11 @@ def test_contact_sheets_fit_a_screen_and_can_be_seen(tmp_path: Path, classes: in
     for label, number in np.ndindex(classes, 10):
         pixels = np.full((side, side, 3), colours[label, number], np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{label}_{number}.png")
-    sheet = contact_sheet(
-        lambda label, number: tmp_path / f"{label}_{number}.png",
-        classes=range(classes),
-        images=range(10),
-        names=names,
-    )
+    rows = [
+        (name, [tmp_path / f"{label}_{number}.png" for number in range(10)])
+        for label, name in enumerate(names)
+    ]
+    sheet = Image.open(io.BytesIO(contact_sheet(rows)))
     assert sheet.width <= 1600
     assert sheet.height <= 1000
     pixels = np.asarray(sheet)

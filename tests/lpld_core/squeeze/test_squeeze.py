@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from lpld_core import images as real_images
-from lpld_core.images import RealFolder, centre_batches, prepared, random_view
+from lpld_core.images import RealFolder, labelled_batches, prepared, random_view
 from lpld_core.squeeze import squeeze
 from lpld_core.squeeze.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import class_groups, folder_bound, squeeze_folder
-from lpld_core.squeeze.statistics import ClassStatistics, collect_statistics
+from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from tests.lpld_core.networks import MEAN, STD, noisy_folder, tiny_teacher
+from tests.lpld_core.networks import MEAN, STD, collect_statistics, noisy_folder, tiny_teacher
 
 CROPS = SqueezeSettings(views="crop", passes=3, batch_size=4, seed=5)
 
@@ -38,7 +38,7 @@ def assert_close(found: ClassStatistics, expected: ClassStatistics) -> None:
 def test_centre_views_are_those_of_evaluation(folder: RealFolder) -> None:
     teacher = tiny_teacher()
     rows = np.arange(len(folder))
-    batches = centre_batches(teacher, folder, rows, batch_size=20)
+    batches = labelled_batches(teacher, folder, rows, batch_size=20)
     expected = collect_statistics(teacher, batches, class_names=folder.class_names)
     found = squeeze_folder(teacher, folder, SqueezeSettings(batch_size=3))
     assert (found.views, found.passes, found.update) == ("centre", 1, "exact")
