@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder, labelled_batches
+from lpld_core.images import RealFolder, Rows, labelled_batches
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
@@ -21,10 +20,9 @@ _KERNEL_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Mean cosine similarity of two images of a class: mean and standard deviation over classes.
+    """Cosine similarity of two images of a class: mean and standard deviation over classes.
 
-    with_self: the same mean with every image also paired with itself. The paper's figures fall with
-    the number of images as this one does, so compare with it.
+    with_self: the mean with every image also paired with itself, comparable to the paper's figures.
     """
 
     mean: float
@@ -53,7 +51,7 @@ class Analysis:
 def class_similarity(features: Tensor, labels: Tensor) -> Similarity:
     """Return the similarity within classes of features [N, dimensions] with labels int64 [N].
 
-    The mean over all pairs of n unit vectors is (|their sum|^2 - n) / (n (n - 1)): no pair is visited.
+    The mean over all pairs of n unit vectors is (|their sum|^2 - n) / (n (n - 1)).
     """
     unit = torch.nn.functional.normalize(features.double(), dim=1)
     _, row, count = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -91,7 +89,7 @@ def mean_kernel(first: Tensor, second: Tensor, bandwidth: float) -> float:
 
 
 def mmd_squared(real: Tensor, synthetic: Tensor, bandwidth: float, real_kernel: float | None = None) -> float:
-    """Return K_TT + K_SS - 2 K_TS with a Gaussian kernel. real_kernel: K_TT, where known already."""
+    """Return K_TT + K_SS - 2 K_TS with a Gaussian kernel. real_kernel: K_TT, if known."""
     own = mean_kernel(real, real, bandwidth) if real_kernel is None else real_kernel
     return own + mean_kernel(synthetic, synthetic, bandwidth) - 2 * mean_kernel(real, synthetic, bandwidth)
 
@@ -108,14 +106,29 @@ def analyse(
 ) -> Analysis:
     """Measure image folders (name, folder) against real images with a model's features.
 
-    real_per_class: real images used of each class, a keyed random choice. progress: (images done, all).
-    The real folder's own similarity comes last.
+    real_per_class: real images of each class to use, a keyed random choice. progress: (images done, all).
     """
     for name, folder in (*folders, ("real", real)):
-        _require_classes(model, name, folder)
+        if folder.classes != model.classes:
+            raise InvalidArgumentError(
+                "folder and model differ in their number of classes",
+                where=f"{name} ({folder.root})",
+                expected=f"{model.classes} (the model's)",
+                got=folder.classes,
+            )
     parts = [(name, folder, np.arange(len(folder))) for name, folder in folders]
     parts.append(("real", real, _sample(real, real_per_class, seed)))
-    features = _features(model, [part[1:] for part in parts], batch_size, progress)
+    total, done = sum(len(rows) for _, _, rows in parts), 0
+
+    def batches(folder: RealFolder, rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal done
+        for images, labels in labelled_batches(model, folder, rows, batch_size=batch_size):
+            yield images, labels
+            done += len(labels)
+            if progress is not None:
+                progress(done, total)
+
+    features = [extract_features(model, batches(folder, rows)) for _, folder, rows in parts]
     real_features, _ = features[-1]
     bandwidth = median_bandwidth(real_features)
     real_kernel = mean_kernel(real_features, real_features, bandwidth)
@@ -133,40 +146,7 @@ def analyse(
     return Analysis(folders=tuple(results), bandwidth=bandwidth)
 
 
-def _require_classes(model: LoadedTeacher, name: str, folder: RealFolder) -> None:
-    if folder.classes != model.classes:
-        raise InvalidArgumentError(
-            "folder and model differ in their number of classes",
-            where=f"{name} ({folder.root})",
-            expected=f"{model.classes} (the model's)",
-            got=folder.classes,
-        )
-
-
-def _features(
-    model: LoadedTeacher,
-    parts: Sequence[tuple[RealFolder, npt.NDArray[np.int64]]],
-    batch_size: int,
-    progress: Callable[[int, int], None] | None,
-) -> list[tuple[Tensor, Tensor]]:
-    """Return features and labels of some rows of each folder."""
-    total, done = sum(len(rows) for _, rows in parts), 0
-
-    def counted(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        nonlocal done
-        for images, labels in batches:
-            yield images, labels
-            done += len(labels)
-            if progress is not None:
-                progress(done, total)
-
-    return [
-        extract_features(model, counted(labelled_batches(model, folder, rows, batch_size=batch_size)))
-        for folder, rows in parts
-    ]
-
-
-def _sample(folder: RealFolder, per_class: int, seed: int) -> npt.NDArray[np.int64]:
+def _sample(folder: RealFolder, per_class: int, seed: int) -> Rows:
     """Return at most `per_class` rows of every class, in folder order."""
     kept = []
     for label in range(folder.classes):
@@ -176,8 +156,11 @@ def _sample(folder: RealFolder, per_class: int, seed: int) -> npt.NDArray[np.int
     return np.concatenate(kept)
 
 
-def classifier_layer(teacher: LoadedTeacher) -> nn.Linear:
-    """Return the linear layer that gives the logits; refuse a network without one."""
+@torch.inference_mode()
+def extract_features(
+    teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the last linear layer's inputs float32 [N, dimensions] and labels int64 [N] of batches."""
     heads = [
         module
         for module in teacher.model.modules()
@@ -190,18 +173,7 @@ def classifier_layer(teacher: LoadedTeacher) -> nn.Linear:
             expected=f"a linear layer with {teacher.classes} outputs at its end",
             hint="use a network such as a ResNet",
         )
-    return heads[-1]
-
-
-@torch.inference_mode()
-def extract_features(
-    teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """Return features float32 [N, dimensions] and labels int64 [N] of batches of normalised images.
-
-    Features are what the last linear layer takes in.
-    """
-    head = classifier_layer(teacher)
+    head = heads[-1]
     taken: list[Tensor] = []
     labels: list[Tensor] = []
 

@@ -26,8 +26,6 @@ from lpld_labels.transforms.plan import apply_plan, plan_budget
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import DEFAULT_FIDELITY, PlanSettings, PruneSettings
 
-EPOCHS_BETWEEN_CHECKPOINTS = 25
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
@@ -181,7 +179,6 @@ def train_settings(workshop: Workshop, cell: Cell) -> TrainSettings:
         learning_rate=scale.student_rate,
         amp=scale.amp,
         evaluate_every=epochs,
-        save_every=EPOCHS_BETWEEN_CHECKPOINTS,
     )
     return with_temperatures(settings, cell)
 

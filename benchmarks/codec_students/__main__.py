@@ -219,7 +219,6 @@ def _trained(
                 student=chain.network,
                 seed=seed,
                 evaluate_every=chain.epochs,
-                save_every=chain.epochs,
             )
             out = root / "students" / f"{location.name}-{seed}"
             result = train_student(pool, folders.labelled, out, settings, validation=validation)

@@ -218,8 +218,8 @@ class SmallResNet(nn.Module):
     """A ResNet for 32 to 64 px images, with a 3x3 stem, no max-pool, and torchvision's parameter names.
 
     The defaults are the network of the Tiny-ImageNet experiments. width: channels of the first stage, doubled
-    at each later one. stem_stride: 2 quarters the cost. channels: 1 for grey images; the network then sees the
-    mean of the colours, so that recovery cannot add colours.
+    at each later one. stem_stride: 2 quarters the cost. channels: 1 for grey images; the network then sees
+    the mean of the colours, so that recovery cannot add colours.
     """
 
     def __init__(

@@ -1,5 +1,9 @@
 """Optimise the images of one group from noise to what the teacher remembers.
 
+The loss is cross-entropy through the frozen teacher plus the distance to BatchNorm statistics. Moments are
+taken unit by unit, and the teacher normalises with its global statistics: units of one forward pass do not
+affect each other.
+
 An image is seen through a view: crop, resize, flip and roll. All are linear and separable, so a view is
 ``rows @ image @ columns^T`` with one small matrix per axis, and gradients are exact.
 """
@@ -9,15 +13,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
 
-from lpld_core.networks.batchnorm import batchnorm_layers
+from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors, with_prefix
-from lpld_core.recover.losses import LayerTarget, UnitLosses, unit_losses
 from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind
 from lpld_core.settings import CROP_RATIO, FLIP_PROBABILITY
 from lpld_core.squeeze.statistics import ClassStatistics
@@ -32,6 +37,96 @@ _IMAGES, _ADAM = "images", "adam."
 BETAS = (0.5, 0.9)
 _CHECK_EVERY = 25
 """Iterations between checks of the loss. NaN stays in Adam's averages, so none is missed."""
+
+
+class _UnitMoments(torch.autograd.Function):
+    """Mean and biased variance per unit; backward is one multiply-add without large temporaries."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, values: Tensor, unit_of_image: Tensor, sizes: Tensor, shift: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        first, second = image_sums(values, shift)
+        count = (sizes * (values.shape[2] * values.shape[3])).view(-1, 1).to(values.dtype)
+        zeros = first.new_zeros(len(sizes), first.shape[1])
+        mean = zeros.index_add(0, unit_of_image, first) / count
+        variance = zeros.index_add(0, unit_of_image, second) / count - mean.square()
+        mean = mean + shift
+        ctx.save_for_backward(values, unit_of_image, count, mean)
+        return mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, mean_grad: Tensor, variance_grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, unit_of_image, count, mean = ctx.saved_tensors
+        slope = 2 * variance_grad / count
+        offset = mean_grad / count - slope * mean
+        per_image = [part[unit_of_image][:, :, None, None] for part in (offset, slope)]
+        return torch.addcmul(per_image[0], per_image[1], values), None, None, None
+
+
+def unit_moments(
+    values: Tensor, unit_of_image: Tensor, sizes: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance over the images and pixels of each unit: float [units, channels].
+
+    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], images per unit.
+    shift: see `image_sums`.
+    """
+    moments: tuple[Tensor, Tensor] = _UnitMoments.apply(values, unit_of_image, sizes, shift)
+    return moments
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerTarget:
+    """Target statistics of a layer: mean and variance, float [units or 1, channels]."""
+
+    layer: BatchNormLayer
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnitLosses:
+    """Losses per unit, float [units]: mean cross-entropy, and weighted BatchNorm distance."""
+
+    cross_entropy: Tensor
+    batchnorm: Tensor
+
+    def total(self, alpha: float) -> Tensor:
+        """Return cross-entropy + alpha * BatchNorm distance: float [units]."""
+        return self.cross_entropy + alpha * self.batchnorm
+
+
+def unit_losses(
+    model: nn.Module,
+    images: Tensor,
+    classes: Tensor,
+    unit_of_image: Tensor,
+    targets: Sequence[LayerTarget],
+    *,
+    first_layer_weight: float = 10.0,
+) -> UnitLosses:
+    """Run normalised images [B, 3, H, W] through the model (eval mode); return both losses of every unit.
+
+    classes, unit_of_image: int64 [B]. BatchNorm distance of a unit: the sum over layers of
+    |mean - target|_2 + |variance - target|_2, weighed by first_layer_weight at the first layer.
+    """
+    sizes = torch.bincount(unit_of_image)
+    distances = []
+
+    def watch(number: int, values: Tensor) -> None:
+        target = targets[number]
+        mean, variance = unit_moments(values, unit_of_image, sizes, target.layer.running_mean)
+        distance = torch.linalg.vector_norm(mean - target.mean, dim=1)
+        distance = distance + torch.linalg.vector_norm(variance - target.variance, dim=1)
+        distances.append(distance * (first_layer_weight if number == 0 else 1.0))
+
+    with watched_inputs([target.layer for target in targets], watch):
+        logits = model(images)
+    per_image = nn.functional.cross_entropy(logits, classes, reduction="none")
+    cross_entropy = per_image.new_zeros(len(sizes)).index_add(0, unit_of_image, per_image) / sizes
+    return UnitLosses(cross_entropy=cross_entropy, batchnorm=torch.stack(distances).sum(dim=0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lpld_core.images import RealFolder
 from lpld_core.recover.folder import RecoveredFolder, to_pixels
-from lpld_core.recover.losses import LayerTarget
-from lpld_core.recover.optimise import layer_targets, recover_group
+from lpld_core.recover.optimise import LayerTarget, layer_targets, recover_group
 from lpld_core.recover.rded import candidates, stitch_class
 from lpld_core.recover.settings import Group, RdedSettings, RecoverSettings
 from lpld_core.settings import Part

@@ -21,8 +21,8 @@ Tail = Literal["stored", "none"]
 SamplingPolicy = Literal["batches", "epochs", "epoch-by-epoch", "shuffled", "stored"]
 
 _DECIDES_NOTHING = (
-    *("evaluate_every", "save_every", "device", "workers", "image_cache"),
-    *("accumulate", "sync_batchnorm"),  # how a step's rows are divided, like the number of processes
+    *("evaluate_every", "device", "workers", "image_cache"),
+    "accumulate",  # how a step's rows are divided, like the number of processes
 )
 
 
@@ -90,7 +90,6 @@ class TrainSettings:
     ] = None
 
     evaluate_every: Annotated[int, Setting("In epochs; the last is always evaluated.", ge=1)] = 10
-    save_every: Annotated[int, Setting("In epochs; the last is always saved.", ge=1)] = 1
     device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
     amp: Annotated[bool, Setting("Mixed precision (bfloat16): faster on GPUs, not bit-identical.")] = False
     workers: Annotated[
@@ -100,9 +99,6 @@ class TrainSettings:
     accumulate: Annotated[
         int, Setting("Compute a step in so many passes over parts of its rows, for less memory.", ge=1)
     ] = 1
-    sync_batchnorm: Annotated[bool, Setting("BatchNorm over the rows of all processes.", option=False)] = (
-        False
-    )
     image_cache: Annotated[
         Path | None,
         Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),

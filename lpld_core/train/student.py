@@ -177,8 +177,7 @@ class _Training:
                     "top5": None if measured is None else measured.top5,
                 }
             )
-            if last or (epoch + 1) % settings.save_every == 0:
-                self._save(epoch + 1)
+            self._save(epoch + 1)
         return self.accuracy
 
     def _save(self, epochs_done: int, within: EpochProgress | None = None) -> None:

@@ -65,10 +65,6 @@ class Trainer:
         self.settings = settings
         self.ranks = ranks
         self.device = ranks.device if ranks.world > 1 else torch.device(settings.device)
-        if ranks.world > 1 and settings.sync_batchnorm:
-            if self.device.type != "cuda":
-                raise InvalidArgumentError("BatchNorm over all processes needs GPUs", got=self.device)
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         self._format = _memory_format(model, self.device)
         self.model = model.to(self.device).to(memory_format=self._format)
         self._optimizer = _optimizer(self.model, settings)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lpld_core.networks.batchnorm import batchnorm_layers
-from lpld_core.recover.losses import LayerTarget, unit_losses, unit_moments
+from lpld_core.recover.optimise import LayerTarget, unit_losses, unit_moments
 from tests.lpld_core.networks import tiny_teacher
 
 FIRST_WEIGHT = 10.0

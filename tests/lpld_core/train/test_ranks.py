@@ -20,10 +20,7 @@ import torch
 from lpld_core.networks.weights import read_weights
 from lpld_core.relabel.build import build_pool
 from lpld_core.settings import TeacherChoice
-from lpld_core.train.ranks import Ranks
 from lpld_core.train.settings import TrainSettings
-from lpld_core.train.trainer import Trainer
-from lpld_labels.errors import InvalidArgumentError
 from tests.clients.launching import environment, launcher
 from tests.lpld_core.image_folders import NETWORK, SIDE, SMALL_BUILD, write_images
 from tests.lpld_core.train.rank_cases import CASES, Rows, recorded_rows, train
@@ -191,12 +188,6 @@ def test_processes_end_when_their_launcher_is_killed(place: Path, tmp_path: Path
     while Path(f"/proc/{victim}").exists():
         assert time.monotonic() < end, "a process has outlived its launcher"
         time.sleep(0.1)
-
-
-def test_batchnorm_over_all_processes_needs_gpus() -> None:
-    settings = TrainSettings(sync_batchnorm=True, mean=(0.5,) * 3, std=(0.5,) * 3)
-    with pytest.raises(InvalidArgumentError, match="needs GPUs"):
-        Trainer(torch.nn.BatchNorm2d(3), settings, Ranks(rank=0, world=2))
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -143,18 +143,17 @@ def test_stopped_before_anything_is_saved_a_run_goes_on(
         log(self, record)
         raise KeyboardInterrupt
 
-    rarely = replace(SETTINGS, save_every=2)
     with monkeypatch.context() as patch:
         patch.setattr(TrainingRun, "log", stop)
         with pytest.raises(KeyboardInterrupt):
-            train(rarely)
-    again = train(rarely)
+            train()
+    again = train()
     assert again.resumed_from == 0
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [0, 1]
     stopped = read_weights(again.weights).tensors
     (tmp_path / "run").rename(tmp_path / "stopped")
-    whole = read_weights(train(rarely).weights).tensors
+    whole = read_weights(train().weights).tensors
     assert all(torch.equal(stopped[name], tensor) for name, tensor in whole.items())
 
 
