@@ -232,7 +232,6 @@ def _show(
                 "teacher_top1": accuracy,
                 "bound": {
                     **asdict(bound),
-                    "required": bound.required,
                     "required_passes": bound.required_passes,
                     "one_pass_suffices": bound.one_pass_suffices,
                 },

@@ -20,50 +20,37 @@ _CHUNK_VALUES = 1 << 17
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchNormLayer:
-    """A BatchNorm2d layer with tracked statistics, and its name in the network."""
+    """A BatchNorm2d layer, its name in the network, and its global statistics: float [channels]."""
 
     name: str
     module: nn.BatchNorm2d
+    running_mean: Tensor
+    running_var: Tensor
 
     @property
     def channels(self) -> int:
         return self.module.num_features
 
-    @property
-    def running_mean(self) -> Tensor:
-        """Global mean: float [channels]."""
-        return _tracked(self.module.running_mean, self.name)
-
-    @property
-    def running_var(self) -> Tensor:
-        """Global variance: float [channels]."""
-        return _tracked(self.module.running_var, self.name)
-
-
-def _tracked(statistic: Tensor | None, name: str) -> Tensor:
-    if statistic is None:
-        raise InvalidArgumentError(
-            f"BatchNorm layer '{name}' does not track statistics",
-            hint="use a teacher whose BatchNorm layers have track_running_stats=True",
-        )
-    return statistic
-
 
 def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[BatchNormLayer, ...]:
     """Return the BatchNorm2d layers in module order; refuse a network without any."""
-    layers = tuple(
-        BatchNormLayer(name=path, module=module)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm2d)
-    )
+    layers = []
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.BatchNorm2d):
+            continue
+        mean, variance = module.running_mean, module.running_var
+        if mean is None or variance is None:
+            raise InvalidArgumentError(
+                f"BatchNorm layer '{path}' does not track statistics",
+                hint="use a teacher whose BatchNorm layers have track_running_stats=True",
+            )
+        layers.append(BatchNormLayer(name=path, module=module, running_mean=mean, running_var=variance))
     if not layers:
         raise InvalidArgumentError(
             f"{name} has no BatchNorm2d layer, so it has no statistics to match",
             hint="squeeze and recover with a BatchNorm network such as a ResNet; this one can still label",
         )
-    for layer in layers:
-        _tracked(layer.module.running_mean, layer.name)
-    return layers
+    return tuple(layers)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -159,8 +160,7 @@ def _timm_source(name: str) -> NetworkSource:
 
 
 def _factory_source(name: str) -> NetworkSource:
-    module_name, _, attribute = name.partition(":")
-    factory = _imported(name, module_name, attribute)
+    factory = _imported(name)
     takes_classes = "num_classes" in inspect.signature(factory).parameters
 
     def build(classes: int | None) -> Network:
@@ -177,14 +177,12 @@ def _factory_source(name: str) -> NetworkSource:
     return NetworkSource(name, build, lambda: build(None))
 
 
-def _imported(name: str, module_name: str, attribute: str) -> Callable[..., Any]:
+def _imported(name: str) -> Callable[..., Any]:
     """Import the factory; modules of the working directory count, as with ``python -m``."""
     path = list(sys.path)
     sys.path.append(str(Path.cwd()))
     try:
-        factory: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
+        factory = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgumentError(
             f"cannot import the network's factory: {error}",
@@ -226,21 +224,17 @@ class SmallResNet(nn.Module):
         self, *, classes: int, depth: int = 18, width: int = 64, stem_stride: int = 1, channels: int = 3
     ) -> None:
         super().__init__()
-        if depth not in BLOCKS_PER_STAGE:
-            raise InvalidArgumentError(
-                "no small ResNet of this depth", expected=f"one of {sorted(BLOCKS_PER_STAGE)}", got=depth
-            )
-        if width < 1 or stem_stride not in (1, 2) or channels not in (1, 3):
+        blocks = BLOCKS_PER_STAGE.get(depth)
+        if blocks is None or width < 1 or stem_stride not in (1, 2) or channels not in (1, 3):
             raise InvalidArgumentError(
                 "small ResNet cannot be built",
-                expected="width >= 1, stem_stride 1 or 2 and channels 1 or 3",
-                got=f"width {width}, stem_stride {stem_stride}, channels {channels}",
+                expected="depth 10, 18 or 34, width >= 1, stem_stride 1 or 2 and channels 1 or 3",
+                got=f"depth {depth}, width {width}, stem_stride {stem_stride}, channels {channels}",
             )
         self._grey = channels == 1
         self.conv1 = nn.Conv2d(channels, width, 3, stride=stem_stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
-        blocks = BLOCKS_PER_STAGE[depth]
         self.layer1 = _stage(width, width, blocks[0], stride=1)
         self.layer2 = _stage(width, 2 * width, blocks[1], stride=2)
         self.layer3 = _stage(2 * width, 4 * width, blocks[2], stride=2)

@@ -277,21 +277,10 @@ def require_same_classes(teacher: LoadedTeacher, class_names: Sequence[str]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
-    """Batches that a moving average needs for stable class statistics (paper, equation 6).
+    """Batches that a moving average needs for stable class statistics, and those of one pass."""
 
-    appearance: probability that the rarest class is in a batch. chernoff: batches until every class has
-    turned up about as often as expected. convergence: batches until the average has forgotten its start.
-    available: batches in one pass over the data.
-    """
-
-    appearance: float
-    chernoff: float
-    convergence: float
+    required: int
     available: int
-
-    @property
-    def required(self) -> int:
-        return math.ceil(max(self.chernoff, self.convergence))
 
     @property
     def required_passes(self) -> int:
@@ -303,26 +292,23 @@ class UpdateBound:
 
 
 def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
-    """Return the bound for a data set whose rarest class has `smallest_class` images.
+    """Return the paper's bound (equation 6). smallest_class: images of the rarest class.
 
-    The paper's constants: a failure probability of 0.05; a class turns up at most 20 % less often than
-    expected; the error falls from 1 to 0.01.
+    Its constants: a failure probability of 0.05; a class turns up at most 20 % less often than expected; the
+    error falls from 1 to 0.01.
     """
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
-    return UpdateBound(
-        appearance=appearance,
-        chernoff=-2 * math.log(failure / 2) / (deviation**2 * appearance),
-        convergence=math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance),
-        available=math.ceil(images / batch_size),
-    )
+    # Until every class has turned up about as often as expected, and the average has forgotten its start.
+    chernoff = -2 * math.log(failure / 2) / (deviation**2 * appearance)
+    convergence = math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance)
+    required = math.ceil(max(chernoff, convergence))
+    return UpdateBound(required=required, available=math.ceil(images / batch_size))
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:
     """Return the bound for a folder."""
+    smallest, size = int(folder.counts().min()), settings.batch_size
     return update_bound(
-        smallest_class=int(folder.counts().min()),
-        images=len(folder),
-        batch_size=settings.batch_size,
-        momentum=settings.momentum,
+        smallest_class=smallest, images=len(folder), batch_size=size, momentum=settings.momentum
     )

@@ -86,15 +86,7 @@ def train_student(
         cache_directory=settings.image_cache,
     )
     trainer = Trainer(model, settings, ranks)
-    training = _Training(
-        trainer=trainer,
-        loss=loss,
-        run=run,
-        loader=loader,
-        validation=validation,
-        progress=progress,
-        watch=watch,
-    )
+    training = _Training(trainer, loss, run, loader, validation, progress, watch)
     with lost_processes_reported(), run.at_work() if ranks.first else contextlib.nullcontext():
         finished = ranks.broadcast(run.finished() if ranks.first else None)
         if finished is not None:
@@ -116,7 +108,7 @@ def train_student(
     return TrainResult(weights=run.result, accuracy=accuracy, steps=steps, resumed_from=start)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Training:
     """The epochs of a run: train, evaluate, log, save."""
 
@@ -127,7 +119,7 @@ class _Training:
     validation: ValidationSet | None
     progress: Progress | None
     watch: Watch | None
-    steps: int = 0
+    steps: int = field(default=0, init=False)
     begin: EpochProgress | None = field(default=None, init=False)
     accuracy: Accuracy | None = field(default=None, init=False)
 

@@ -204,7 +204,7 @@ def test_factories_load_and_their_faults_are_named() -> None:
     ("name", "problem"),
     [
         ("resnet81", "unknown network"),
-        ("small-resnet11", "no small ResNet of this depth"),
+        ("small-resnet11", "small ResNet cannot be built"),
         ("small-resnet10:depth=3", "network name is wrong"),
         ("small-resnet10:width=wide", "network name is wrong"),
         ("small-resnet10:stem_stride=3", "cannot be built"),
