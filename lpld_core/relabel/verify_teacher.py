@@ -199,7 +199,7 @@ def _stored_meaning(header: PoolHeader) -> _Meaning:
 
 def _compared(
     pool: PoolReader, batch: LabelBatch, logits: FloatArray, meaning: _Meaning, tolerance: float | None
-) -> tuple[npt.NDArray[Any], ...]:
+) -> tuple[Any, ...]:
     """Return of each row: image, slot, largest difference, whether above tolerance, same top 1, near tie."""
     stored = batch.labels.astype(np.float32)
     expected = meaning.of(logits)
