@@ -162,19 +162,10 @@ def _tail(plan: ExportPlan) -> list[str]:
     ]
 
 
-def _no_cut_outs(plan: ExportPlan) -> list[str]:
-    return ["it knows no cut-outs"] if plan.cut_out else []
-
-
-def _mixed(plan: ExportPlan) -> list[str]:
-    mixed = plan.pool.header.augmentation.mix != "none"
-    return [] if mixed else ["it cannot read batches that were not mixed"]
-
-
 _CHECKS: Mapping[Check, Callable[[ExportPlan], list[str]]] = {
     "pixels": _pixels,
-    "no cut-outs": _no_cut_outs,
-    "mixed": _mixed,
+    "no cut-outs": lambda plan: ["it knows no cut-outs"] if plan.cut_out else [],
+    "mixed": lambda plan: [] if plan.mixed else ["it cannot read batches that were not mixed"],
     "first image": _first_image,
     "first images": _first_images,
     "sampler order": _sampler_order,

@@ -35,6 +35,10 @@ class ExportPlan:
     def cut_out(self) -> bool:
         return self.pool.header.augmentation.cutout_fraction is not None
 
+    @property
+    def mixed(self) -> bool:
+        return self.pool.header.augmentation.mix != "none"
+
     def views(self) -> Iterator[ViewBatch]:
         return (self.pool.read_views(key) for key, _ in self.files)
 

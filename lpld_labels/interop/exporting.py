@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path, PurePath
@@ -136,8 +136,8 @@ def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> boo
     ids_file = plan.layout.ids_file
     if there != {folder / path for _, path in plan.files} | ({folder / ids_file} if ids_file else set()):
         return False
-    for done, (name, content) in enumerate(_contents(plan, lambda name: True), 1):
-        if (folder / name).read_bytes() != content:
+    for done, (key, name) in enumerate(plan.files, 1):
+        if (folder / name).read_bytes() != _content(plan, key, name):
             return False
         if progress is not None:
             progress(done, len(plan.files))
@@ -161,12 +161,11 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     there.discard(plan.layout.ids_file)
     try:
-        for done, (name, content) in enumerate(
-            _contents(plan, lambda name: name not in there), len(there) + 1
-        ):
+        missing = [(key, name) for key, name in plan.files if name not in there]
+        for done, (key, name) in enumerate(missing, len(there) + 1):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             temporary = workplace / "file"
-            temporary.write_bytes(content)
+            temporary.write_bytes(_content(plan, key, name))
             temporary.replace(folder / name)
             if progress is not None:
                 progress(done, len(plan.files))
@@ -185,20 +184,12 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
 # What the files hold
 
 
-def _contents(plan: ExportPlan, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yield the path of every label file that is wanted, and its bytes."""
-    for key, path in plan.files:
-        if wanted(path):
-            items = batch_items(_batch(plan, key), plan.layout.items)
-            yield path, torch_file_bytes(items, name=PurePath(path).stem)
-
-
-def _batch(plan: ExportPlan, key: BatchKey) -> BatchFile:
+def _content(plan: ExportPlan, key: BatchKey, name: str) -> bytes:
     pool = plan.pool
     views, augmentation = pool.read_views(key), pool.header.augmentation
     cutout = views.cutout
     labels, classes = (_dense(pool, key), None) if plan.top_k is None else _largest(pool, key, plan.top_k)
-    return BatchFile(
+    batch = BatchFile(
         coords=stored_fractions(views, pool.images),
         flips=views.flips,
         cutouts=None if cutout is None else cutouts_in_fractions(views, cutout, augmentation),
@@ -207,6 +198,7 @@ def _batch(plan: ExportPlan, key: BatchKey) -> BatchFile:
         classes=classes,
         images=views.images,
     )
+    return torch_file_bytes(batch_items(batch, plan.layout.items), name=PurePath(name).stem)
 
 
 def _dense(pool: PoolReader, key: BatchKey) -> LabelArray:

@@ -49,35 +49,24 @@ class SampledOrders:
                 "cannot rebuild the order of that many images", expected=f"1 to {MAX_IMAGES}", got=count
             )
         self._count, self._seed, self._drawn = count, seed, PERMUTATIONS_PER_EPOCH[era]
-        self._restart()
-
-    def _restart(self) -> None:
-        self._generator = _torch_generator(self._seed)
+        self._generator = _torch_generator(seed)
         self._epoch = -1
         self._order = np.empty(0, np.int32)
 
     def __getitem__(self, epoch: int) -> IntArray:
-        """Return int32 [count]."""
+        """Return int32 [count]: what ``torch.randperm(count, generator=g)`` gives for this epoch."""
         if epoch < self._epoch:
-            self._restart()
+            self._generator, self._epoch = _torch_generator(self._seed), -1
         if epoch > self._epoch:
-            self._skip((epoch - self._epoch - 1) * self._drawn)
-            self._order = self._permutation()
-            self._skip(self._drawn - 1)
-            self._epoch = epoch
+            steps = self._count - 1  # Each takes 32 bits.
+            self._generator.random_raw((epoch - self._epoch - 1) * self._drawn * steps, output=False)
+            places_left = np.arange(self._count, 1, -1, dtype=np.uint64)
+            order = list(range(self._count))
+            for i, step in enumerate((self._generator.random_raw(steps) % places_left).tolist()):
+                order[i], order[i + step] = order[i + step], order[i]
+            self._generator.random_raw((self._drawn - 1) * steps, output=False)
+            self._order, self._epoch = np.array(order, np.int32), epoch
         return self._order
-
-    def _skip(self, permutations: int) -> None:
-        self._generator.random_raw(permutations * (self._count - 1), output=False)
-
-    def _permutation(self) -> IntArray:
-        """Return what ``torch.randperm(count, generator=g)`` gives next."""
-        places_left = np.arange(self._count, 1, -1, dtype=np.uint64)
-        steps = self._generator.random_raw(self._count - 1) % places_left
-        order = list(range(self._count))
-        for i, step in enumerate(steps.tolist()):
-            order[i], order[i + step] = order[i + step], order[i]
-        return np.array(order, np.int32)
 
 
 def _torch_generator(seed: int) -> np.random.MT19937:

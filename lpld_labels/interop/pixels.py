@@ -40,28 +40,15 @@ def crops_in_pixels(
     sides = np.empty((len(images), 4), np.int64)
     sides[:, 0::2], sides[:, 1::2] = heights[:, None], widths[:, None]
     pixels, off = _whole_pixels(fractions, sides)
-    _refuse_crops(off, fractions, sides, images, where)
     room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
         # Fractions too coarse for the image may reach pixels too far, where no crop can have been.
         slack = np.ceil(sides[:, :2] * (float(np.finfo(fractions.dtype).eps) / 2))
         over = np.maximum(pixels[:, 2:] - room, 0)
         pixels[:, 2:] -= np.where(over <= slack, over, 0)
-    outside = (pixels[:, 2:] > room) | (pixels[:, 2:] < 1)
-    _refuse_crops(outside, fractions, sides, images, where)
-    return pixels.astype(np.int32)
-
-
-def _refuse_crops(
-    wrong: npt.NDArray[np.bool_],
-    fractions: Fractions,
-    sides: npt.NDArray[np.integer[Any]],
-    images: IntArray,
-    where: str,
-) -> None:
-    """Refuse crops of which any part is wrong; wrong: [B, n]."""
+    wrong = off.any(axis=1) | ((pixels[:, 2:] > room) | (pixels[:, 2:] < 1)).any(axis=1)
     if wrong.any():
-        slot = int(np.argmax(wrong.any(axis=1)))
+        slot = int(np.argmax(wrong))
         raise ImageMismatchError(
             f"crop of slot {slot} does not fall on whole pixels of image {int(images[slot])}",
             where=where,
@@ -69,6 +56,7 @@ def _refuse_crops(
             got=(fractions[slot].astype(np.float64) * sides[slot]).round(3).tolist(),
             hint="these are not the images that were labelled: check --images",
         )
+    return pixels.astype(np.int32)
 
 
 def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> CutOut:

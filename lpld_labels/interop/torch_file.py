@@ -125,27 +125,10 @@ def _members(data: bytes, where: Path) -> dict[str, bytes]:
         ) from None
 
 
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    OverflowError,
-    ValueError,
-    struct.error,
-)
+_ODD_BYTES = (EOFError, OverflowError, RuntimeError, ValueError)
+_ZIP_ERRORS = (*_ODD_BYTES, OSError, struct.error, zipfile.BadZipFile)
 """What `zipfile` raises about damaged and unusual files."""
-_PICKLE_ERRORS = (
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OverflowError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+_PICKLE_ERRORS = (*_ODD_BYTES, AttributeError, LookupError, TypeError, pickle.UnpicklingError)
 
 # Reading the pickle
 
