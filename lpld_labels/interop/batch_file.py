@@ -17,7 +17,7 @@ takes any type of the same kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,122 +95,104 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
         got = f"a list of {len(saved)}" if isinstance(saved, list) else type(saved).__name__
         counts = f"{least} or {len(items)}" if least < len(items) else least
         raise LabelFileError("not a label batch", where=where, expected=f"a list of {counts} items", got=got)
-    values: dict[str, Any] = {}
-    for place, (item, value) in enumerate(zip(items, saved, strict=False)):
-        field = _Field(f"[{place}] {item.name}", value, values, where)
-        values |= _READERS[item.name](field)
-    partners, strength, box = (values.pop(name) for name in ("partners", "strength", "box"))
-    if partners is not None:
-        values["mix"] = Mix(partner=partners, strength=strength, box=box)
-    return BatchFile(**values)
+    file = _Items(items, saved, where)
+    coords = file.floats("coords", None, 4)
+    if not ((coords >= 0) & (coords <= 1)).all():
+        raise file.error("coords", "fractions from 0 to 1", "something else")
+    rows = len(coords)
+    flips, cutouts = file.flips_or_cutouts(rows)
+    mix = file.mix(rows)
+    labels = file.floats("labels", rows, None)
+    return BatchFile(
+        coords=coords,
+        flips=flips,
+        cutouts=cutouts,
+        mix=mix,
+        labels=labels,
+        images=file.integers("images", rows) if "images" in file.values else None,
+        classes=file.integers("classes", *labels.shape) if "classes" in file.values else None,
+    )
 
 
-@dataclass(frozen=True)
-class _Field:
-    """An item to be read. known: what the items before it gave."""
+class _Items:
+    """The items of one file by name, checked as they are asked for."""
 
-    name: str
-    value: Any
-    known: dict[str, Any]
-    where: Path
+    def __init__(self, items: Sequence[Item], saved: list[Any], where: Path) -> None:
+        names = [item.name for item in items[: len(saved)]]
+        self.values = dict(zip(names, saved, strict=True))
+        self._places = {name: f"[{place}] {name}" for place, name in enumerate(names)}
+        self._where = where
 
-    def error(self, expected: object, got: object = None) -> LabelFileError:
+    def error(self, name: str, expected: object, got: object = None) -> LabelFileError:
+        """Return the error of an item. got: None to show its type."""
         return LabelFileError(
-            f"item {self.name} is wrong",
-            where=self.where,
+            f"item {self._places[name]} is wrong",
+            where=self._where,
             expected=expected,
-            got=_shown(self.value) if got is None else got,
+            got=_shown(self.values[name]) if got is None else got,
             hint="this file is not a label batch of a known format",
         )
 
-    @property
-    def rows(self) -> int:
-        return len(self.known["coords"])
-
-    @property
-    def mixed(self) -> bool:
-        """Whether the batch was mixed, which its partners say."""
-        return self.known["partners"] is not None
-
-    def floats(self, rows: int | None, columns: int | None) -> Floats:
-        item, wanted = self.value, f"float16 or float32 [{rows or 'B'}, {columns or 'C'}]"
+    def floats(self, name: str, rows: int | None, columns: int | None) -> Floats:
+        item = self.values[name]
         good = isinstance(item, np.ndarray) and item.dtype in (np.float16, np.float32) and item.ndim == 2
         if not good or len(item) == 0 or (rows or len(item), columns or item.shape[1]) != item.shape:
-            raise self.error(wanted)
+            raise self.error(name, f"float16 or float32 [{rows or 'B'}, {columns or 'C'}]")
         return np.asarray(item)
 
-    def integers(self, shape: tuple[int, ...]) -> IntArray:
-        item = self.value
+    def integers(self, name: str, *shape: int) -> IntArray:
+        item = self.values[name]
         if not isinstance(item, np.ndarray) or item.dtype.kind not in "iu" or item.shape != shape:
-            raise self.error(f"integers {list(shape)}")
+            raise self.error(name, f"integers {list(shape)}")
         if item.size and not 0 <= int(item.min()) <= int(item.max()) < 2**31:
-            raise self.error("integers >= 0", f"{item.min()} to {item.max()}")
+            raise self.error(name, "integers >= 0", f"{item.min()} to {item.max()}")
         return item.astype(np.int32)
+
+    def flips_or_cutouts(self, rows: int) -> tuple[BoolArray, Floats | None]:
+        item = self.values["flips"]
+        if isinstance(item, np.ndarray) and item.dtype == np.bool_ and item.shape == (rows,):
+            return item, None
+        if isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.shape == (rows, CUTOUT_COLUMNS):
+            if not np.isfinite(item).all():
+                raise self.error("flips", "finite cut-outs", "something else")
+            return np.zeros(rows, np.bool_), item
+        raise self.error("flips", f"flips bool [{rows}] or cut-outs float [{rows}, {CUTOUT_COLUMNS}]")
+
+    def mix(self, rows: int) -> Mix | None:
+        strength = self.values["strength"]
+        if self.values["partners"] is None:
+            for name in ("strength", "box"):
+                if self.values[name] is not None:
+                    raise self.error(name, "None, as there are no partners")
+            return None
+        partner = self.integers("partners", rows)
+        if int(partner.max()) >= rows:
+            raise self.error("partners", f"slots below {rows}", int(partner.max()))
+        if not isinstance(strength, float | np.floating):
+            raise self.error("strength", "a number from 0 to 1")
+        if not 0.0 <= float(strength) <= 1.0:
+            raise self.error("strength", "a number from 0 to 1", repr(strength))
+        return Mix(partner=partner, strength=float(strength), box=self._box())
+
+    def _box(self) -> Box | None:
+        item = self.values["box"]
+        expected = f"[r1, c1, r2, c2] with 0 <= r1 <= r2 and 0 <= c1 <= c2 <= {MAX_SIDE}"
+        if item is None:
+            return None
+        if not isinstance(item, list | tuple) or len(item) != 4:
+            raise self.error("box", expected)
+        sides = [side for part in item if (side := _whole_number(part)) is not None]
+        if len(sides) != 4:
+            raise self.error("box", expected, [type(part).__name__ for part in item])
+        box = Box(*sides)
+        if not (0 <= box.top <= box.bottom <= MAX_SIDE and 0 <= box.left <= box.right <= MAX_SIDE):
+            shown = [str(side) if abs(side) < 2**63 else "a number of many digits" for side in box]
+            raise self.error("box", expected, shown)
+        return box
 
 
 def _shown(item: object) -> str:
     return f"{item.dtype} {list(item.shape)}" if isinstance(item, np.ndarray) else type(item).__name__
-
-
-def _coords(field: _Field) -> dict[str, Any]:
-    coords = field.floats(None, 4)
-    if not ((coords >= 0) & (coords <= 1)).all():
-        raise field.error("fractions from 0 to 1", "something else")
-    return {"coords": coords}
-
-
-def _flips(field: _Field) -> dict[str, Any]:
-    """Read flips, or the cut-outs that stand in their place."""
-    item, rows = field.value, field.rows
-    if isinstance(item, np.ndarray) and item.dtype == np.bool_ and item.shape == (rows,):
-        return {"flips": item}
-    if isinstance(item, np.ndarray) and item.dtype.kind == "f" and item.shape == (rows, CUTOUT_COLUMNS):
-        if not np.isfinite(item).all():
-            raise field.error("finite cut-outs", "something else")
-        return {"flips": np.zeros(rows, np.bool_), "cutouts": item}
-    raise field.error(f"flips bool [{rows}] or cut-outs float [{rows}, {CUTOUT_COLUMNS}]")
-
-
-def _partners(field: _Field) -> dict[str, Any]:
-    if field.value is None:
-        return {"partners": None}
-    partners = field.integers((field.rows,))
-    if int(partners.max()) >= field.rows:
-        raise field.error(f"slots below {field.rows}", int(partners.max()))
-    return {"partners": partners}
-
-
-def _strength(field: _Field) -> dict[str, Any]:
-    strength = field.value
-    if not field.mixed:
-        if strength is not None:
-            raise field.error("None, as there are no partners")
-        return {"strength": None}
-    if not isinstance(strength, float | np.floating):
-        raise field.error("a number from 0 to 1")
-    if not 0.0 <= float(strength) <= 1.0:
-        raise field.error("a number from 0 to 1", repr(strength))
-    return {"strength": float(strength)}
-
-
-def _box(field: _Field) -> dict[str, Any]:
-    item = field.value
-    expected = f"[r1, c1, r2, c2] with 0 <= r1 <= r2 and 0 <= c1 <= c2 <= {MAX_SIDE}"
-    if item is None:
-        return {"box": None}
-    if not field.mixed:
-        raise field.error("None, as there are no partners")
-    if not isinstance(item, list | tuple) or len(item) != 4:
-        raise field.error(expected)
-    sides = [_whole_number(side) for side in item]
-    if None in sides:
-        raise field.error(expected, [type(side).__name__ for side in item])
-    box = Box(*(side or 0 for side in sides))
-    if not (0 <= box.top <= box.bottom <= MAX_SIDE and 0 <= box.left <= box.right <= MAX_SIDE):
-        raise field.error(
-            expected, [str(side) if abs(side) < 2**63 else "a number of many digits" for side in box]
-        )
-    return {"box": box}
 
 
 def _whole_number(item: object) -> int | None:
@@ -222,32 +204,15 @@ def _whole_number(item: object) -> int | None:
     return None
 
 
-_READERS: dict[str, Callable[[_Field], dict[str, Any]]] = {
-    "coords": _coords,
-    "flips": _flips,
-    "partners": _partners,
-    "strength": _strength,
-    "box": _box,
-    "labels": lambda field: {"labels": field.floats(field.rows, None)},
-    "images": lambda field: {"images": field.integers((field.rows,))},
-    "classes": lambda field: {"classes": field.integers(field.known["labels"].shape)},
-}
-"""Name of an item -> what it says about a `BatchFile`."""
-
-
 def batch_items(batch: BatchFile, items: Sequence[Item]) -> list[Any]:
     """Return the list that a program saves for a batch, in its own types."""
     mix = batch.mix
-    values: dict[str, Any] = {
-        "coords": batch.coords,
-        "flips": batch.flips if batch.cutouts is None else batch.cutouts,
-        "partners": None if mix is None else mix.partner,
-        "strength": None if mix is None else mix.strength,
-        "box": None if mix is None or mix.box is None else list(mix.box),
-        "labels": batch.labels,
-        "images": batch.images,
-        "classes": batch.classes,
-    }
+    values: dict[str, Any] = {**vars(batch), "partners": None, "strength": None, "box": None}
+    if batch.cutouts is not None:
+        values["flips"] = batch.cutouts
+    if mix is not None:
+        box = None if mix.box is None else list(mix.box)
+        values |= {"partners": mix.partner, "strength": mix.strength, "box": box}
     return [
         _written(values[item.name], item.dtype)
         for item in items
