@@ -48,6 +48,7 @@ _SHOWN = 200
 """Characters of a name that a message repeats."""
 _KEY_LENGTH = 64
 _PROGRAM = "/data.pkl"
+_WANTED = re.compile(r"/data\.pkl$|/byteorder$|/data/")
 _MEMBER_HEADER = b"PK\x01\x02"
 _ENCRYPTED = 1
 
@@ -102,7 +103,7 @@ def _damaged(where: Path, problem: str, expected: object = "", got: object = "")
 
 
 def _members(data: bytes, where: Path) -> dict[str, bytes]:
-    """Return the members of a zip; `zipfile` compares each with its checksum."""
+    """Return the members of a zip that are read; `zipfile` compares each with its checksum."""
     try:
         # Counted first: a member costs the zip's reader ten times its bytes in the directory.
         if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
@@ -115,7 +116,8 @@ def _members(data: bytes, where: Path) -> dict[str, bytes]:
             raise ValueError("two members have the same name")
         if sum(max(member.file_size, member.compress_size) for member in members) > len(data):
             raise ValueError("its members overlap")
-        return {member.filename: archive.read(member) for member in members}
+        wanted = [member for member in members if _WANTED.search(member.filename)]
+        return {member.filename: archive.read(member) for member in wanted}
     except _ZIP_ERRORS as error:
         raise LabelFileError(
             f"not a whole file of torch.save: {error}",
