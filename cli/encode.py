@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from .common import json_option, out_argument, overwrite_option, pool_argument, 
 from .console import facts_table, print_json, print_line, stdout_console, times_smaller
 from .groups import EngineOptions
 from .options import settings_options, take
-from .parameters import Amount, Budget
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -25,13 +23,11 @@ if TYPE_CHECKING:
 @click.command("encode")
 @pool_argument
 @out_argument
-@settings_options(EncodeSettings, types={"budget": Budget()})
+@settings_options(EncodeSettings)
 @settings_options(EngineOptions)
 @overwrite_option
 @json_option()
-def command(
-    pool: str, out: str, budget: Amount | None, overwrite: bool, as_json: bool, **options: Any
-) -> None:
+def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Write POOL to OUT with its labels stored by another codec, or its views stored otherwise.
 
     With --views alone, labels are copied as they are. Views that `build` drew can be left out: readers
@@ -54,7 +50,7 @@ def command(
     Examples:
       lpld-labels encode pool small --codec klt
       lpld-labels encode pool small --codec klt --fidelity 0.99 --temperature 1
-      lpld-labels encode pool small --codec klt --budget 300MB --jobs 4
+      lpld-labels encode pool small --codec klt --jobs 4
       lpld-labels encode pool half --codec int8 --engine ray --ray-address 10.0.0.1:6379
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
@@ -64,7 +60,6 @@ def command(
 
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.encode import encode_pool
 
     # Batches are visited in file order, so one block of views and one open shard at a time are enough.
@@ -74,8 +69,7 @@ def command(
         says_if_finished(Path(out) / MANIFEST_FILE),
         progress_bar("encoding batches") as progress,
     ):
-        limit = None if budget is None else budget.bytes(pool=pool_bytes(reader.manifest))
-        settings = take(EncodeSettings, options, budget=limit)
+        settings = take(EncodeSettings, options)
         result = encode_pool(reader, out, settings, executor=executor, overwrite=overwrite, progress=progress)
     facts = _facts(pool, out, result)
     if as_json:
@@ -85,19 +79,9 @@ def command(
         print_line(f"views {result.manifest.views}: {sizes}, written to {out}")
     else:
         _show(facts, result.codec.describe())
-    for note in [] if quiet() else _notes(result):
-        click.echo(f"note: {note}", err=True)
-
-
-def _notes(result: EncodeResult) -> Iterator[str]:
-    """Yield what is worth saying of the result."""
-    if result.fidelity is not None and result.after > result.before:
-        yield f"the new pool is larger than the old one ({times_smaller(result.before / result.after)})"
-    if result.better is not None:
-        yield (
-            f"codec '{result.better}' keeps no less of these labels in no more bytes; "
-            "this pool is too small, or has too few classes, for klt to pay"
-        )
+    if result.fidelity is not None and result.after > result.before and not quiet():
+        smaller = times_smaller(result.before / result.after)
+        click.echo(f"note: the new pool is larger than the old one ({smaller})", err=True)
 
 
 def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
@@ -117,7 +101,6 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
             "after_per_row": round(result.after / rows, 2),
         },
         "fidelity": None if result.fidelity is None else result.fidelity.as_json(),
-        "better": result.better,
         "content_digest": result.manifest.content_digest,
     }
 

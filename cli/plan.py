@@ -51,10 +51,10 @@ def command(
 
     For every codec setting the table has the smallest prune ratio that fits, whole pool counted:
     labels, views, codec tables, image table. The recommended row has the most views per image among
-    those that keep enough of each label: as much as the students did that were best in such a budget
-    (docs/results.md), or --min-fidelity. --apply prunes and encodes accordingly. A training temperature
-    that falls over the epochs (train --temperature-schedule) needs labels kept at all of them: look at
-    every "kept" column. Full logits and klt serve every temperature, top-k only low ones.
+    those that keep enough of each label (--min-fidelity). --apply prunes and encodes accordingly. A
+    training temperature that falls over the epochs (train --temperature-schedule) needs labels kept at
+    all of them: look at every "kept" column. Full logits and klt serve every temperature, top-k only low
+    ones.
 
     \b
     Examples:
@@ -95,22 +95,14 @@ def command(
 def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
     """Return the plan as JSON values."""
     from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.measured import FIDELITY_MEASURED_ON
 
     counts = reader.manifest.counts
-    because = None
-    if plan.measured_ratio is not None:
-        because = (
-            f"{plan.minimum:g} gave the best students in the bytes of f16 at {plan.measured_ratio:g}x "
-            f"({FIDELITY_MEASURED_ON})"
-        )
     return {
         "pool": reader.location,
         "budget": plan.settings.budget,
         "bytes": {"pool": pool_bytes(reader.manifest), "images": image_size},
         "views_per_image": round(counts.rows / max(counts.images, 1), 3),
         "min_fidelity": plan.minimum,
-        "min_fidelity_because": because,
         "temperature": plan.settings.temperature,
         "rows": [row.as_json() for row in plan.rows],
         "recommended": plan.recommended.as_json(),
@@ -128,11 +120,6 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     chosen = plan.recommended
     ratio = "" if chosen.pruned is None else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.title}: {chosen.reason}", highlight=False)
-    # Where every view stays, no fidelity had to be traded for views.
-    if facts["min_fidelity_because"] is not None and chosen.pruned is not None:
-        console.print(f"   {facts['min_fidelity_because']}", highlight=False)
-    if chosen.keep_partial:
-        console.print("no batch of the pool is complete, so incomplete ones are kept (prune --keep-partial)")
 
 
 def _columns(plan: BudgetPlan) -> list[Column]:
@@ -155,21 +142,9 @@ def _columns(plan: BudgetPlan) -> list[Column]:
         Column(heading="bytes", cells=[human_bytes(row.bytes) for row in rows]),
         Column(heading="bytes\n/row", cells=[f"{row.bytes / row.rows:.0f}" for row in rows], may_go=3),
         Column(heading="views\n/image", cells=[f"{row.views_per_image:.3g}" for row in rows]),
-        *_loss_column(plan),
         *kept,
         Column(heading="top-1\nkept", cells=[f"{row.fidelity.top1:.3f}" for row in rows], may_go=2),
     ]
-
-
-def _loss_column(plan: BudgetPlan) -> list[Column]:
-    """Return what pruning alone is expected to cost, where it was measured for pools like this one."""
-    cells = [
-        ""
-        if (loss := row.expected_loss) is None
-        else f"{100 * loss.expected:.1f} ({100 * loss.low:.0f}-{100 * loss.high:.0f})"
-        for row in plan.rows
-    ]
-    return [Column(heading="% of top-1\nlost", cells=cells, may_go=1)] if any(cells) else []
 
 
 def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:

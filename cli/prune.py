@@ -19,7 +19,6 @@ from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.measured import Loss
     from lpld_labels.transforms.prune import PrunePlan
 
 
@@ -87,21 +86,10 @@ def command(
             facts = _facts(reader, plan, before, pool_bytes(manifest))
             facts |= {"out": out, "content_digest": manifest.content_digest}
         facts["coverage"] = asdict(KeptCoverage.of(reader, plan.kept))
-        expected = _expected(reader, plan)
     if as_json:
-        loss = {"unknown": expected} if isinstance(expected, str) else expected.as_json()
-        print_json({**facts, "expected_loss": loss})
+        print_json(facts)
     else:
-        _show(facts, expected)
-
-
-def _expected(reader: PoolReader, plan: PrunePlan) -> Loss | str:
-    """Return what a student is expected to lose, or why that is not known."""
-    from lpld_labels.transforms.measured import DistinctViews
-
-    if plan.settings.by != "random":
-        return "measured for random choice"
-    return DistinctViews.of(reader).loss(plan.rows)
+        _show(facts)
 
 
 def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
@@ -114,14 +102,13 @@ def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict
     }
 
 
-def _show(facts: dict[str, Any], expected: Loss | str) -> None:
+def _show(facts: dict[str, Any]) -> None:
     batches, sizes = facts["batches"], facts["bytes"]
     rows = {
         "keep": f"{batches['kept']} of {batches['candidates']} batches (the pool has {batches['pool']})",
         "bytes": f"{human_bytes(sizes['pool'])} -> {human_bytes(sizes['kept'])}, {sizes['smaller']:.3g}x",
         "chosen": _choice(facts["parameters"]),
         "coverage": _coverage(facts["coverage"]),
-        "accuracy": _accuracy(expected),
     }
     if "out" in facts:
         rows |= {"written": facts["out"], "content": facts["content_digest"]}
@@ -132,14 +119,6 @@ def _choice(parameters: dict[str, Any]) -> str:
     by, prefer = parameters["by"], parameters["prefer"]
     how = "at random" if by == "random" else f"{prefer} by {by}"
     return f"{how}, {parameters['level']} level, seed {parameters['random_seed']}"
-
-
-def _accuracy(expected: Loss | str) -> str:
-    if isinstance(expected, str):
-        return f"what this costs a student is not known: {expected}"
-    from lpld_labels.transforms.measured import LAW_MEASURED_ON
-
-    return f"a student is expected to lose {expected} of its top-1, by {LAW_MEASURED_ON}"
 
 
 def _coverage(coverage: dict[str, Any]) -> str:

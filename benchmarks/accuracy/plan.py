@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.accuracy.cells import Cell, Scale
-from lpld_labels.transforms.metrics import METRICS
-from lpld_labels.transforms.selection import PREFERENCES
+from lpld_labels.transforms.selection import METRICS, PREFERENCES
 
 POOLS = ("epochs", "batches")
 """Without and with the improved label pool (ILP)."""

@@ -3,8 +3,7 @@
     python -m benchmarks.pruning_law
     python -m benchmarks.pruning_law --json benchmarks/results/pruning_law.json --png OUT.png
 
-Trains nothing: it reads the results of ``benchmarks.accuracy``. Its constants are those of
-``lpld_labels/transforms/measured.py``, by which ``prune`` and ``plan`` say what to expect.
+Trains nothing: it reads the results of ``benchmarks.accuracy``.
 """
 
 from __future__ import annotations

@@ -34,8 +34,6 @@ def law(results: Results) -> Iterable[str]:
     body = [[f"{views:,}", *(_ratio(found, views, cost) for cost in COSTS)] for views in VIEWS]
     yield from table(("views of a class", *(f"{cost:.0%} lost at" for cost in COSTS)), body)
     yield ""
-    yield "`prune` and `plan` say it of your pool, and nothing where nothing comparable was measured."
-    yield ""
     yield f"![What pruning costs](../benchmarks/results/{NAME}.png)"
     yield ""
     yield results.source(NAME)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ from lpld_labels.inspect.summary import summarise as inspect_pool
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import plan_prune, prune_pool
+from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.servers.files import file_server
 from tests.servers.objects import object_server
@@ -58,8 +59,10 @@ KLT_PART = 4
 def make_pools(folder: Path, gigabytes: float) -> dict[str, PoolReader]:
     """Write the pools: real logits with noise as f16:plain, and a part of them as klt at .97."""
     plain = write_large_pool(REAL_LABELS, folder / NAMES["f16:plain"], gigabytes, "f16:plain")
-    part = plan_prune(plain, PruneSettings(ratio=KLT_PART))
-    encode_pool(plain, folder / NAMES["klt"], EncodeSettings(codec="klt", fidelity=0.97), pruned=part)
+    prune_pool(plain, folder / "part", PruneSettings(ratio=KLT_PART))
+    with PoolReader(folder / "part") as part:
+        encode_pool(part, folder / NAMES["klt"], EncodeSettings(codec="klt", fidelity=0.97))
+    shutil.rmtree(folder / "part")
     return {codec: PoolReader(folder / name) for codec, name in NAMES.items()}
 
 

@@ -21,7 +21,7 @@ from lpld_labels.errors import ComputationError, PoolWriteError
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.shard_files import views_file_bytes
-from lpld_labels.pool.sizes import PoolSize
+from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.render import ImageStore, apply_views, draw_views
 from lpld_labels.transforms.selection import kept_count
 
@@ -107,14 +107,13 @@ def label_cost(
     else:
         batches = kept_count(epochs * (images // batch_size), ratio)
         views = batches * batch_size
-    size = PoolSize(
+    size = SizeModel(
         fixed=6000 + 60 * images,
         per_shard=7000,
         views_per_row=views_per_row,
         labels_per_row=labels_per_row,
-        batch_size=batch_size,
     )
-    final_bytes = size.total(batches, rows=views)
+    final_bytes = size.total(batches, views)
     return LabelCost(batches=batches, views=views, forwards=views * teachers, final_bytes=final_bytes)
 
 

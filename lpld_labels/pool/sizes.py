@@ -1,6 +1,6 @@
-"""What a pool weighs: guessed before it is written, from rates per row and per file.
+"""Pool sizes, estimated before a pool is written.
 
-A pool's bytes are those of all files its manifest names, and of the manifest itself.
+A pool's size is that of all files its manifest names, and of the manifest itself.
 """
 
 from __future__ import annotations
@@ -17,21 +17,53 @@ from lpld_labels.format.manifest import FileRole, Manifest
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.pool.reader import PoolReader
 
-# The batch index and one more step of lineage, at their largest.
+# Upper limits: of the batch index and of one more step of lineage.
 _INDEX_FILE = 2800
 _INDEX_ENTRY = 38
 _PRUNE_STEP = 800
-# Schema and footer of a views file and a labels file, whatever they hold.
+# Schema and footer of a views file and a labels file.
 _SHARD_FILES = 7000
 
-# Estimates from rates are wrong by less than this share.
 _MARGIN = 1.005
+"""Estimates from rates are wrong by less than this factor."""
+_SPREADS = 3.0
+"""A sum of batches is at most this many standard deviations above its estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeModel:
+    """Upper limit of a pool's size.
+
+    fixed: bytes of image table, packed images, codec tables and manifest. per_shard: of a shard's files,
+    without batches. views_per_row, labels_per_row: with their share of the container. spread: standard
+    deviation of labels_per_row between batches, measured on `sampled` batches. per_incomplete: extra bytes
+    of an incomplete batch.
+    """
+
+    fixed: int
+    per_shard: float
+    views_per_row: float
+    labels_per_row: float
+    spread: float = 0.0
+    sampled: int = 1
+    per_incomplete: int = 0
+
+    def labels(self, batches: int, rows: int) -> float:
+        """Return the most bytes that labels of so many batches take."""
+        error = self.spread * rows / max(batches, 1) * math.sqrt(batches + batches**2 / self.sampled)
+        return self.labels_per_row * rows + _SPREADS * error
+
+    def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
+        """Return the most bytes that a pool of so many batches takes, `incomplete` of them not full."""
+        labels = self.labels(batches, rows) + self.per_incomplete * incomplete
+        shards = self.per_shard * _shards(labels, rows, batches)
+        return math.ceil(self.fixed + _index_bytes(batches) + shards + labels + self.views_per_row * rows)
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return the bytes that a pool of some batches of this one has at most, copied as they are stored.
+    """Return the most bytes that a pool of some batches of this one takes, copied as stored.
 
-    numbers: of the batches in the index. Only the manifest and the index are asked.
+    numbers: of the batches in the index. Reads only the manifest and the index.
     """
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
@@ -39,44 +71,13 @@ def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
     # Everything else in the files of shards: container and views.
     others = _bytes_of(manifest, "labels", "views") - int(index.label_bytes.sum(dtype=np.int64))
     share = max(count / max(len(index), 1), rows / max(manifest.counts.rows, 1))
-    filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, count / SHARD_BATCHES)
-    shards = math.floor(filled) + 1
+    shards = _shards(labels, rows, count)
     part = others * share * _MARGIN + _SHARD_FILES * shards
     if shards <= len(manifest.files_of("labels")):
         part = min(part, others)
     fixed = _bytes_of(manifest, "images", "codec", "packed") + len(manifest.dump()) + _PRUNE_STEP
-    entries = min(_bytes_of(manifest, "batches"), index_bytes(count))
+    entries = min(_bytes_of(manifest, "batches"), _index_bytes(count))
     return math.ceil(fixed + entries + labels + part)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolSize:
-    """Bytes of a pool, by what they grow with.
-
-    fixed: image table, images that the pool carries, codec tables, manifest. per_shard: of a shard's files,
-    whatever they hold.
-    views_per_row, labels_per_row: with their share of the container. batch_size: rows of a full batch.
-    """
-
-    fixed: int
-    per_shard: float
-    views_per_row: float
-    labels_per_row: float
-    batch_size: int
-
-    def total(self, batches: int, *, rows: int | None = None) -> int:
-        """Return the bytes of a pool of so many batches; full ones, unless their rows are given."""
-        rows = batches * self.batch_size if rows is None else rows
-        labels = self.labels_per_row * rows
-        filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, batches / SHARD_BATCHES)
-        shards = math.floor(filled) + 1
-        views = self.views_per_row * rows
-        return math.ceil(self.fixed + index_bytes(batches) + self.per_shard * shards + labels + views)
-
-
-def index_bytes(batches: int) -> int:
-    """Return the bytes of a batch index, at its largest."""
-    return _INDEX_FILE + _INDEX_ENTRY * batches
 
 
 def pool_bytes(manifest: Manifest) -> int:
@@ -91,6 +92,15 @@ def most_within(budget: int, most: int, weight: Callable[[int], int]) -> int:
         middle = (fits + fails) // 2
         fits, fails = (middle, fails) if weight(middle) <= budget else (fits, middle)
     return fits
+
+
+def _shards(labels: float, rows: int, batches: int) -> int:
+    filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, batches / SHARD_BATCHES)
+    return math.floor(filled) + 1
+
+
+def _index_bytes(batches: int) -> int:
+    return _INDEX_FILE + _INDEX_ENTRY * batches
 
 
 def _bytes_of(manifest: Manifest, *roles: FileRole) -> int:

@@ -1,7 +1,8 @@
-"""Sources of batches that lie in pools: as they are stored, or encoded anew."""
+"""Batches of other pools: as stored, or encoded again; and the plan of a pool of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,21 +10,25 @@ import numpy as np
 
 from lpld_labels.codecs import Codec
 from lpld_labels.format import arrow
+from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey
+from lpld_labels.format.schema import Views
 from lpld_labels.format.views import owned
-from lpld_labels.pool.plan import Shard, cut_by_size
+from lpld_labels.pool.packing import carried
+from lpld_labels.pool.plan import BatchSource, PoolPlan, cut_by_size
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
+from lpld_labels.transforms.pipeline import pool_path
 
 
 @dataclass(frozen=True)
 class CopiedBatches:
-    """Batches of a pool as they are stored; items are keys."""
+    """Batches of a pool as stored; items are keys."""
 
     pool: PoolReader
 
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
-        for key in in_reading_order(self.pool, keys):
+        for key in _in_reading_order(self.pool, keys):
             yield _detached(self.pool.read_encoded(key))
 
 
@@ -35,46 +40,66 @@ class EncodedBatches:
     codec: Codec
 
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
-        for key in in_reading_order(self.pool, keys):
+        for key in _in_reading_order(self.pool, keys):
             batch = self.pool.read(key)
             yield EncodedBatch.make(
                 batch, self.codec.encode(batch.labels), constraints=self.pool.view_constraints
             )
 
 
-def in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
-    """Return keys in the order of their files, and let the pool fetch those that are elsewhere ahead."""
+def transform_plan(
+    pool: PoolReader,
+    out: str | os.PathLike[str],
+    steps: tuple[LineageStep, ...],
+    *,
+    keys: Sequence[BatchKey] | None = None,
+    codec: Codec | None = None,
+    bytes_per_row: float = 0.0,
+    views: Views | None = None,
+    most_bytes: int | None = None,
+) -> PoolPlan:
+    """Return the plan of a pool made of batches of another.
+
+    steps: of lineage, added to the pool's. keys: of the batches, in key order; None for all.
+    codec: None to copy labels as stored. bytes_per_row: estimated size of labels in that codec.
+    views: None to store views as `pool` does.
+    """
+    keys = pool.keys if keys is None else keys
+    numbers = pool.index.numbers(keys)
+    rows, label_bytes = pool.index.rows[numbers], pool.index.label_bytes[numbers]
+    source: BatchSource = CopiedBatches(pool)
+    content_digest = None
+    if codec is None:
+        content_digest = pool.digest_of(pool.index.digests_of(keys))
+    else:
+        source, label_bytes = EncodedBatches(pool, codec), (rows * bytes_per_row).astype(np.int32)
+    return PoolPlan(
+        out=pool_path(out),
+        header=replace(pool.header, lineage=(*pool.header.lineage, *steps)),
+        images=pool.images,
+        codec=codec or pool.codec,
+        views=views or pool.manifest.views,
+        source=source,
+        shards=cut_by_size(keys, rows, label_bytes),
+        settings={"pool": pool.manifest.content_digest},
+        packed=carried(pool),
+        content_digest=content_digest,
+        most_bytes=most_bytes,
+    )
+
+
+def _in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
+    """Return keys in file order, and prefetch their labels where the pool is remote."""
     ordered = pool.index.in_file_order(keys)
     pool.prefetch(pool.index.numbers(ordered).tolist())
     return ordered
 
 
-def copied_shards(pool: PoolReader, keys: Sequence[BatchKey]) -> list[Shard]:
-    """Cut batches of a pool, in key order, into shards as large as they are stored."""
-    ordered = sorted(keys)
-    numbers = pool.index.numbers(ordered)
-    return cut_by_size(ordered, pool.index.rows[numbers], pool.index.label_bytes[numbers])
-
-
-def encoded_shards(pool: PoolReader, keys: Sequence[BatchKey], bytes_per_row: float) -> list[Shard]:
-    """Cut batches of a pool, in key order, into shards as large as they will be in another codec.
-
-    bytes_per_row: of labels there, about.
-    """
-    ordered = sorted(keys)
-    rows = pool.index.rows[pool.index.numbers(ordered)]
-    return cut_by_size(ordered, rows, (rows * bytes_per_row).astype(np.int64))
-
-
 def _detached(batch: EncodedBatch) -> EncodedBatch:
     """Return a batch that owns its memory.
 
-    What a reader gives points into row groups of up to hundreds of batches; keeping a few batches
-    of each until a shard is full must not keep the groups.
+    What a reader returns points into row groups of up to hundreds of batches. Keeping a few batches of each
+    until a shard is full must not keep the groups.
     """
-    payload = {name: _owned(array) for name, array in batch.payload.items()}
+    payload = {name: arrow.take(array, np.arange(len(array))) for name, array in batch.payload.items()}
     return replace(batch, views=owned(batch.views), payload=payload)
-
-
-def _owned(array: arrow.Array) -> arrow.Array:
-    return arrow.take(array, np.arange(len(array)))

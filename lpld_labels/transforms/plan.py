@@ -1,10 +1,9 @@
-"""Planning a byte budget: how far to prune and which codec to use, so that everything fits.
+"""Plan a byte budget: how far to prune and which codec to use, so that everything fits.
 
 Pruning decides how many views stay, a codec how many bytes each takes. For every codec setting there is
-a largest number of batches that fits the budget. The plan lists these with what they keep, measured, and
-recommends the one with the most views among those that keep enough of each label: as much as the best
-students did whose labels took such a budget (measured.py), unless told otherwise. Carried out, a row prunes
-and encodes in one go.
+a largest number of batches that fits the budget. The plan lists these with the fidelity measured for each,
+and recommends the one with the most views among those that keep enough of each label. Applying a row prunes
+and encodes in one step.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.codecs import Codec, codec_kind, codec_named, planned_codecs
+from lpld_labels.codecs import Codec, codec_kind, planned_codecs
 from lpld_labels.codecs.fidelity import TEMPERATURES, Fidelity, Trial
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.exec.job import Executor, Progress
@@ -24,16 +23,16 @@ from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.sizes import most_within, pool_bytes
+from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
 from lpld_labels.transforms import lineage
-from lpld_labels.transforms.encode import BatchesToWrite, refuse_lossy, require_drawable
-from lpld_labels.transforms.measured import DistinctViews, Loss, best_fidelity
+from lpld_labels.transforms.batch_sources import transform_plan
+from lpld_labels.transforms.encode import refuse_lossy, require_drawable
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.prune import PrunePlan, plan_prune
 from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.sample import LabelSample, SizeModel
+from lpld_labels.transforms.sample import LabelSample
 from lpld_labels.transforms.selection import ratio_that_keeps
-from lpld_labels.transforms.settings import PlanSettings, PruneSettings
+from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
 MEASURED_SLACK = 0.001
@@ -46,9 +45,9 @@ ROUNDS = 2
 class PlanRow:
     """One way to fit the budget.
 
-    codec: None where labels stay as they are stored. asked: the fidelity it was fitted to, or None.
+    codec: None where labels are copied. asked: the fidelity it was fitted to, or None.
     pruned: which batches stay; None to keep all, incomplete ones too. bytes: of the whole pool, at most.
-    expected_loss: by pruning alone; None where it is not known. reason: to take this row, or empty.
+    reason: to take this row, or empty.
     """
 
     name: str
@@ -60,7 +59,6 @@ class PlanRow:
     bytes: int
     views_per_image: float
     trial: Trial
-    expected_loss: Loss | None
     reason: str = ""
 
     @property
@@ -81,11 +79,6 @@ class PlanRow:
         return ratio_that_keeps(self.batches, len(self.pruned.candidates))
 
     @property
-    def keep_partial(self) -> bool:
-        """Whether the pool has no complete batch, so that incomplete ones are what is pruned."""
-        return self.pruned is not None and self.pruned.settings.keep_partial
-
-    @property
     def title(self) -> str:
         """The codec and its setting in a few characters."""
         return self.name if self.asked is None else f"{self.name} {self.asked:g}"
@@ -99,13 +92,11 @@ class PlanRow:
             "fidelity_asked": self.asked,
             "ratio": self.ratio,
             "whole": self.pruned is None,
-            "keep_partial": self.keep_partial,
             "batches": self.batches,
             "rows": self.rows,
             "bytes": self.bytes,
             "bytes_per_row": round(self.bytes / self.rows, 2),
             "views_per_image": round(self.views_per_image, 3),
-            "expected_loss": None if self.expected_loss is None else self.expected_loss.as_json(),
             "recommended": self.recommended,
             "reason": self.reason,
         }
@@ -115,13 +106,11 @@ class PlanRow:
 class BudgetPlan:
     """All ways to fit a budget, the largest number of views first; one of them is recommended.
 
-    minimum: share of the information that the recommended row must keep. measured_ratio: of the measurement
-    (see `measured.BEST_FIDELITY`) that it comes from, None where it was asked for.
+    minimum: share of the information that the recommended row must keep.
     """
 
     settings: PlanSettings
     minimum: float
-    measured_ratio: float | None
     rows: tuple[PlanRow, ...]
 
     @property
@@ -139,9 +128,7 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
     refuse_lossy(pool, accept=settings.from_lossy)
     require_drawable(pool, settings.views)
     sample = LabelSample(pool, settings)
-    minimum, measured_ratio = settings.min_fidelity, None
-    if minimum is None:
-        measured_ratio, minimum = best_fidelity(_f16_ratio(sample, settings))
+    minimum = settings.min_fidelity or DEFAULT_MIN_FIDELITY
     names = settings.codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     tried = [(name, fidelity) for name in names for fidelity in _fidelities(name, minimum)]
     planner = _Planner(sample, settings)
@@ -164,7 +151,6 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
     return BudgetPlan(
         settings=settings,
         minimum=minimum,
-        measured_ratio=measured_ratio,
         rows=tuple(_marked(rows, minimum, temperature)),
     )
 
@@ -201,19 +187,17 @@ def apply_plan(
     found = finished_before(out, step)
     if found is not None:
         return found
-    batches = BatchesToWrite(
-        pool=pool,
-        pruned=row.pruned,
-        views=plan.settings.views,
+    pool_plan = transform_plan(
+        pool,
+        out,
+        (step,),
+        keys=None if row.pruned is None else row.pruned.keys,
         codec=row.codec,
         bytes_per_row=row.trial.payload_per_row,
+        views=plan.settings.views,
+        most_bytes=plan.settings.budget,
     )
-    return run_plan(
-        batches.plan(out, (step,), budget=plan.settings.budget),
-        executor=executor,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    return run_plan(pool_plan, executor=executor, overwrite=overwrite, progress=progress)
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
@@ -235,14 +219,6 @@ def image_bytes(folder: str | Path, images: ImageTable) -> int:
     return total
 
 
-def _f16_ratio(sample: LabelSample, settings: PlanSettings) -> float:
-    """Return how far all labels this pool ever had would be pruned to fill the budget in f16."""
-    pool = sample.pool
-    size = sample.weigh(codec_named("f16")).total(len(pool), pool.manifest.counts.rows)
-    known = DistinctViews.of(pool)
-    return size / settings.budget * known.total / known.views
-
-
 def _fidelities(name: str, minimum: float) -> list[float | None]:
     """Return what a codec is fitted to, one row of the plan each."""
     return [*sorted({*FIDELITIES, minimum}, reverse=True)] if codec_kind(name).fitted else [None]
@@ -254,10 +230,7 @@ class _Planner:
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
         self._temperatures = tuple(sorted({*TEMPERATURES, settings.temperature}))
-        # Pruning leaves incomplete batches out, unless there are no others.
-        incomplete = not (self._pool.index.rows == self._pool.header.batch_size).any()
-        self._everything = plan_prune(self._pool, PruneSettings(ratio=1, keep_partial=incomplete))
-        self._views = DistinctViews.of(self._pool)
+        self._everything = plan_prune(self._pool, PruneSettings(ratio=1))
         self.smallest = 0
 
     def row(self, name: str, fidelity: float | None) -> PlanRow | None:
@@ -267,7 +240,6 @@ class _Planner:
             return None
         codec, pruned, size = found
         rows = self._pool.manifest.counts.rows if pruned is None else pruned.rows
-        loss = self._views.loss(rows)
         return PlanRow(
             name=name,
             asked=fidelity,
@@ -278,7 +250,6 @@ class _Planner:
             bytes=size,
             views_per_image=rows / max(len(self._pool.images), 1),
             trial=self._sample.judged(codec or self._pool.codec, temperatures=self._temperatures),
-            expected_loss=None if isinstance(loss, str) else loss,
         )
 
     def _stays(self, name: str) -> bool:
@@ -326,9 +297,9 @@ class _Planner:
 
     def _weight(self, size: SizeModel, count: int) -> int:
         """Return the most bytes of a pool of so many batches."""
-        if self._everything.settings.keep_partial:
-            return size.total(count, self._everything.resized(count).rows, incomplete=count)
-        return size.total(count, count * self._pool.header.batch_size)
+        pruned = self._everything.resized(count)
+        incomplete = 0 if pruned.rows == count * self._pool.header.batch_size else count
+        return size.total(count, pruned.rows, incomplete=incomplete)
 
     def _most(self, weight: Callable[[int], int]) -> PrunePlan | None:
         """Return the pruning that keeps the most batches within the budget; None if not even one fits."""

@@ -1,13 +1,13 @@
-"""Making a smaller pool: plan which batches stay, then copy them as they are.
+"""Prune a pool: choose which batches stay, then copy them as stored.
 
-Payloads are copied without decoding, so every surviving row is bit-identical to its parent's, and random
-pruning reads no label but those it keeps.
+Payloads are copied without decoding, so every row is bit-identical to its parent's, and random pruning reads
+only the labels it keeps.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,28 +17,27 @@ from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
-from lpld_labels.pool.packing import carried
-from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.transforms import lineage
-from lpld_labels.transforms.batch_sources import CopiedBatches, copied_shards
-from lpld_labels.transforms.metrics import score_batches
-from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
+from lpld_labels.transforms.batch_sources import transform_plan
+from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.selection import (
     Candidates,
     Places,
+    Scores,
     choose,
     kept_count,
+    score_batches,
 )
 from lpld_labels.transforms.settings import PruneSettings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """What a prune will do. kept: places of the chosen candidates in the parent's index."""
+    """Which batches stay. kept: numbers of the chosen candidates in the parent's index."""
 
     pool: PoolReader
     settings: PruneSettings
@@ -62,7 +61,7 @@ class PrunePlan:
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that the new pool has at most."""
+        """Upper limit of the new pool's size."""
         return part_bytes(self.pool, self.kept)
 
     def resized(self, count: int) -> PrunePlan:
@@ -85,18 +84,13 @@ class PrunePlan:
         """The step of lineage."""
         return lineage.step("prune", self.pool.manifest.content_digest, self.settings, **self.results)
 
-    @property
-    def content_digest(self) -> str:
-        """Of the pool that comes of it."""
-        return self.pool.digest_of(self.pool.index.digests_of(self.keys))
-
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
     """Decide which batches stay. Random choice needs no byte of labels; metrics read them all once.
 
     progress: called with (done, total) batches while metrics are computed.
     """
-    candidates = _candidates(pool, settings)
+    candidates = _candidates(pool)
     if settings.by != "random":
         keys = pool.index.keys_at(candidates.places)
         candidates = replace(candidates, scores=_scores(pool, keys, settings.by, progress))
@@ -116,6 +110,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     return plan.resized(fitting)
 
 
+@writes_pools
 def prune_pool(
     pool: PoolReader,
     out: str | os.PathLike[str],
@@ -148,54 +143,25 @@ def write_pruned(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Carry out a plan. progress: called with (done, total) batches copied."""
-    pool = plan.pool
-    return run_plan(
-        PoolPlan(
-            out=pool_path(out),
-            header=replace(pool.header, lineage=(*pool.header.lineage, plan.step)),
-            images=pool.images,
-            codec=pool.codec,
-            views=pool.manifest.views,
-            source=CopiedBatches(pool),
-            shards=copied_shards(pool, plan.keys),
-            settings={"prune": asdict(plan.settings), "pool": pool.manifest.content_digest},
-            packed=carried(pool),
-            content_digest=plan.content_digest,
-            most_bytes=plan.settings.budget,
-        ),
-        executor=executor,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    """Write the pool of a plan. progress: called with (done, total) batches copied."""
+    written = transform_plan(plan.pool, out, (plan.step,), keys=plan.keys, most_bytes=plan.settings.budget)
+    return run_plan(written, executor=executor, overwrite=overwrite, progress=progress)
 
 
-def _candidates(pool: PoolReader, settings: PruneSettings) -> Candidates:
+def _candidates(pool: PoolReader) -> Candidates:
+    """Return the complete batches, or all if none is complete."""
     index = pool.index
     places = np.arange(len(index), dtype=np.int64)
     everything = Candidates(places=places, epochs=index.epochs, batches=index.batches, rows=index.rows)
-    if settings.keep_partial:
-        return everything
     complete = everything.subset(index.rows == pool.header.batch_size)
-    if len(complete) == 0:
-        raise InvalidArgumentError(
-            "the pool has no complete batch",
-            where=pool.location,
-            expected=f"batches of {pool.header.batch_size} rows",
-            hint="keep partial batches (--keep-partial)",
-        )
-    return complete
+    return complete if len(complete) else everything
 
 
-def _scores(
-    pool: PoolReader, keys: list[BatchKey], metric: str, progress: Progress | None
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _scores(pool: PoolReader, keys: list[BatchKey], metric: str, progress: Progress | None) -> Scores:
     """Return the scores of some batches in the order given; the pool is read in file order."""
     order = pool.index.in_file_order(keys)
-    place_of = {key: place for place, key in enumerate(keys)}
-    scores = np.empty(len(keys))
-    scores[[place_of[key] for key in order]] = score_batches(pool, order, metric, progress=progress)
-    return scores
+    score_of = dict(zip(order, score_batches(pool, order, metric, progress=progress), strict=True))
+    return np.array([score_of[key] for key in keys])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from lpld_labels.codecs import Codec, Payload, codec_kind, codec_named, planned_codecs
+from lpld_labels.codecs import Codec, Payload, codec_kind, codec_named
 from lpld_labels.codecs.fidelity import TEMPERATURES, Trial, payload_bytes, try_codec
 from lpld_labels.codecs.klt_fit import KltFitter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray
-from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
+from lpld_labels.format.schema import Views
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard_files import views_file_bytes, write_labels
-from lpld_labels.pool.sizes import index_bytes
+from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.transforms.lineage import settings_json
 from lpld_labels.transforms.settings import (
     DEFAULT_FIDELITY,
@@ -43,41 +42,6 @@ _RESULTS = 900
 """Bytes of a step of lineage besides its settings, at most."""
 _TABLE_ENTRY = 260
 """Bytes of a codec table's entry in the manifest, at most."""
-_SPREADS = 3.0
-"""A sum of batches is taken to be at most so many standard deviations above its estimate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeModel:
-    """What a pool weighs in a codec, by what its bytes grow with.
-
-    fixed: image table, images that the pool carries, codec tables, manifest. index: of all batches of the
-    source. per_shard: of a shard's files, without batches. labels_per_row: with the container; spread: its
-    standard deviation from batch to batch, found on `sampled` batches. per_incomplete: what an incomplete
-    batch has besides its rows' share.
-    """
-
-    fixed: int
-    index: int
-    per_shard: float
-    views_per_row: float
-    labels_per_row: float
-    spread: float
-    sampled: int
-    per_incomplete: int
-
-    def labels(self, batches: int, rows: int) -> float:
-        """Return the most bytes that labels of so many batches will have."""
-        error = self.spread * rows / max(batches, 1) * math.sqrt(batches + batches**2 / self.sampled)
-        return self.labels_per_row * rows + _SPREADS * error
-
-    def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
-        """Return the most bytes that a pool of so many batches will have, `incomplete` of them not full."""
-        labels = self.labels(batches, rows) + self.per_incomplete * incomplete
-        filled = max(labels / SHARD_LABEL_BYTES, rows / SHARD_VIEW_ROWS, batches / SHARD_BATCHES)
-        shards = self.per_shard * (math.floor(filled) + 1)
-        index = min(self.index, index_bytes(batches))
-        return math.ceil(self.fixed + index + shards + labels + self.views_per_row * rows)
 
 
 class LabelSample:
@@ -182,7 +146,6 @@ class LabelSample:
         views_file, views_per_row = self._view_bytes
         return SizeModel(
             fixed=carried + tables + described,
-            index=manifest.files_of("batches")[0].bytes,
             per_shard=max(once - per_row * rows, 0) + views_file,
             views_per_row=views_per_row,
             labels_per_row=per_row,
@@ -215,25 +178,6 @@ class LabelSample:
             used = sum(entry.bytes for entry in stored) - file * len(stored)
             per_row = max(per_row, used / max(manifest.counts.rows, 1))
         return file, per_row
-
-    def simpler(self, codec: Codec, *, temperature: float, batches: int, rows: int) -> str | None:
-        """Return a simpler codec that keeps no less than a fitted one in a pool that is no larger, if any.
-
-        In small pools the basis weighs more than it saves, and few classes leave little to transform.
-        batches, rows: of the encoded pool.
-        """
-        if not codec.fitted:
-            return None
-
-        def kept(candidate: Codec) -> float:
-            return self.judged(candidate, temperatures=(temperature,)).fidelity.kept[temperature]
-
-        limit, enough = self.weigh(codec).total(batches, rows), kept(codec)
-        for name in planned_codecs(fitted=False):
-            other = codec_named(name)
-            if self.weigh(other).total(batches, rows) <= limit and kept(other) >= enough:
-                return name
-        return None
 
 
 class _Weighed(NamedTuple):

@@ -11,6 +11,8 @@ from lpld_labels.settings import Setting, check_settings
 
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
+DEFAULT_MIN_FIDELITY = 0.95
+"""Of the best students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +31,6 @@ class PruneSettings:
     prefer: Annotated[
         Literal["hard", "easy", "uniform"] | None, Setting("Which end of a metric to keep.")
     ] = None
-    keep_partial: Annotated[bool, Setting("Let incomplete batches (the last of an epoch) compete too.")] = (
-        False
-    )
     seed: Annotated[int | None, Setting("Of the random order.  [default: the pool's]", ge=0, le=MAX_SEED)] = (
         None
     )
@@ -72,9 +71,6 @@ class EncodeSettings:
         float | None,
         Setting(f"klt: at which labels will be used.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
-    budget: Annotated[int | None, Setting("klt: bytes of the whole new pool, e.g. 300MB or 10%.", gt=0)] = (
-        None
-    )
     seed: Annotated[int, Setting("klt: which rows are sampled.", ge=0, le=MAX_SEED)] = 0
     from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
         False
@@ -82,7 +78,7 @@ class EncodeSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        fitting = [name for name in ("fidelity", "budget", "temperature") if getattr(self, name) is not None]
+        fitting = [name for name in ("fidelity", "temperature") if getattr(self, name) is not None]
         if self.codec is None:
             if self.views is None or fitting:
                 raise InvalidArgumentError("no codec is given", expected="a codec, or views alone (--codec)")
@@ -98,8 +94,6 @@ class EncodeSettings:
             raise InvalidArgumentError(
                 f"codec '{kind.name}' has nothing after its name", expected=kind.name, got=self.codec
             )
-        if {"fidelity", "budget"} <= set(fitting):
-            raise InvalidArgumentError("give a fidelity or a budget", expected="one of them", got="both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +109,7 @@ class PlanSettings:
         float | None,
         Setting(
             "Share of the information the recommended row must keep.  "
-            "[default: what the best students had in such a budget]",
+            f"[default: {DEFAULT_MIN_FIDELITY}, where students were best]",
             gt=0,
             lt=1,
         ),

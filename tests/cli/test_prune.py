@@ -11,7 +11,6 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms import measured
 from tests.factories import make_batches, write_pool
 
 Cli = Callable[..., Result]
@@ -56,18 +55,6 @@ def test_tables_are_for_people(cli: Cli, pool: Path, tmp_path: Path) -> None:
     done = cli("prune", pool, tmp_path / "out", "--ratio", 2, *options)
     assert done.exit_code == 0, done.stderr
     assert PoolReader(tmp_path / "out").manifest.content_digest in done.stdout
-
-
-def test_what_a_pruning_costs_is_told(
-    cli: Cli, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As if the law had been measured for a pool as small as this.
-    monkeypatch.setattr(measured, "FEWEST_CLASSES", 1)
-    monkeypatch.setattr(measured, "VIEWS_MEASURED", (1, 60000))
-    options = ("prune", pool, tmp_path / "out", "--ratio", 4, "--dry-run")
-    share = json.loads(cli(*options, "--json").stdout)["expected_loss"]
-    said = " ".join(cli(*options).stdout.split())
-    assert f"expected to lose {share['expected']:.1%} ({share['low']:.1%} to {share['high']:.1%})" in said
 
 
 def test_budget_takes_units(cli: Cli, pool: Path, tmp_path: Path) -> None:

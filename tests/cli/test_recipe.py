@@ -52,7 +52,7 @@ PASTS: dict[str, tuple[str, ...]] = {
     "pruned to a budget": (f"build IMAGES POOL1 {SMALL}", "prune POOL1 POOL --budget 96%"),
     "pruned by a metric": (
         f"build IMAGES POOL1 {SMALL}",
-        "prune POOL1 POOL --ratio 2 --seed 9 --by confidence --prefer hard --keep-partial",
+        "prune POOL1 POOL --ratio 2 --seed 9 --by confidence --prefer hard",
     ),
     "klt": (f"build IMAGES POOL1 {SMALL}", "encode POOL1 POOL --codec klt --fidelity 0.9"),
     "pruned, then klt, drawn": (

@@ -23,9 +23,8 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import partial_directory
 from lpld_labels.transforms.encode import EncodeResult, encode_pool
-from lpld_labels.transforms.prune import plan_prune
 from lpld_labels.transforms.sample import LabelSample
-from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
+from lpld_labels.transforms.settings import EncodeSettings
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
 from tests.label_factory import make_logits, make_probabilities
 
@@ -151,20 +150,6 @@ def test_other_settings_do_not_mix_with_unfinished_work(
         encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), progress=stop)
     with pytest.raises(StagingMismatchError):
         encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int4"))
-    pruned = plan_prune(pool, PruneSettings(ratio=2))
-    with pytest.raises(StagingMismatchError):
-        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), pruned=pruned)
-
-
-def test_some_batches_only(tmp_path: Path, pool: PoolReader) -> None:
-    settings = EncodeSettings(codec="klt", fidelity=0.9)
-    pruned = plan_prune(pool, PruneSettings(ratio=2))
-    result = encode_pool(pool, tmp_path / "out", settings, pruned=pruned)
-    with PoolReader(tmp_path / "out") as out:
-        assert list(out.keys) == pruned.keys
-    steps = result.manifest.header.lineage
-    assert [step.operation for step in steps] == ["prune", "encode"]
-    assert steps[1].parent_digest == pruned.content_digest
 
 
 def test_lossy_pools_are_not_encoded_again_by_accident(tmp_path: Path, pool: PoolReader) -> None:
@@ -183,21 +168,6 @@ def test_the_output_must_be_free(tmp_path: Path, pool: PoolReader) -> None:
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(PoolConflictError, match="already here"):
         encode_pool(pool, tmp_path / "other", EncodeSettings(codec="int8"))
-
-
-@pytest.mark.parametrize("share", [0.6, 0.75])
-def test_budgets_are_met(tmp_path: Path, pool: PoolReader, share: float) -> None:
-    budget = int(pool_bytes(pool.manifest) * share)
-    result = encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", budget=budget))
-    total = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
-    assert 0.75 * budget < total <= budget
-    assert result.after == total
-
-
-def test_a_budget_below_the_smallest_possible(tmp_path: Path, pool: PoolReader) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"budget is too small.*at least"):
-        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", budget=3000))
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_swapped_basis_is_refused(tmp_path: Path, pool: PoolReader) -> None:
@@ -222,12 +192,6 @@ def test_a_single_batch_and_an_empty_pool(tmp_path: Path) -> None:
         pytest.raises(InvalidArgumentError, match="no labels"),
     ):
         encode_pool(none, tmp_path / "nothing", EncodeSettings(codec="int8"))
-
-
-def test_two_classes_are_better_off_without_a_basis(tmp_path: Path) -> None:
-    with write_pool(tmp_path / "pool", labelled(2, classes=2), header=make_header(2, ROWS)) as pool:
-        assert encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.99)).better == "f16"
-        assert encode_pool(pool, tmp_path / "int8", EncodeSettings(codec="int8")).better is None
 
 
 def test_estimates_are_close(tmp_path: Path, pool: PoolReader) -> None:
@@ -259,7 +223,6 @@ def test_probabilities(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"codec": "klt", "fidelity": 0.9, "budget": 1000}, "fidelity or a budget"),
         ({"codec": "int8", "fidelity": 0.9}, "has no fidelity"),
         ({"codec": "int8", "temperature": 4.0}, "has no temperature"),
     ],

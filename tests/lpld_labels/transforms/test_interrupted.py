@@ -116,11 +116,7 @@ def test_a_finished_pool_is_left_alone(tmp_path: Path, pool: PoolReader, make: M
 def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, pool: PoolReader) -> None:
     with pytest.raises(InvalidArgumentError):
         prune_pool(pool, tmp_path / "out", PruneSettings(budget=100, by="diff", prefer="hard"))
-    for settings in (
-        EncodeSettings(codec="klt", budget=5000),
-        EncodeSettings(codec="klt", fidelity=0.9999999),
-    ):
-        with pytest.raises(InvalidArgumentError):
-            encode_pool(pool, tmp_path / "out", settings)
+    with pytest.raises(InvalidArgumentError):
+        encode_pool(pool, tmp_path / "out", EncodeSettings(codec="klt", fidelity=0.9999999))
     plan_budget(pool, PlanSettings(budget=30_000, codecs=("klt",)))
     assert not list(tmp_path.iterdir())

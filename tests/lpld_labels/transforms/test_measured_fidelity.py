@@ -6,17 +6,14 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
-from lpld_labels.transforms import measured
-from lpld_labels.transforms.measured import BEST_FIDELITY, best_fidelity
+from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY
 
 
-def test_the_table_is_that_of_the_benchmark(project: Path) -> None:
+def test_the_default_is_that_of_the_benchmark(project: Path) -> None:
     results = json.loads((project / "benchmarks/results/accuracy_tiny100.json").read_text())["results"]
-    found = {f"f16 at {ratio:g}x": fidelity for ratio, fidelity in BEST_FIDELITY.items()}
+    found = {f"f16 at {ratio:g}x": DEFAULT_MIN_FIDELITY for ratio in (40, 160)}
     assert found == results["decisions"]["klt_fidelity"]
-    for ratio, fidelity in BEST_FIDELITY.items():
+    for ratio in (40, 160):
         students = {
             cell["fidelity"]: cell["top1"]
             for cell in results["cells"]
@@ -24,15 +21,7 @@ def test_the_table_is_that_of_the_benchmark(project: Path) -> None:
             and not (cell["temperature_schedule"] or cell["student_temperature"])
         }
         assert len(students) == 5
-        assert max(students, key=lambda one: students[one]) == fidelity
-
-
-@pytest.mark.parametrize(("ratio", "nearest"), [(0.1, 10), (1, 10), (19, 10), (21, 40), (79, 40), (1e9, 160)])
-def test_the_nearest_is_taken_by_its_ratio(
-    monkeypatch: pytest.MonkeyPatch, ratio: float, nearest: float
-) -> None:
-    monkeypatch.setattr(measured, "BEST_FIDELITY", dict.fromkeys((10, 40, 160), 0.9))
-    assert best_fidelity(ratio) == (nearest, 0.9)
+        assert max(students, key=lambda one: students[one]) == DEFAULT_MIN_FIDELITY
 
 
 def test_the_documents_show_why(project: Path) -> None:

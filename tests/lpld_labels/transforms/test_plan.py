@@ -13,7 +13,6 @@ from lpld_labels import PoolReader
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.transforms import measured
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.lineage import settings_from
 from lpld_labels.transforms.plan import BudgetPlan, apply_plan, image_bytes
@@ -63,30 +62,6 @@ def test_every_row_fits_and_one_is_recommended(pool: PoolReader) -> None:
     # Nothing that keeps as much has more views.
     rivals = [row for row in plan.rows if row.fidelity.kept[20] >= 0.969]
     assert chosen.views_per_image == max(row.views_per_image for row in rivals)
-
-
-def test_the_minimum_is_what_the_best_students_had_in_such_a_budget(
-    pool: PoolReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measured, "BEST_FIDELITY", {3: 0.99, 12: 0.9})
-    everything = pool_bytes(pool.manifest)
-    for ratio, known, fidelity in ((2, 3, 0.99), (4, 3, 0.99), (9, 12, 0.9), (20, 12, 0.9)):
-        plan = plan_budget(pool, everything // ratio, codecs=("klt",))
-        assert (plan.measured_ratio, plan.minimum) == (known, fidelity)
-        assert f"at least {fidelity:g} at T = 20" in plan.recommended.reason
-    assert plan_budget(pool, everything // 4, codecs=("klt",), min_fidelity=0.8).measured_ratio is None
-
-
-def test_what_was_pruned_before_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool at 4x within half its bytes has the views of the whole one within an eighth."""
-    monkeypatch.setattr(measured, "BEST_FIDELITY", {2: 0.99, 8: 0.9})
-    # 608 rows an epoch: each image once.
-    with labelled_pool(tmp_path / "whole", classes=100, images_per_class=6) as whole:
-        prune_pool(whole, tmp_path / "pruned", PruneSettings(ratio=4))
-        assert plan_budget(whole, pool_bytes(whole.manifest) // 2, codecs=("int8",)).measured_ratio == 2
-    with PoolReader(tmp_path / "pruned") as pruned:
-        plan = plan_budget(pruned, pool_bytes(pruned.manifest) // 2, codecs=("int8",))
-    assert plan.measured_ratio == 8
 
 
 def test_the_recommended_row_can_be_had(tmp_path: Path, pool: PoolReader) -> None:

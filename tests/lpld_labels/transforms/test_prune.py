@@ -25,7 +25,7 @@ from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import KeptCoverage, plan_prune, prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
-from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, SMALL, with_partials
+from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, with_partials
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +91,6 @@ def test_ratios_divide_exactly(pool: PoolReader) -> None:
     assert plan_prune(pool, PruneSettings(ratio=1.2)).count == 50
 
 
-def test_keep_partial_lets_short_batches_compete(pool: PoolReader, tmp_path: Path) -> None:
-    child = pruned(pool, tmp_path / "out", ratio=2, keep_partial=True)
-    assert len(child) == EPOCHS * PER_EPOCH // 2
-    assert set(child.index.rows.tolist()) == {8, SMALL}
-
-
 @pytest.mark.parametrize("level", ["batch", "epoch"])
 def test_random_prunings_nest(pool: PoolReader, tmp_path: Path, level: str) -> None:
     once = pruned(pool, tmp_path / "once", ratio=10, level=level)
@@ -145,7 +139,6 @@ def test_seed_decides_and_lineage_records(pool: PoolReader, tmp_path: Path) -> N
             "level": "batch",
             "by": "random",
             "prefer": None,
-            "keep_partial": False,
             "seed": 1,
         },
         "random_seed": 1,
@@ -298,10 +291,10 @@ def test_bad_settings_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_pools_of_partial_batches_say_so(tmp_path: Path) -> None:
-    parent = write_pool(tmp_path / "pool", [make_batch(0, 0, rows=5)], header=make_header(batch_size=8))
-    with pytest.raises(InvalidArgumentError, match=r"no complete batch.*--keep-partial"):
-        plan_prune(parent, PruneSettings(ratio=1))
+def test_pools_without_a_complete_batch_can_be_pruned(tmp_path: Path) -> None:
+    batches = [make_batch(0, number, rows=5) for number in range(4)]
+    parent = write_pool(tmp_path / "pool", batches, header=make_header(batch_size=8))
+    assert plan_prune(parent, PruneSettings(ratio=2)).count == 2
 
 
 @pytest.mark.parametrize("kind", ["pool", "file", "full directory"])
