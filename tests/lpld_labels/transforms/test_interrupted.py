@@ -48,7 +48,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolReader]:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pool.plan", "transforms.sample"):
+    for module in ("pool.plan", "pool.sizes"):
         monkeypatch.setattr(f"lpld_labels.{module}.SHARD_BATCHES", 2)
 
 
