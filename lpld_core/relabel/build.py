@@ -28,14 +28,13 @@ from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest, Poo
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.packing import Packed
-from lpld_labels.pool.plan import PoolPlan, cut_evenly, pool_identity, raw_batches_per_shard
-from lpld_labels.pool.publish import finish, require_unchanged
+from lpld_labels.pool.plan import PoolPlan, cut_evenly, pool_identity, raw_batches_per_shard, require_alike
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.unfinished import partial_directory, unfinished
+from lpld_labels.pool.unfinished import finish
 from lpld_labels.render import batches_per_epoch
 from lpld_labels.render.images import FolderImages, scan_image_folder
 from lpld_labels.transforms import lineage
-from lpld_labels.transforms.outputs import require_apart
+from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart
 from lpld_labels.transforms.pipeline import pool_path, run_part
 from lpld_labels.transforms.selection import kept_count
 
@@ -173,11 +172,12 @@ class Build:
             _refuse_surplus(self.pool, present, self.wanted, self.settings)
             self._refuse_other_making(pool.header.lineage)
             views = self.settings.views
-            require_unchanged(
-                pool.manifest,
-                self.pool,
-                pool_identity(self.header, self.source.codec, self.table, views),
+            require_alike(
                 pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views),
+                pool_identity(self.header, self.source.codec, self.table, views),
+                where=self.pool,
+                problem="this is another pool",
+                hint=OVERWRITE_HINT,
             )
             return pool.manifest, present
 
@@ -259,9 +259,7 @@ def run_build(
     overwrite: replace another pool, or unfinished work for one.
     """
     part = build.settings.part
-    if partial_directory(build.pool).is_dir():
-        with unfinished(build.pool, shared=part is not None) as work:
-            finish(work)
+    finish(build.pool, shared=part is not None)
     try:
         base, present = build.base()
     except (PoolConflictError, ImageMismatchError):

@@ -19,8 +19,7 @@ from lpld_core.relabel.source import TeacherLabels, labelled
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.errors import ComputationError, PoolWriteError
 from lpld_labels.format.records import BatchKey
-from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.shard_files import views_file_bytes
+from lpld_labels.pool.shard import EncodedBatch, views_file_bytes
 from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.render import ImageStore, apply_views, draw_views
 from lpld_labels.transforms.selection import kept_count

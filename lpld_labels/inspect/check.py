@@ -51,10 +51,10 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.index import Group
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest
+from lpld_labels.pool.publish import coverage_of
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard_files import label_schema
+from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.pool.view_counts import coverage_of
 
 _FOLDERS = tuple(
     f"{name}/" for name in (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)

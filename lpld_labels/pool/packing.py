@@ -27,7 +27,7 @@ from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import convert, from_json, to_json
 from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
-from lpld_labels.pool.copying import copy_file
+from lpld_labels.pool.pool_files import copy_file
 from lpld_labels.pool.reader import PoolReader
 
 GROUP_BYTES = 256 * 1024

@@ -1,12 +1,12 @@
-"""Plans: what a pool will be and how the work on it is cut, all known before the first batch is written.
+"""Plans: what a pool will be and how the work on it is cut, known before the first batch is written.
 
-Every command that writes a pool makes a plan; `lpld_labels.transforms.pipeline.run_plan` carries it out.
+Every command that writes a pool makes a plan and calls `lpld_labels.transforms.pipeline.run_plan`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,22 +31,23 @@ from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VI
 from lpld_labels.format.views import ViewConstraints, check_bounds, view_constraints
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.shard import EncodedBatch, Skipped, write_shard
+from lpld_labels.pool.unfinished import differences
 from lpld_labels.pool.views import require_drawn
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: what the source is asked for. batches: how many come of them."""
+    """The work for one shard. items: arguments of the source. batches: how many it yields for them."""
 
     items: tuple[Any, ...]
     batches: int
 
 
 class BatchSource(Protocol):
-    """Gives the batches of a shard, in any order. Pickled for other processes.
+    """Yields the batches of a shard, in any order. Pickled for other processes.
 
-    With a method `begin(number)`, the source to use is what that returns: it is called once in each process,
-    with the number of the worker on its machine.
+    If it has a method `begin(number)`, that is called once in each process, with the number of the worker on
+    its machine, and returns the source to use.
     """
 
     def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...
@@ -54,17 +55,15 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolPlan:
-    """A pool to be.
+    """A new pool, or more batches for one.
 
     out: its local directory. header: with the whole lineage, this command's step included.
-    views: whether the pool keeps its views or readers draw them. shards: in key order.
-    settings: JSON of what the command was asked for and digests of its inputs; with the fields above they
+    views: whether the pool stores its views or readers draw them. shards: in key order.
+    settings: JSON values of the command's settings and digests of its inputs; with the fields above they
     decide whether unfinished work belongs to this plan.
     base: manifest of the pool at `out` that gets more batches; None to make a new pool.
-    packed: brings the images that the pool is to carry.
-    content_digest: of the finished pool, where it is known beforehand.
-    most_bytes: a pool that comes out larger is not published.
-    notes: facts of this run for the last step of lineage; they do not decide what comes of the work.
+    packed: brings the images that the pool carries. content_digest: of the finished pool, if known.
+    most_bytes: a larger pool is not published. notes: facts of this run for the last step of lineage.
     """
 
     out: Path
@@ -82,7 +81,13 @@ class PoolPlan:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_plausible(self.header, self.images, where=self.out)
+        require_readable(self.header, where=self.out)
+        if len(self.images) and int(self.images.classes.max()) >= self.header.classes:
+            raise InvalidArgumentError(
+                "image table has a class beyond the label's columns",
+                expected=f"classes below {self.header.classes}",
+                got=int(self.images.classes.max()),
+            )
 
     @property
     def batches(self) -> int:
@@ -90,7 +95,7 @@ class PoolPlan:
         return sum(shard.batches for shard in self.shards)
 
     def identity(self) -> dict[str, Any]:
-        """Return all that decides what comes of the work, as JSON values."""
+        """Return everything that decides the result, as JSON values."""
         return {
             "settings": self.settings,
             **pool_identity(self.header, self.codec, self.images, self.views),
@@ -101,7 +106,7 @@ class PoolPlan:
         }
 
     def recut(self, counts: Sequence[int]) -> PoolPlan:
-        """Return the plan with the cut that unfinished work was begun with: items of each shard."""
+        """Return the plan with the cut of unfinished work: items of each shard."""
         if list(counts) == [len(shard.items) for shard in self.shards]:
             return self
         items = [item for shard in self.shards for item in shard.items]
@@ -120,30 +125,20 @@ class PoolPlan:
 
     def writer(self, directory: Path) -> ShardWriter:
         """Return what writes the shards below a directory of unfinished work; can be sent to a process."""
-        return ShardWriter(
-            directory=directory,
-            header=replace(self.header, lineage=()),
-            images=self.images,
-            codec=self.codec,
-            views=self.views,
-            source=self.source,
-        )
+        header = replace(self.header, lineage=())
+        return ShardWriter(directory, replace(self, header=header, shards=(), base=None, packed=None))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ShardWriter:
     """Writes shards of a plan; a worker of a job whose tasks are (number, shard)."""
 
     directory: Path
-    header: PoolHeader
-    images: ImageTable
-    codec: Codec
-    views: Views
-    source: BatchSource | None = None
+    plan: PoolPlan
 
     @cached_property
     def _constraints(self) -> ViewConstraints:
-        return view_constraints(self.header, self.images, self.views)
+        return view_constraints(self.plan.header, self.plan.images, self.plan.views)
 
     def do(self, task: tuple[int, Shard], *, again: bool) -> Steps:
         """Write one shard, counting its batches; return its number."""
@@ -151,7 +146,10 @@ class ShardWriter:
         number, shard = task
         batches: list[EncodedBatch] = []
         skipped: list[Skipped] = []
-        with closing(self._found(shard)) as found:
+        with contextlib.ExitStack() as stack:
+            found = self.plan.source(shard.items)
+            if isinstance(found, Generator):
+                stack.enter_context(contextlib.closing(found))
             for one in found:
                 if isinstance(one, Skipped):
                     skipped.append(one)
@@ -168,24 +166,20 @@ class ShardWriter:
         yield max(0, shard.batches - len(batches))
         return number
 
-    def _found(self, shard: Shard) -> Generator[EncodedBatch | Skipped, None, None]:
-        if self.source is not None:
-            yield from self.source(shard.items)
-
     def check(self, batch: EncodedBatch) -> None:
-        """Refuse a batch that may not stand in the pool."""
-        rows = batch.views.rows
-        if rows > self.header.batch_size:
+        """Refuse a batch that does not belong in the pool."""
+        header, images, rows = self.plan.header, self.plan.images, batch.views.rows
+        if rows > header.batch_size:
             raise InvalidBatchError(
                 "batch is too large",
                 where=batch.key,
-                expected=f"at most {self.header.batch_size} rows",
+                expected=f"at most {header.batch_size} rows",
                 got=rows,
             )
         if batch.constraints != self._constraints:
-            check_bounds(batch.views, self.images, self.header.augmentation)
-            if self.views == "drawn":
-                require_drawn(batch.views, self.header, self.images)
+            check_bounds(batch.views, images, header.augmentation)
+            if self.plan.views == "drawn":
+                require_drawn(batch.views, header, images)
 
     def write(self, number: int, batches: Sequence[EncodedBatch], skipped: Sequence[Skipped] = ()) -> None:
         """Write checked batches as shard `number`."""
@@ -193,19 +187,17 @@ class ShardWriter:
             self.directory,
             number,
             batches,
-            codec=self.codec,
-            classes=self.header.classes,
-            views=self.views,
+            codec=self.plan.codec,
+            classes=self.plan.header.classes,
+            views=self.plan.views,
             skipped=skipped,
         )
 
 
 def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
-    """Cut batches that are asked for by key into shards of `size` batches."""
-    return [
-        Shard(tuple(keys[start : start + size]), len(keys[start : start + size]))
-        for start in range(0, len(keys), size)
-    ]
+    """Cut batches that are requested by key into shards of `size` batches."""
+    parts = [tuple(keys[start : start + size]) for start in range(0, len(keys), size)]
+    return [Shard(part, len(part)) for part in parts]
 
 
 def cut_by_size(
@@ -231,19 +223,8 @@ def raw_batches_per_shard(header: PoolHeader) -> int:
     return max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
 
 
-def require_plausible(header: PoolHeader, images: ImageTable, *, where: object) -> None:
-    """Refuse a header that no reader would take, and images of classes that labels do not have."""
-    require_readable(header, where=where)
-    if len(images) and int(images.classes.max()) >= header.classes:
-        raise InvalidArgumentError(
-            "image table has a class beyond the label's columns",
-            expected=f"classes below {header.classes}",
-            got=int(images.classes.max()),
-        )
-
-
 def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: Views) -> dict[str, Any]:
-    """Return what all batches of a pool have in common, as JSON values; not how they came to be."""
+    """Return what all batches of a pool share, as JSON values; without their lineage."""
     described = asdict(header)
     del described["lineage"]
     return {
@@ -255,10 +236,11 @@ def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: V
     }
 
 
-def duplicate(key: BatchKey, where: object) -> PoolConflictError:
-    """Return the error for a batch that is there twice."""
-    return PoolConflictError(
-        "batch was already written",
-        where=f"{where}, {key}",
-        hint="skip keys for which `key in writer` is true",
-    )
+def require_alike(
+    expected: Mapping[str, Any], got: Mapping[str, Any], *, where: object, problem: str, hint: str
+) -> None:
+    """Refuse pools that differ in what all batches of a pool share. expected, got: `pool_identity`."""
+    for name, wanted, found in sorted(differences(expected, got)):
+        raise PoolConflictError(
+            f"{problem}: field '{name}' differs", where=where, expected=wanted, got=found, hint=hint
+        )

@@ -1,12 +1,13 @@
-"""The files of a pool, each proven before it is used: whole ones by their digest, Parquet by its footer.
+"""The files of a pool, each verified before it is used: whole ones by their digest, Parquet by its footer.
 
-A pool lies in a directory (`LocalFiles`) or at an address (`RemoteFiles`); who reads it need not know which.
+`PoolFiles` reads a directory, `RemoteFiles` an address.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from abc import ABC, abstractmethod
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lpld_labels.errors import NotAPoolError, PoolCorruptError
-from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.digests import bytes_digest, file_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import FileEntry, Manifest
-from lpld_labels.format.schema import (
-    MANIFEST_FILE,
-    README_FILE,
-)
+from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.random_access import (
     ByteSource,
@@ -28,9 +26,10 @@ from lpld_labels.io.random_access import (
     MemoryFile,
     open_file,
     open_regular,
+    retry_corrupt,
     size_of_regular,
 )
-from lpld_labels.io.storage import refuse_links_out
+from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, refuse_links_out, write_errors
 from lpld_labels.io.verified_parquet import VerifiedParquet
 
 if TYPE_CHECKING:
@@ -40,63 +39,85 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 22
 
 
-class PoolFiles(ABC):
-    """Where a pool's files are, and how to get at them."""
+class PoolFiles:
+    """The files of a pool in a directory, or as a base class anywhere."""
 
-    @abstractmethod
+    def __init__(self, location: Location) -> None:
+        self._location = os.fspath(location)
+        self._path = str(local_path(location))
+
     def at(self, path: str) -> str:
         """Return the place of a file below the pool, for messages."""
+        return f"{self._path}/{path}"
 
-    @abstractmethod
     def manifest_text(self) -> bytes:
-        """Return pool.json as it is, or a byte more of it than there may be; NotAPoolError without one."""
+        """Return pool.json, cut one byte above the size limit; NotAPoolError without one."""
+        try:
+            if Path(self.at(MANIFEST_FILE)).is_symlink():
+                # Before it is read: a message about its contents would show some of another file.
+                refuse_links_out(self._path, [MANIFEST_FILE])
+            return _start_of(self.at(MANIFEST_FILE))
+        except FileNotFoundError:
+            raise no_manifest(self._location, staged=Path(f"{self._path}.partial").is_dir()) from None
+        except OSError as error:
+            raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None
 
-    @abstractmethod
     def card(self) -> bytes | None:
-        """Return README.md as it is, or None: it is no part of the pool."""
+        """Return README.md, or None. It is not part of the pool."""
+        path = self.at(README_FILE)
+        return _start_of(path) if Path(path).is_file() else None
 
-    @abstractmethod
     def check_sizes(self, manifest: Manifest) -> None:
         """Refuse missing and truncated files, and links out of the pool, before any is read."""
+        for entry in manifest.files:
+            require_size(entry, size_of_regular(self.at(entry.path)), self.at(entry.path))
+        refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
 
-    @abstractmethod
     def names(self) -> Iterator[tuple[str, bool]]:
         """Yield the names of all files at the pool's place, in order, and whether each is a link."""
+        for place in sorted(Path(self._path).rglob("*")):
+            if place.is_symlink() or not place.is_dir():
+                yield place.relative_to(self._path).as_posix(), place.is_symlink()
 
-    @abstractmethod
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Give a whole file piece by piece; whoever takes it compares the digest."""
-
-    @abstractmethod
-    def open(self, entry: FileEntry) -> ByteSource:
-        """Open a file for random access."""
+        """Yield a whole file piece by piece; the caller compares the digest."""
+        path = self.at(entry.path)
+        size = size_of_regular(path)
+        if size is not None:
+            # One of another size may be another file, behind a link.
+            require_size(entry, size, path)
+        return file_chunks(path)
 
     def whole(self, entry: FileEntry) -> bytes:
-        """Return a whole file, known to be the one the manifest names."""
+        """Return a whole file, its digest verified."""
         data = b"".join(map(memoryview, self.chunks(entry)))
         require_digest(entry, bytes_digest(data), self.at(entry.path))
         return data
 
-    def cut_labels(self, blocks: LabelBlocks) -> None:  # noqa: B027
-        """Learn which parts of labels files are read as one."""
+    def open(self, entry: FileEntry) -> ByteSource:
+        """Open a file for random access."""
+        return open_file(self.at(entry.path))
 
-    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:  # noqa: B027
-        """Begin to fetch what these batches need, in this order, where files are elsewhere."""
+    def cut_labels(self, blocks: LabelBlocks) -> None:
+        """Set which parts of labels files are fetched as one."""
 
-    def advance(self) -> None:  # noqa: B027
-        """Take note that the next of the prefetched batches is being read."""
+    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
+        """Begin to fetch what these batches need, in this order, where files are remote."""
 
-    def close(self) -> None:  # noqa: B027
-        """Stop what goes on in the background."""
+    def advance(self) -> None:
+        """Note that the next of the prefetched batches is being read."""
+
+    def close(self) -> None:
+        """Stop fetching in the background."""
 
 
 def open_files(location: Location, cache: DiskCache | None = None) -> PoolFiles:
-    """Return the files of a pool, wherever it is. cache: where those from elsewhere are kept."""
+    """Return the files of a pool. cache: keeps remote ones on disk."""
     if is_address(location):
         from lpld_labels.pool.remote_files import RemoteFiles
 
         return RemoteFiles(os.fspath(location), cache)
-    return LocalFiles(location)
+    return PoolFiles(location)
 
 
 def read_manifest(files: PoolFiles) -> Manifest:
@@ -104,10 +125,43 @@ def read_manifest(files: PoolFiles) -> Manifest:
     return Manifest.parse(files.manifest_text(), where=files.at(MANIFEST_FILE))
 
 
+def manifest_of(location: Location) -> Manifest:
+    """Return the manifest of a pool, given the pool or the manifest alone, as a file of any name."""
+    if not is_address(location) and local_path(location).is_file():
+        return Manifest.parse(_start_of(str(local_path(location))), where=os.fspath(location))
+    return read_manifest(open_files(os.fspath(location).removesuffix(f"/{MANIFEST_FILE}")))
+
+
 def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-    """Return a whole Parquet file, known to be the one the manifest names."""
+    """Return a whole Parquet file, its digest verified."""
     data = MemoryFile(files.whole(entry), files.at(entry.path))
     return VerifiedParquet(data, entry, schema).read_all()
+
+
+def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> bool:
+    """Copy a file to the same place of a local pool unless it is there; return whether it was not.
+
+    within: directory on the same file system for the temporary file, which a crash may leave there.
+    """
+    target = pool / entry.path
+    if target.is_file() and target.stat().st_size == entry.bytes and file_digest(target) == entry.digest:
+        return False
+    temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
+
+    def pour() -> None:
+        with DigestingFile(temporary) as sink:
+            for chunk in verified(entry, files.chunks(entry), files.at(entry.path)):
+                sink.write(memoryview(chunk).cast("B"))
+
+    with write_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            retry_corrupt(pour)
+            move(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    return True
 
 
 def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
@@ -121,15 +175,18 @@ def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
     )
 
 
-def wrong_size(entry: FileEntry, size: int | None, where: str) -> PoolCorruptError:
-    """Return the error of a file of another size than the manifest says."""
-    return PoolCorruptError(
-        "file has the wrong size",
-        where=where,
-        expected=f"{entry.bytes} bytes",
-        got=size,
-        hint="restore this file",
-    )
+def require_size(entry: FileEntry, size: int | None, where: str) -> None:
+    """Refuse a file that is missing (None) or of another size than the manifest says."""
+    if size is None:
+        raise PoolCorruptError("file is missing", where=where, hint="restore this file")
+    if size != entry.bytes:
+        raise PoolCorruptError(
+            "file has the wrong size",
+            where=where,
+            expected=f"{entry.bytes} bytes",
+            got=size,
+            hint="restore this file",
+        )
 
 
 def require_digest(entry: FileEntry, digest: str, where: str) -> None:
@@ -144,8 +201,19 @@ def require_digest(entry: FileEntry, digest: str, where: str) -> None:
         )
 
 
+def verified(
+    entry: FileEntry, chunks: Iterable[bytes | pa.Buffer], where: str
+) -> Iterator[bytes | pa.Buffer]:
+    """Yield a file piece by piece; raise PoolCorruptError at the end if its digest is wrong."""
+    state = hashlib.sha256()
+    for chunk in chunks:
+        state.update(chunk)
+        yield chunk
+    require_digest(entry, state.hexdigest(), where)
+
+
 def file_chunks(path: str | Path) -> Iterator[bytes]:
-    """Yield a file of this machine piece by piece."""
+    """Yield a local file piece by piece."""
     try:
         with os.fdopen(open_regular(path)[0], "rb", buffering=0) as stream:
             while chunk := stream.read(_CHUNK):
@@ -156,73 +224,7 @@ def file_chunks(path: str | Path) -> Iterator[bytes]:
         raise PoolCorruptError(f"cannot be read: {error}", where=path, hint="restore this file") from None
 
 
-class LocalFiles(PoolFiles):
-    """The files of a pool in a directory."""
-
-    def __init__(self, location: Location) -> None:
-        self._location = os.fspath(location)
-        self.path = str(local_path(location))
-
-    def at(self, path: str) -> str:
-        """Return the path of a file."""
-        return f"{self.path}/{path}"
-
-    def manifest_text(self) -> bytes:
-        """Read pool.json."""
-        try:
-            if Path(self.at(MANIFEST_FILE)).is_symlink():
-                # Before it is read: a message about its contents would show some of another file.
-                refuse_links_out(self.path, [MANIFEST_FILE])
-            return _start_of(self.at(MANIFEST_FILE))
-        except FileNotFoundError:
-            staged = Path(f"{self.path}.partial").is_dir()
-            raise no_manifest(self._location, staged=staged) from None
-        except OSError as error:
-            raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None
-
-    def card(self) -> bytes | None:
-        """Read it, if it is a file."""
-        path = self.at(README_FILE)
-        return _start_of(path) if Path(path).is_file() else None
-
-    def check_sizes(self, manifest: Manifest) -> None:
-        """Ask the file system."""
-        for entry in manifest.files:
-            size = size_of_regular(self.at(entry.path))
-            if size is None:
-                raise PoolCorruptError("file is missing", where=self.at(entry.path), hint="restore this file")
-            if size != entry.bytes:
-                raise wrong_size(entry, size, self.at(entry.path))
-        refuse_links_out(self.path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
-
-    def chunks(self, entry: FileEntry) -> Iterator[bytes]:
-        """Read it piece by piece, unless it has another size: it may be another file, behind a link."""
-        path = self.at(entry.path)
-        size = size_of_regular(path)
-        if size not in (None, entry.bytes):
-            raise wrong_size(entry, size, path)
-        return file_chunks(path)
-
-    def open(self, entry: FileEntry) -> ByteSource:
-        """Open it."""
-        return open_file(self.at(entry.path))
-
-    def names(self) -> Iterator[tuple[str, bool]]:
-        """Look at everything in the directory."""
-        for place in sorted(Path(self.path).rglob("*")):
-            if place.is_symlink() or not place.is_dir():
-                yield place.relative_to(self.path).as_posix(), place.is_symlink()
-
-
-def manifest_of(location: Location) -> Manifest:
-    """Return the manifest of a pool, given the pool or the manifest alone, as a file of any name."""
-    if not is_address(location) and local_path(location).is_file():
-        return Manifest.parse(_start_of(str(local_path(location))), where=os.fspath(location))
-    text = os.fspath(location)
-    return read_manifest(open_files(text.removesuffix(f"/{MANIFEST_FILE}")))
-
-
 def _start_of(path: str) -> bytes:
-    """Return a file, or a byte more of it than may be, which is enough to refuse it."""
+    """Return a file, or one byte more than MAX_JSON_BYTES of it, which is enough to refuse it."""
     file = LocalFile(path)
     return file.read(0, min(file.size, MAX_JSON_BYTES + 1)).to_pybytes()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.codecs import Codec
-from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError
+from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.images import ImageTable
@@ -25,8 +26,8 @@ from lpld_labels.format.manifest import (
     FILE_COMPONENTS,
     CodecEntry,
     Counts,
+    Coverage,
     FileEntry,
-    LineageStep,
     Manifest,
     PoolHeader,
     readable_text,
@@ -40,82 +41,75 @@ from lpld_labels.format.schema import (
     LABELS_DIRECTORY,
     MANIFEST_FILE,
     POOL_DIRECTORIES,
+    VIEW_SCHEMA,
     VIEWS_DIRECTORY,
     Component,
-    Views,
 )
 from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.own_files import delete_unnamed, require_own_files
-from lpld_labels.pool.packing import ImageCarrier
-from lpld_labels.pool.pool_files import LocalFiles, read_table
+from lpld_labels.pool.plan import PoolPlan
+from lpld_labels.pool.pool_files import PoolFiles, read_table
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import ShardRecord, Skipped
-from lpld_labels.pool.unfinished import PUBLISHED, Unfinished, differences
-from lpld_labels.pool.view_counts import coverage_of, views_per_image
+from lpld_labels.pool.shard import ShardRecord
+from lpld_labels.pool.unfinished import PUBLISHED, Unfinished
 from lpld_labels.version import __version__
 
 
 def publish(
-    work: Unfinished,
-    records: Sequence[ShardRecord],
-    *,
-    header: PoolHeader,
-    images: ImageTable,
-    codec: Codec,
-    views: Views,
-    base: Manifest | None = None,
-    packed: ImageCarrier | None = None,
-    most_bytes: int | None = None,
-    overwrite: bool = False,
+    plan: PoolPlan, work: Unfinished, records: Sequence[ShardRecord], *, overwrite: bool = False
 ) -> Manifest:
     """Publish finished shards, whose files are known to be whole, and return the manifest.
 
-    base: manifest of the pool that gets them. overwrite: replace the pool that is there.
+    overwrite: replace the pool that is there.
     """
-    records = [record for record in records if record.name]
+    base = plan.base
+    header = _with_results(plan, records)
+    records = [record for record in records if record.files]
     with write_errors(work.directory):
         work.pool.mkdir(exist_ok=True)
         _delete_unrecorded(work.pool, records)
         index = _merged_index(work.out, base, records)
         index_entry = _write_index(work, index)
         if base is None:
-            tables = _write_tables(work, codec, images)
+            tables = _write_tables(work, plan.codec, plan.images)
         else:
             tables = [*base.files_of("images"), *base.files_of("codec"), *base.files_of("packed")]
-        if packed is not None and not (base and base.files_of("packed")):
-            tables += packed(work.pool, within=work.directory)
-    files = _shard_files(base, records)
+        if plan.packed is not None and not (base and base.files_of("packed")):
+            tables += plan.packed(work.pool, within=work.directory)
+    rows = index["rows"].to_numpy()
     manifest = Manifest(
         header=header,
-        views=views,
-        codec=CodecEntry(name=codec.name, parameters=codec.parameters()),
+        views=plan.views,
+        codec=CodecEntry(name=plan.codec.name, parameters=plan.codec.parameters()),
         counts=Counts(
-            images=len(images),
+            images=len(plan.images),
             epochs=count_runs(index["epoch"].to_numpy()),
             batches=index.num_rows,
-            incomplete_batches=int((index["rows"].to_numpy() < header.batch_size).sum()),
-            rows=int(index["rows"].to_numpy().sum()),
+            incomplete_batches=int((rows < header.batch_size).sum()),
+            rows=int(rows.sum()),
         ),
-        coverage=coverage_of(_views_per_image(work.out, base, records, len(images)), images.classes),
+        coverage=coverage_of(
+            _views_per_image(work.out, base, records, len(plan.images)), plan.images.classes
+        ),
         components=_components(base, records, [index_entry, *tables]),
         content_digest=pool_digest(
             header,
-            codec=codec.name,
-            identity=codec.identity(),
-            images=images.digest(),
+            codec=plan.codec.name,
+            identity=plan.codec.identity(),
+            images=plan.images.digest(),
             batches=arrow.binaries(index["digest"]),
         ),
-        files=(*files, index_entry, *tables),
+        files=(*_shard_files(base, records), index_entry, *tables),
         created_by=f"lpld-labels {__version__}",
     )
     text = readable_text(manifest, where=work.out)
     size = sum(entry.bytes for entry in manifest.files) + len(text)
-    if most_bytes is not None and size > most_bytes:
+    if plan.most_bytes is not None and size > plan.most_bytes:
         raise InvalidArgumentError(
             "the pool is larger than its budget",
-            expected=f"at most {most_bytes} bytes",
+            expected=f"at most {plan.most_bytes} bytes",
             got=f"{size} bytes",
             hint="give a slightly larger budget",
         )
@@ -128,60 +122,22 @@ def publish(
     return manifest
 
 
-def finish(work: Unfinished) -> bool:
-    """Clear away what is left of work that was published; return whether that was so."""
-    if not work.is_published():
-        if work.is_bare() and not work.shared:
-            work.delete()
-        return False
-    path = work.out / MANIFEST_FILE
-    manifest = Manifest.parse(path.read_bytes(), where=str(path))
-    with write_errors(work.out):
-        delete_unnamed(work.out, {entry.path for entry in manifest.files})
-        work.delete()
-    return True
+def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
+    """Return the header with the plan's notes and skipped input (`holes`) in its last step of lineage.
 
-
-def with_notes(header: PoolHeader, notes: Mapping[str, object], skipped: Sequence[Skipped]) -> PoolHeader:
-    """Return the header with notes in its last step of lineage; what was left out is noted as `holes`."""
-    if not notes and not skipped:
-        return header
-    *before, last = header.lineage
-    holes = {"holes": [{"file": one.file, "why": one.why} for one in skipped]} if skipped else {}
-    step = LineageStep(
-        operation=last.operation,
-        parent_digest=last.parent_digest,
-        parameters={**last.parameters, **notes, **holes},
-    )
-    return PoolHeader(**{**vars(header), "lineage": (*before, step)})
-
-
-def require_some(records: Sequence[ShardRecord], *, where: object) -> None:
-    """Refuse work of which nothing is left because all of its input had to be skipped."""
+    Refuse work of which nothing is left because all of its input had to be skipped.
+    """
     skipped = [one for record in records for one in record.skipped]
-    if skipped and not any(record.name for record in records):
+    if skipped and not any(record.files for record in records):
         raise LabelSourceError(
-            f"none of the input can be used: {skipped[0].why}", where=skipped[0].file or where
+            f"none of the input can be used: {skipped[0].why}", where=skipped[0].file or plan.out
         )
-
-
-def require_unchanged(
-    base: Manifest, out: Path, identity: Mapping[str, object], found: Mapping[str, object]
-) -> None:
-    """Refuse to grow a pool that has been replaced since, or that differs in what all batches share."""
-    path = out / MANIFEST_FILE
-    if Manifest.parse(path.read_bytes(), where=str(path)) != base:
-        raise PoolConflictError(
-            "the pool that was to grow has been replaced", where=path, hint="run the same command again"
-        )
-    for field, expected, got in sorted(differences(found, identity)):
-        raise PoolConflictError(
-            f"this is another pool: field '{field}' differs",
-            where=path,
-            expected=expected,
-            got=got,
-            hint="choose another path, or replace it (--overwrite)",
-        )
+    if not plan.notes and not skipped:
+        return plan.header
+    *before, last = plan.header.lineage
+    holes = {"holes": [asdict(one) for one in skipped]} if skipped else {}
+    step = replace(last, parameters={**last.parameters, **plan.notes, **holes})
+    return replace(plan.header, lineage=(*before, step))
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
@@ -225,14 +181,14 @@ def _grow(work: Unfinished, manifest: Manifest, text: bytes) -> None:
 
 
 def _mark(work: Unfinished, text: bytes) -> None:
-    """Note which manifest is about to be published, so that `finish` knows it."""
+    """Note which manifest is about to be published, so that a later run recognises it."""
     digest = hashlib.sha256(text).hexdigest().encode()
     write_atomically(work.directory / PUBLISHED, digest, within=work.directory)
 
 
 def _delete_unrecorded(pool: Path, records: Sequence[ShardRecord]) -> None:
     """Delete files of shards that were begun and never recorded, or made again under another name."""
-    named = {entry.path for record in records for entry in record.entries}
+    named = {entry.path for record in records for entry in record.files}
     for folder in (VIEWS_DIRECTORY, LABELS_DIRECTORY):
         for path in sorted((pool / folder).glob("*")):
             if f"{folder}/{path.name}" not in named:
@@ -241,18 +197,18 @@ def _delete_unrecorded(pool: Path, records: Sequence[ShardRecord]) -> None:
 
 def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[FileEntry]:
     files = [*base.files_of("views"), *base.files_of("labels")] if base else []
-    files += [entry for record in records for entry in record.entries]
+    files += [entry for record in records for entry in record.files]
     return sorted(files, key=lambda entry: (entry.role != "views", entry.path))
 
 
 def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecord]) -> pa.Table:
     """Return the batch index of old and new shards in key order; shard numbers follow the labels files."""
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
-    number = {Path(path).stem: place for place, path in enumerate(paths)}
-    parts = [_renumbered(record.index, np.int32(number[record.name])) for record in records]
+    number = {path: np.int32(place) for place, path in enumerate(paths)}
+    parts = [_renumbered(record.index, number[record.files[-1].path]) for record in records]
     if base is not None:
-        index = read_table(LocalFiles(out), base.files_of("batches")[0], BATCH_SCHEMA)
-        moved = np.array([number[Path(entry.path).stem] for entry in base.files_of("labels")], np.int32)
+        index = read_table(PoolFiles(out), base.files_of("batches")[0], BATCH_SCHEMA)
+        moved = np.array([number[entry.path] for entry in base.files_of("labels")], np.int32)
         parts.append(_renumbered(index, moved[index["shard"].to_numpy()] if len(moved) else np.int32(0)))
     if not parts:
         return BATCH_SCHEMA.empty_table()
@@ -319,14 +275,55 @@ def _components(
 ) -> dict[Component, int]:
     """Return the bytes of all files by component. others: than those of shards."""
     components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
-    parts = [facts.components for record in records for facts in (record.views, record.labels) if facts]
-    if base is not None:
-        parts.append(base.components)
-        for role, owner in FILE_COMPONENTS.items():
-            components[owner] -= sum(entry.bytes for entry in base.files_of(role))
-    for part in parts:
+    for part in (base.components if base else {}, *(record.components for record in records)):
         for name, size in part.items():
             components[name] += size
+    for entry in base.files if base else ():
+        if entry.role in FILE_COMPONENTS:
+            components[FILE_COMPONENTS[entry.role]] -= entry.bytes
     for entry in others:
         components[FILE_COMPONENTS[entry.role]] += entry.bytes
     return components
+
+
+def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
+    """Return how many views each image has, as itself and not as a partner: int64 [images].
+
+    numbers: of the batches to count; None for all. Reads one small column of the views.
+    """
+    counted = np.ones(len(pool), np.bool_)
+    if numbers is not None:
+        counted[:] = False
+        counted[numbers] = True
+    views = np.zeros(len(pool.images), np.int64)
+    if pool.manifest.views == "drawn":
+        for number in np.flatnonzero(counted).tolist():
+            views[pool.images_at(number)] += 1
+        return views
+    for shard, entry in enumerate(pool.manifest.files_of("views")):
+        file = pool.open_parquet(entry, VIEW_SCHEMA)
+        for group in range(file.groups):
+            inside = pool.index.in_rows(shard, file.starts[group], file.starts[group + 1])
+            wanted = np.repeat(counted[inside], pool.index.rows[inside])
+            images = file.read(group, ["image"])["image"].to_numpy()
+            if len(images) != len(wanted) or not _all_below(images, len(views)):
+                raise PoolCorruptError("column 'image' is wrong", where=file.where)
+            views += np.bincount(images[wanted], minlength=len(views))
+    return views
+
+
+def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
+    """Return how often images are shown. views: int64 [images]. classes: of the same images."""
+    if not len(views):
+        return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
+    return Coverage(
+        minimum=int(views.min()),
+        median=float(np.median(views)),
+        maximum=int(views.max()),
+        images=int((views > 0).sum()),
+        classes=len(np.unique(classes[views > 0])),
+    )
+
+
+def _all_below(values: npt.NDArray[np.int32], limit: int) -> bool:
+    return len(values) == 0 or (int(values.min()) >= 0 and int(values.max()) < limit)

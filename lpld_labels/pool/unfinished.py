@@ -1,13 +1,13 @@
-"""Unfinished pools: the directory OUT.partial beside the pool OUT that comes of it.
+"""Unfinished work: the directory OUT.partial beside the pool OUT.
 
 OUT.partial/
-  plan.json      what the work is for, and how it is cut into shards; nothing without it is ever deleted
+  plan.json      identity of the work, and how it is cut into shards; nothing without it is ever deleted
   records/K      a file for each finished shard (shard.py)
-  pool/          the files of the pool to be
+  pool/          the files of the new pool
   published      SHA-256 of the manifest, once the pool is about to be published (publish.py)
   .tmp-*         files that are being written, or were when a process died
 
-The directory itself is locked while somebody works in it; parts of one job share the lock.
+The directory itself is locked while a process works in it; parts of one job share the lock.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from typing import Any
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StagingMismatchError
 from lpld_labels.format.digests import file_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
+from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import locked_directory, try_lock
 from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
+from lpld_labels.pool.own_files import delete_unnamed
 from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ CHECKS_AT_ONCE = 8
 
 
 def partial_directory(out: Path) -> Path:
-    """Return where unfinished work for a pool lies."""
+    """Return the directory of unfinished work for a pool."""
     return out.with_name(f"{out.name}.partial")
 
 
@@ -53,7 +55,6 @@ class Unfinished:
 
     def __init__(self, out: Path, descriptor: int, *, shared: bool = False) -> None:
         self.out = out
-        self.shared = shared
         self.directory = partial_directory(out)
         self.pool = self.directory / POOL
         self._descriptor = descriptor
@@ -68,6 +69,22 @@ class Unfinished:
             )
         refuse_links([self.directory / name for name in names])
         refuse_links(self.pool / name for name in POOL_DIRECTORIES)
+        self._finish(bare=begun == [PLAN] and not shared)
+
+    def _finish(self, *, bare: bool) -> None:
+        """Delete what is left of published work.
+
+        bare: there is nothing but a plan, which is left when a process dies while it deletes.
+        """
+        mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
+        published = mark.is_file() and manifest.is_file()
+        if published and mark.read_text() == hashlib.sha256(manifest.read_bytes()).hexdigest():
+            files = Manifest.parse(manifest.read_bytes(), where=str(manifest)).files
+            with write_errors(self.out):
+                delete_unnamed(self.out, {entry.path for entry in files})
+            bare = True
+        if bare:
+            self.delete()
 
     def _plan(self) -> dict[str, Any]:
         path = self.directory / PLAN
@@ -80,12 +97,12 @@ class Unfinished:
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
     ) -> list[int]:
-        """Begin work, or join what is there if it is for the same; return the cut that counts.
+        """Begin work, or resume what is there if it has the same identity; return its cut.
 
-        identity: all that decides what comes of it, as JSON values. cut: work items of each shard.
-        overwrite: delete unfinished work that is for something else, instead of refusing.
+        identity: everything that decides the result, as JSON values. cut: work items of each shard.
+        overwrite: delete unfinished work of another identity instead of refusing.
         """
-        wanted = from_json(to_json({**identity}), where=PLAN)
+        wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
         if not self._plan():
             self._create(plan)
@@ -126,9 +143,9 @@ class Unfinished:
         return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
     def records(self, numbers: Sequence[int], *, checked: bool) -> dict[int, ShardRecord]:
-        """Return the records of some finished shards; those that are damaged are deleted and left out.
+        """Return the records of some finished shards; damaged ones are deleted and left out.
 
-        checked: read their files and compare the digests too.
+        checked: also compare the digests of their files.
         """
 
         def load(number: int) -> tuple[int, ShardRecord | None]:
@@ -148,28 +165,13 @@ class Unfinished:
         return found
 
     def _is_whole(self, record: ShardRecord) -> bool:
-        """Whether the files of a shard are there and as they were written."""
-        for entry in record.entries:
-            path = self.find(entry.path)
+        """Whether the files of a shard are as they were written: here, or moved into the pool already."""
+        for entry in record.files:
+            path = self.pool / entry.path
+            path = path if path.exists() else self.out / entry.path
             if not path.is_file() or path.stat().st_size != entry.bytes or file_digest(path) != entry.digest:
                 return False
         return True
-
-    def find(self, path: str) -> Path:
-        """Return where a file of the pool to be is: here, or in the pool if it has been moved there."""
-        here = self.pool / path
-        return here if here.exists() else self.out / path
-
-    def is_published(self) -> bool:
-        """Whether the pool at `out` is the one that came of this work."""
-        mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
-        if not (mark.is_file() and manifest.is_file()):
-            return False
-        return mark.read_text() == hashlib.sha256(manifest.read_bytes()).hexdigest()
-
-    def is_bare(self) -> bool:
-        """Whether there is nothing but a plan: what is left when a process dies while it deletes."""
-        return [path.name for path in self.directory.iterdir()] == [PLAN]
 
     def alone(self) -> bool:
         """Take the lock for this process only; return whether nobody else works here."""
@@ -178,11 +180,11 @@ class Unfinished:
         return try_lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """Delete all that is here; last the mark of being published, then the plan, which says it is ours."""
-        last = (PUBLISHED, PLAN)
+        """Delete everything; last the mark of being published, then the plan: it proves that it is ours."""
+        last = ("", PUBLISHED, PLAN)
         with write_errors(self.directory):
             for path in sorted(
-                self.directory.iterdir(), key=lambda path: (path.name in last, path.name == PLAN)
+                self.directory.iterdir(), key=lambda path: last.index(path.name) if path.name in last else 0
             ):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -192,14 +194,26 @@ class Unfinished:
 
 @contextlib.contextmanager
 def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
-    """Give the unfinished work for a pool; no other process works on it meanwhile, unless all share it.
+    """Give the unfinished work for a pool, locked. What is left of published work is deleted.
 
-    The directory is made if it is not there; empty at the end, it goes.
+    shared: with other processes that share it. The directory is created, and removed if empty at the end.
     """
     directory = partial_directory(out)
     refuse_links([directory])
     with locked_directory(directory, shared=shared) as descriptor:
         yield Unfinished(out, descriptor, shared=shared)
+
+
+def finish(out: Path, *, shared: bool = False) -> None:
+    """Delete what is left of published work, if there is any."""
+    if partial_directory(out).is_dir():
+        with unfinished(out, shared=shared):
+            pass
+
+
+def as_json(values: Mapping[str, Any]) -> Any:
+    """Return values as JSON gives them back, to compare them with those of a file."""
+    return from_json(to_json({**values}), where="plan")
 
 
 def differences(found: Any, wanted: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""Writing pools batch by batch: append them in any order, then commit once.
+"""Write pools batch by batch: append them in any order, then commit once.
 
 Commands make a plan instead (plan.py); this is for programs that have batches and no plan.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec
@@ -26,8 +27,8 @@ from lpld_labels.format.schema import (
     Views,
 )
 from lpld_labels.pool.packing import ImageCarrier
-from lpld_labels.pool.plan import ShardWriter, duplicate, pool_identity, require_plausible
-from lpld_labels.pool.publish import finish, publish
+from lpld_labels.pool.plan import PoolPlan
+from lpld_labels.pool.publish import publish
 from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.unfinished import unfinished
 
@@ -36,11 +37,11 @@ class PoolWriter:
     """Fills a new pool with label batches.
 
     Nothing is visible to readers before `commit`. A crash loses the batches since the last finished shard;
-    a writer with the same arguments resumes, and ``key in writer`` tells what is already safe.
+    a writer with the same arguments resumes, and ``key in writer`` is true for batches that are safe.
 
     path: local directory of the pool, where no pool is yet.
-    views: whether the pool keeps its views, or leaves them to readers to draw (`require_drawn`).
-    packed: brings the image files that the pool is to carry.
+    views: whether the pool stores its views, or readers draw them (`require_drawn`).
+    packed: brings the image files that the pool carries.
     shard_bytes, shard_batches: a shard closes at the first batch at or above these.
     """
 
@@ -57,31 +58,28 @@ class PoolWriter:
         shard_batches: int = SHARD_BATCHES,
     ) -> None:
         self.path = Path(path).resolve()
-        self.header = header
-        self.codec = codec if codec is not None else Float16Codec()
-        self._images, self._views, self._packed = images, views, packed
+        self._plan = PoolPlan(
+            out=self.path,
+            header=header,
+            images=images,
+            codec=codec if codec is not None else Float16Codec(),
+            views=views,
+            source=_no_batches,
+            shards=(),
+            settings={"writer": True},
+            packed=packed,
+        )
         self._shard_bytes, self._shard_batches = shard_bytes, shard_batches
         self._pending: list[EncodedBatch] = []
         self._pending_bytes = self._pending_rows = 0
-        require_plausible(header, images, where=self.path)
         with contextlib.ExitStack() as stack:
             self._work = stack.enter_context(unfinished(self.path))
-            finish(self._work)
             if (self.path / MANIFEST_FILE).exists():
                 raise PoolConflictError("a pool is already here", where=self.path, hint="choose another path")
-            identity = {"writer": True, **pool_identity(header, self.codec, images, views)}
-            self._work.begin(identity)
-            records = self._work.records(self._work.numbers(), checked=True)
-            self._keys = {key for record in records.values() for key in record.keys}
-            self._next = max(records, default=-1) + 1
-            self._records = records
-            self._writer = ShardWriter(
-                directory=self._work.directory,
-                header=header,
-                images=images,
-                codec=self.codec,
-                views=views,
-            )
+            self._work.begin(self._plan.identity())
+            self._records = self._work.records(self._work.numbers(), checked=True)
+            self._keys = {key for record in self._records.values() for key in record.keys}
+            self._writer = self._plan.writer(self._work.directory)
             self._open = stack.pop_all()
 
     def __contains__(self, key: object) -> bool:
@@ -89,17 +87,22 @@ class PoolWriter:
         return key in self._keys
 
     def append(self, batch: LabelBatch) -> None:
-        """Encode a batch and queue it; writes a shard when enough has gathered."""
-        if batch.classes != self.header.classes:
+        """Encode a batch and queue it; writes a shard when enough are pending."""
+        classes = self._plan.header.classes
+        if batch.classes != classes:
             raise InvalidBatchError(
-                "wrong number of classes", where=batch.key, expected=self.header.classes, got=batch.classes
+                "wrong number of classes", where=batch.key, expected=classes, got=batch.classes
             )
-        self.append_encoded(EncodedBatch.make(batch, self.codec.encode(batch.labels)))
+        self.append_encoded(EncodedBatch.make(batch, self._plan.codec.encode(batch.labels)))
 
     def append_encoded(self, batch: EncodedBatch) -> None:
         """Queue a batch that is already in this pool's codec."""
         if batch.key in self._keys:
-            raise duplicate(batch.key, self.path)
+            raise PoolConflictError(
+                "batch was already written",
+                where=f"{self.path}, {batch.key}",
+                hint="skip keys for which `key in writer` is true",
+            )
         self._writer.check(batch)
         self._pending.append(batch)
         self._keys.add(batch.key)
@@ -113,17 +116,10 @@ class PoolWriter:
             self._flush()
 
     def extend(self, batches: Iterable[LabelBatch]) -> None:
-        """Append batches, passing over those that are already there."""
+        """Append batches, skipping those that are already there."""
         for batch in batches:
             if batch.key not in self:
                 self.append(batch)
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._writer.write(self._next, self._pending)
-            self._records |= self._work.records([self._next], checked=False)
-            self._next += 1
-            self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
 
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
         """Publish the pool with everything appended so far, and return its manifest.
@@ -131,22 +127,24 @@ class PoolWriter:
         lineage: instead of the header's.
         """
         self._flush()
-        manifest = publish(
-            self._work,
-            [self._records[number] for number in sorted(self._records)],
-            header=self.header if lineage is None else replace(self.header, lineage=lineage),
-            images=self._images,
-            codec=self.codec,
-            views=self._views,
-            packed=self._packed,
-        )
+        plan = self._plan
+        if lineage is not None:
+            plan = replace(plan, header=replace(plan.header, lineage=lineage))
+        manifest = publish(plan, self._work, [self._records[number] for number in sorted(self._records)])
         self._open.close()
         return manifest
 
     def close(self) -> None:
-        """Write what has gathered, for a later writer to resume, and let go of the path."""
+        """Write pending batches, for a later writer to resume, and release the path."""
         with self._open:
             self._flush()
+
+    def _flush(self) -> None:
+        if self._pending:
+            number = max(self._records, default=-1) + 1
+            self._writer.write(number, self._pending)
+            self._records |= self._work.records([number], checked=False)
+            self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
 
     def __enter__(self) -> PoolWriter:
         return self
@@ -158,3 +156,7 @@ class PoolWriter:
         if isinstance(error, PoolWriteError):
             self._pending = []
         self.close()
+
+
+def _no_batches(_: Sequence[Any]) -> Iterator[EncodedBatch]:
+    return iter(())

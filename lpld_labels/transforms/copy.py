@@ -1,4 +1,4 @@
-"""Copying pools: one as it is, several into one, or with the images put in."""
+"""Copy pools: one as it is, several into one, or with the images added."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,9 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.packing import ImageCarrier, Packed, carried
-from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity
+from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.unfinished import differences
 from lpld_labels.render.images import FolderImages, ImageSource, check_images, find_images
 from lpld_labels.transforms.batch_sources import CopiedBatches
 from lpld_labels.transforms.outputs import require_apart
@@ -92,7 +92,13 @@ def merge_pools(
     inputs += [str(images.root)] if isinstance(images, FolderImages) else []
     require_output(out, *inputs, overwrite=overwrite, step=lineage[-1] if lineage else None)
     for other in pools[1:]:
-        _require_alike(first, other)
+        require_alike(
+            _identity(first),
+            _identity(other),
+            where=other.location,
+            problem="pools cannot be merged",
+            hint="merge pools of the same images, teachers, settings and codec; encode them afterwards",
+        )
     owners = _owners(pools)
     if images is not None:
         check_images(images)
@@ -140,19 +146,8 @@ class _OfSeveral:
             yield from CopiedBatches(pool)([key for key in keys if key in pool])
 
 
-def _require_alike(first: PoolReader, other: PoolReader) -> None:
-    """Name the first thing in which two pools differ that one pool cannot have both ways."""
-    wanted, found = (
-        pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views) for pool in (first, other)
-    )
-    for field, expected, got in sorted(differences(wanted, found)):
-        raise PoolConflictError(
-            f"pools cannot be merged: field '{field}' differs",
-            where=other.location,
-            expected=expected,
-            got=got,
-            hint="merge pools of the same images, teachers, settings and codec; encode them afterwards",
-        )
+def _identity(pool: PoolReader) -> dict[str, Any]:
+    return pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views)
 
 
 def _owners(pools: Sequence[PoolReader]) -> dict[BatchKey, PoolReader]:

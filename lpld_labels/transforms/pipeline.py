@@ -1,15 +1,13 @@
-"""The one way to a new pool: build, prune, encode, merge, import and plan all carry out a plan here.
+"""The one way to a new pool: build, prune, encode, merge, import and plan all run a plan here.
 
-Shards that are missing are written by an executor, then the pool is published. Whatever interrupts it, the
-same command resumes with the shards that are missing; and once more after that it finds its pool and does
-nothing.
+An executor writes the missing shards, then the pool is published. After an interruption the same command
+resumes with the missing shards; after publication it finds its pool and does nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +16,15 @@ from typing import Any
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolFormatError
 from lpld_labels.exec.job import Executor, Job, Progress
 from lpld_labels.exec.local import ONE_PROCESS
-from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
+from lpld_labels.format.manifest import CodecEntry, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.schema import MANIFEST_FILE, Views
-from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.addresses import is_address
-from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links
 from lpld_labels.pool.own_files import require_own_files
-from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity
-from lpld_labels.pool.publish import finish, publish, require_some, require_unchanged, with_notes
+from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity, require_alike
+from lpld_labels.pool.publish import publish
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.unfinished import Unfinished, differences, partial_directory, unfinished
+from lpld_labels.pool.unfinished import Unfinished, as_json, finish, partial_directory, unfinished
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart
 
 log = logging.getLogger(__name__)
@@ -70,12 +66,12 @@ def run_part(
     """
     out = plan.out
     with unfinished(out, shared=part[1] > 1) as work:
-        finish(work)
         found = _published(plan, overwrite=overwrite)
         if found is not None:
             log.info("%s: finished before, nothing was left to do", out)
             return found
-        plan = plan.recut(work.begin(plan.identity(), _cut(plan), overwrite=overwrite))
+        cut = [len(shard.items) for shard in plan.shards]
+        plan = plan.recut(work.begin(plan.identity(), cut, overwrite=overwrite))
         try:
             return _run(work, plan, part, executor, overwrite, progress)
         except Exception:
@@ -119,34 +115,17 @@ def _run(
             where=work.directory,
             hint="run the same command again to write it once more",
         )
-    ordered = [records[number] for number in sorted(records)]
-    require_some(ordered, where=plan.out)
-    return publish(
-        work,
-        ordered,
-        header=with_notes(plan.header, plan.notes, [one for record in ordered for one in record.skipped]),
-        images=plan.images,
-        codec=plan.codec,
-        views=plan.views,
-        base=plan.base,
-        packed=plan.packed,
-        most_bytes=plan.most_bytes,
-        overwrite=overwrite,
-    )
+    return publish(plan, work, [records[number] for number in sorted(records)], overwrite=overwrite)
 
 
 def _started(writer: ShardWriter, number: int) -> ShardWriter:
-    begin = getattr(writer.source, "begin", None)
-    return writer if begin is None else replace(writer, source=begin(number))
+    begin = getattr(writer.plan.source, "begin", None)
+    return writer if begin is None else replace(writer, plan=replace(writer.plan, source=begin(number)))
 
 
 def _name(task: tuple[int, Shard]) -> str:
     first, last = task[1].items[0], task[1].items[-1]
     return str(first) if first == last else f"the batches from {first} to {last}"
-
-
-def _cut(plan: PoolPlan) -> list[int]:
-    return [len(shard.items) for shard in plan.shards]
 
 
 def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
@@ -158,10 +137,12 @@ def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
         with PoolReader(plan.out) as pool:
             there = pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views)
         wanted = pool_identity(plan.header, plan.codec, plan.images, plan.views)
-        require_unchanged(plan.base, plan.out, wanted, there)
+        require_alike(there, wanted, where=plan.out, problem="this is another pool", hint=OVERWRITE_HINT)
         adds_images = plan.packed is not None and not found.files_of("packed")
         return None if plan.shards or adds_images else found
-    if made_by(found, plan.header.lineage[-1:]) and _same_content(found, plan):
+    if made_by(found, plan.header.lineage[-1] if plan.header.lineage else None) and _same_content(
+        found, plan
+    ):
         return found
     if not overwrite:
         raise PoolConflictError("another pool is already here", where=plan.out, hint=OVERWRITE_HINT)
@@ -171,18 +152,18 @@ def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
 
 def _same_content(found: Manifest, plan: PoolPlan) -> bool:
     """Whether a pool is what the plan says, as far as that is known before the work."""
-    codec = plan.codec.name, plan.codec.parameters()
-    packed = plan.packed is None or bool(found.files_of("packed"))
-    known = plan.content_digest is None or plan.content_digest == found.content_digest
-    same = _described(found.header, found.views, (found.codec.name, found.codec.parameters)) == _described(
-        plan.header, plan.views, codec
+    if plan.packed is not None and not found.files_of("packed"):
+        return False
+    if plan.content_digest not in (None, found.content_digest):
+        return False
+    return _described(found.header, found.views, found.codec) == _described(
+        plan.header, plan.views, CodecEntry(name=plan.codec.name, parameters=plan.codec.parameters())
     )
-    return packed and known and same
 
 
-def _described(header: PoolHeader, views: Views, codec: tuple[str, Any]) -> Any:
+def _described(header: PoolHeader, views: Views, codec: CodecEntry) -> Any:
     before = replace(header, lineage=header.lineage[:-1])
-    return from_json(to_json({"header": asdict(before), "views": views, "codec": codec}), where="plan")
+    return as_json({"header": asdict(before), "views": views, "codec": asdict(codec)})
 
 
 def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
@@ -206,17 +187,15 @@ def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
         return None
 
 
-def made_by(found: Manifest, steps: Sequence[LineageStep]) -> bool:
+def made_by(found: Manifest, step: LineageStep | None) -> bool:
     """Whether the last step of a pool's lineage is this one, up to results that it also records."""
-    if not steps or not found.header.lineage:
-        return not steps and not found.header.lineage
-    last, step = found.header.lineage[-1], steps[-1]
+    last = found.header.lineage[-1] if found.header.lineage else None
+    if last is None or step is None:
+        return last is step
     known = {name: last.parameters.get(name) for name in step.parameters}
-    return (last.operation, last.parent_digest) == (step.operation, step.parent_digest) and not list(
-        differences(
-            from_json(to_json(known), where="lineage"), from_json(to_json(step.parameters), where="plan")
-        )
-    )
+    return (last.operation, last.parent_digest) == (step.operation, step.parent_digest) and as_json(
+        known
+    ) == as_json(step.parameters)
 
 
 def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest | None:
@@ -224,24 +203,15 @@ def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest 
 
     step: its parameters may leave out results.
     """
-    if is_address(out):
-        store = RemoteStore(os.fspath(out))
-        try:
-            found = Manifest.parse(store.read(MANIFEST_FILE), where=store.shown)
-        except (FileNotFoundError, PoolFormatError):
-            return None
-        return found if made_by(found, [step]) else None
     path = pool_path(out)
     if not (path / MANIFEST_FILE).is_file():
         return None
-    if partial_directory(path).is_dir():
-        with unfinished(path) as work:
-            finish(work)
+    finish(path)
     try:
         found = Manifest.parse((path / MANIFEST_FILE).read_bytes(), where=str(path / MANIFEST_FILE))
     except PoolFormatError:
         return None
-    return found if made_by(found, [step]) else None
+    return found if made_by(found, step) else None
 
 
 def require_output(
@@ -252,8 +222,8 @@ def require_output(
 ) -> None:
     """Refuse, before any work is done, a place where the command may not write.
 
-    inputs: what the command reads. step: what it does; a pool that it made before may be there.
-    What is at an address is looked at when it is about to be written to.
+    inputs: what the command reads. step: the command; a pool that it made before may be there.
+    An address is checked when it is about to be written to.
     """
     require_apart(out, *inputs)
     if is_address(out):
@@ -263,12 +233,12 @@ def require_output(
     found = manifest_there(path, overwrite=overwrite)
     if overwrite and path.exists():
         require_own_files(path)
-    elif found is not None and not made_by(found, [] if step is None else [step]):
+    elif found is not None and not made_by(found, step):
         raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
 
 
 def pool_path(out: str | os.PathLike[str]) -> Path:
-    """Return the directory that a pool is written to, links to it followed: OUT.partial lies beside it."""
+    """Return the directory that a pool is written to, links resolved: OUT.partial is beside it."""
     try:
         return Path(out).resolve()
     except (OSError, RuntimeError) as error:

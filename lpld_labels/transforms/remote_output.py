@@ -1,7 +1,7 @@
-"""Commands that write pools, writing to an address: the pool is made on this machine and then sent.
+"""Commands that write pools to an address: the pool is made on this machine and then sent.
 
-What is made lies in a folder of the cache that belongs to the address, so an interrupted command resumes
-there, also in the middle of sending, and a refused one has lost nothing.
+It is made in a folder of the cache that belongs to the address, so an interrupted command resumes there, also
+in the middle of sending, and a refused one loses nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from lpld_labels.io.disk_cache import cache_folder
 from lpld_labels.io.locks import locked
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import write_atomically, write_errors
-from lpld_labels.pool.copying import copy_file
-from lpld_labels.pool.pool_files import LocalFiles
+from lpld_labels.pool.pool_files import PoolFiles, copy_file
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.transfer import fetch_pool, manifest_at, send_pool
 
@@ -36,13 +35,13 @@ Result = TypeVar("Result")
 
 
 def outgoing_folder(address: str) -> Path:
-    """Return where pools on their way to an address are made."""
+    """Return the local folder for pools that are sent to an address."""
     name = hashlib.sha256(normalize_url(address).partition("?")[0].encode()).hexdigest()[:16]
     return cache_folder() / "outgoing" / name
 
 
 def gathered_at(out: Location) -> Path:
-    """Return the directory that a pool for `out` is written to: `out` itself, or what is then sent there."""
+    """Return the directory that a pool for `out` is written to: `out`, or the folder that is then sent."""
     if not is_address(out):
         return local_path(out)
     return outgoing_folder(RemoteStore(os.fspath(out)).address) / "pool"
@@ -52,10 +51,10 @@ def gathered_at(out: Location) -> Path:
 def destination(
     out: Location, *, overwrite: bool = False, extend: bool = False, progress: Progress | None = None
 ) -> Iterator[Path]:
-    """Give a directory to write a pool to; if `out` is an address, what is written is then sent there.
+    """Yield a directory to write a pool to; if `out` is an address, the pool is then sent there.
 
     extend: the command adds to a pool that is there, so it is fetched first.
-    progress: called with (bytes, bytes in all) that are sent.
+    progress: called with (sent, total) bytes.
     """
     if not is_address(out):
         yield local_path(out)
@@ -77,7 +76,7 @@ def destination(
             if (path / MANIFEST_FILE).exists():
                 shutil.rmtree(path)
             return
-        files = LocalFiles(path)
+        files = PoolFiles(path)
         send_pool(files, store, overwrite=overwrite, base=base if extend else None, progress=progress)
         shutil.rmtree(path)
 
@@ -120,9 +119,9 @@ def _is_whole(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Bring what is at the address, so that a command finds it as it would in a directory.
+    """Fetch the pool at the address, so that a command finds it as it would in a directory.
 
-    What opening a pool reads is enough to tell whether the work is done already.
+    The files that opening a pool reads are enough to see whether the work is done already.
     text: the manifest there; None where there is none.
     """
     if path.exists():

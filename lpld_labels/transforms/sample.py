@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from lpld_labels.format.records import BatchKey, LabelArray
 from lpld_labels.format.schema import Views
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard_files import views_file_bytes, write_labels
+from lpld_labels.pool.shard import views_file_bytes, write_labels
 from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.transforms.lineage import settings_json
 from lpld_labels.transforms.settings import (
@@ -180,22 +179,11 @@ class LabelSample:
         return file, per_row
 
 
-class _Weighed(NamedTuple):
-    """What a labels file needs to know of a batch."""
-
-    key: BatchKey
-    payload: Payload
-    nbytes: int
-
-
 def _labels_file(payloads: Sequence[Payload], rows: Sequence[int], codec: Codec, classes: int) -> int:
     """Return the bytes of a labels file that holds the batches."""
-    batches = [
-        _Weighed(BatchKey(0, number), payload, sum(array.nbytes for array in payload.values()))
-        for number, payload in enumerate(payloads)
-    ]
+    keys = [BatchKey(0, number) for number in range(len(payloads))]
     sink = pa.MockOutputStream()
-    write_labels(sink, batches, rows, codec, classes)
+    write_labels(sink, keys, payloads, rows, list(map(payload_bytes, payloads)), codec, classes)
     return int(sink.size())
 
 

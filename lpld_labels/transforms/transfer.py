@@ -1,20 +1,17 @@
-"""Pools brought from anywhere to anywhere, file by file: what is there already is not sent again.
+"""Copy pools between directories and addresses, file by file; files that are there are not sent again.
 
-Every file is compared with its digest when it is read and when it arrives. The manifest comes last, so what
-is left of an interrupted transfer is no pool, and the same transfer resumes. The card goes with the pool.
+Every file is compared with its digest when it is read and when it arrives. The manifest comes last, so an
+interrupted transfer leaves no pool, and the same transfer resumes. The card is copied with the pool.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
 
 from lpld_labels.errors import PoolConflictError, StoreError
 from lpld_labels.exec.job import Progress
@@ -24,10 +21,9 @@ from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore
 from lpld_labels.pool.card_file import is_ours, send_card, write_card
-from lpld_labels.pool.copying import copy_file
 from lpld_labels.pool.own_files import own_paths
-from lpld_labels.pool.pool_files import PoolFiles, require_digest
-from lpld_labels.pool.publish import finish, put_in_place
+from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
+from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import unfinished
 from lpld_labels.transforms.outputs import OVERWRITE_HINT
@@ -40,17 +36,12 @@ _FIXED_ROLES = ("images", "codec")
 
 @dataclass(frozen=True, kw_only=True)
 class Copied:
-    """What a copy did. sent, found: bytes that were brought, and that were there already."""
+    """Result of a copy. sent, found: bytes that were copied, and that were there already."""
 
     manifest: Manifest
     files: int
     sent: int
     found: int
-
-    @staticmethod
-    def nothing(manifest: Manifest) -> Copied:
-        """Return the result of a copy that found everything there."""
-        return Copied(manifest=manifest, files=0, sent=0, found=sum(entry.bytes for entry in manifest.files))
 
 
 def fetch_pool(
@@ -59,10 +50,9 @@ def fetch_pool(
     """Copy a pool's files to a directory. overwrite: replace another pool that is there."""
     text = pool.files.manifest_text()
     with unfinished(out) as work:
-        finish(work)
         there = manifest_there(out, overwrite=overwrite)
         if there == pool.manifest:
-            copied = Copied.nothing(pool.manifest)
+            copied = _nothing(pool.manifest)
         else:
             if there is not None and not overwrite:
                 raise PoolConflictError("another pool is already here", where=out, hint=OVERWRITE_HINT)
@@ -75,7 +65,7 @@ def fetch_pool(
             put_in_place(work, text, overwrite=overwrite)
     card = pool.files.card()
     if card is not None:
-        # Whoever has edited the card at the target keeps it.
+        # An edited card at the target stays.
         with contextlib.suppress(PoolConflictError):
             write_card(out / README_FILE, card)
     return copied
@@ -91,14 +81,14 @@ def send_pool(
 ) -> Copied:
     """Send a pool's files to an address.
 
-    base: the manifest there that this pool was made from, and may replace.
+    base: the manifest there that this pool extends, and may replace.
     """
     text = files.manifest_text()
     manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
     there = manifest_at(store)
     if there == text:
         _send_card(files, store)
-        return Copied.nothing(manifest)
+        return _nothing(manifest)
     if there is not None and there != base:
         if not overwrite:
             raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
@@ -109,7 +99,7 @@ def send_pool(
     upload = Upload(store, there)
     copied = _bring(manifest, lambda entry: upload.put(files, entry), progress)
     upload.publish(text)
-    # Behind the manifest: of two writers, only the one that has won sends its card.
+    # After the manifest: of two writers, only the winner sends its card.
     _send_card(files, store)
     return copied
 
@@ -122,11 +112,16 @@ def manifest_at(store: RemoteStore) -> bytes | None:
         return None
 
 
+def _nothing(manifest: Manifest) -> Copied:
+    size = sum(entry.bytes for entry in manifest.files)
+    return Copied(manifest=manifest, files=0, sent=0, found=size)
+
+
 def _bring(manifest: Manifest, bring: Callable[[FileEntry], bool], progress: Progress | None) -> Copied:
-    """Bring all files, several at a time. bring: returns whether a file was not there yet."""
+    """Copy all files, several at a time. bring: returns whether a file was not there yet."""
     total = sum(entry.bytes for entry in manifest.files)
     done = sent = count = 0
-    # First those by which another pool on its way is noticed.
+    # First those that reveal another pool on its way.
     ordered = sorted(manifest.files, key=lambda entry: entry.role not in _FIXED_ROLES)
     fixed = sum(entry.role in _FIXED_ROLES for entry in ordered)
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="copy") as threads:
@@ -148,11 +143,11 @@ def _send_card(files: PoolFiles, store: RemoteStore) -> None:
 
 
 class Upload:
-    """A pool on its way to an address.
+    """Sends a pool to an address.
 
-    old: the manifest that is to be replaced, as it was when the work began; None where there was none.
-    S3 writes the manifest only if nothing, or exactly that, is there; so of two writers one wins. Other
-    stores are asked before, and of two that ask within the same moment the later wins.
+    old: the manifest to replace, as it was when the work began; None where there was none. S3 writes the
+    manifest only if nothing, or exactly that, is there, so one of two writers wins. Other stores are checked
+    before; of two writers at the same moment the later one wins.
     """
 
     def __init__(self, store: RemoteStore, old: bytes | None) -> None:
@@ -165,26 +160,25 @@ class Upload:
     def put(self, files: PoolFiles, entry: FileEntry) -> bool:
         """Send a file unless it is there; return whether it was sent.
 
-        The store's own SHA-256 is believed; without one, the file is sent again.
+        The store's own SHA-256 is trusted; without one, the file is sent again.
         """
         there = self._sizes.get(entry.path) == entry.bytes
         if there and self.store.digest(entry.path) == entry.digest:
             return False
         with self._lock:
             self._sent.add(entry.path)
-        # Bytes from elsewhere may have been changed on the way.
         retry_corrupt(lambda: self._send(files, entry))
         return True
 
     def _send(self, files: PoolFiles, entry: FileEntry) -> None:
-        pieces = _proven(files, entry)
+        pieces = verified(entry, files.chunks(entry), files.at(entry.path))
         if entry.role in _FIXED_ROLES:
             self._create(entry, b"".join(map(memoryview, pieces)))
             return
         try:
             self.store.send(entry.path, entry.bytes, pieces, digest=entry.digest)
         except StoreError:
-            # Whoever publishes aborts the uploads of all others.
+            # The writer that publishes aborts the uploads of all others.
             if manifest_at(self.store) != self._old:
                 raise self._late() from None
             raise
@@ -201,17 +195,20 @@ class Upload:
                 ) from None
 
     def publish(self, text: bytes) -> None:
-        """Write the manifest if nobody else has."""
+        """Write the manifest unless another writer has."""
         try:
             if self._old is None:
                 self.store.create(MANIFEST_FILE, text)
             else:
                 self.store.replace(MANIFEST_FILE, text, old=self._old)
         except PreconditionError:
-            self._give_way()
+            # Delete what was sent and is not part of the pool that is there now.
+            winner = Manifest.parse(self.store.read(MANIFEST_FILE), where=self.store.at(MANIFEST_FILE))
+            self.store.delete(sorted(self._sent - {entry.path for entry in winner.files}))
             raise self._late() from None
         named = {entry.path for entry in Manifest.parse(text, where=self.store.at(MANIFEST_FILE)).files}
-        self.store.delete([path for path in self._sizes if _is_index(path) and path not in named])
+        old = [path for path in self._sizes if path.startswith("batches-") and path not in named]
+        self.store.delete(sorted(own_paths(old)))
         self.store.abort_uploads()
 
     def _late(self) -> PoolConflictError:
@@ -220,12 +217,6 @@ class Upload:
             where=self.store.shown,
             hint=f"nothing of this one is lost: {OVERWRITE_HINT}, and run the same command again",
         )
-
-    def _give_way(self) -> None:
-        """Delete what was sent and is not part of the pool that is there now."""
-        where = self.store.at(MANIFEST_FILE)
-        winner = Manifest.parse(self.store.read(MANIFEST_FILE), where=where)
-        self.store.delete(sorted(self._sent - {entry.path for entry in winner.files}))
 
 
 def clear(store: RemoteStore) -> None:
@@ -239,19 +230,6 @@ def clear(store: RemoteStore) -> None:
                 where=store.at(path),
                 hint="choose another address, or move it away: --overwrite replaces only what we wrote",
             )
-    # First what makes it a pool: nobody shall open what is being deleted.
-    store.delete([path for path in (MANIFEST_FILE, *paths) if path != MANIFEST_FILE or path in paths])
+    # The manifest first: nobody may open a pool that is being deleted.
+    store.delete(sorted(paths, key=lambda path: path != MANIFEST_FILE))
     store.abort_uploads()
-
-
-def _proven(files: PoolFiles, entry: FileEntry) -> Iterator[bytes | pa.Buffer]:
-    """Yield a file piece by piece; PoolCorruptError behind the last one if it is not the right file."""
-    state = hashlib.sha256()
-    for piece in files.chunks(entry):
-        state.update(piece)
-        yield piece
-    require_digest(entry, state.hexdigest(), files.at(entry.path))
-
-
-def _is_index(path: str) -> bool:
-    return path.startswith("batches-") and path.endswith(".parquet")

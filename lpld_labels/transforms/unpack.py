@@ -1,4 +1,4 @@
-"""Writing the image folder of a pool that carries its images, byte for byte.
+"""Write the image folder of a pool that carries its images, byte for byte.
 
 Images are written below FOLDER.partial, which is then renamed. Paths come from the image table, whose rules
 keep them below the folder on every system.
@@ -15,7 +15,7 @@ from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.packed_images import PackedImages
-from lpld_labels.pool.unfinished import Unfinished, partial_directory, unfinished
+from lpld_labels.pool.unfinished import Unfinished, finish, unfinished
 from lpld_labels.render.images import map_in_threads
 from lpld_labels.transforms.outputs import local_directory
 
@@ -27,10 +27,7 @@ def unpack_images(
     folder, table = local_directory(out), images.table
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if _holds(folder, table):
-            if partial_directory(folder).is_dir():
-                with unfinished(folder) as work:
-                    if not work.pool.exists():
-                        work.delete()
+            finish(folder)
             return 0
         raise PoolConflictError("something is already here", where=folder, hint="choose another path")
     with unfinished(folder) as work:

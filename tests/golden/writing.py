@@ -22,7 +22,7 @@ from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.format.drawing import batches_per_epoch, draw_views
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.schema import SHARD_BATCHES, LabelKind, Views
-from lpld_labels.pool import shard_files
+from lpld_labels.pool import shard
 from lpld_labels.pool.shard import EncodedBatch
 from tests.golden.drawing_vectors import vectors
 from tests.golden.expected import as_json
@@ -192,8 +192,8 @@ def main() -> None:
     write("wide", wide, images(3, 3), batches(wide, images(3, 3), epochs=1), "topk:5")
 
     with (
-        mock.patch.object(shard_files, "LABEL_BYTES_PER_GROUP", 100),
-        mock.patch.object(shard_files, "VIEW_ROWS_PER_GROUP", 5),
+        mock.patch.object(shard, "LABEL_BYTES_PER_GROUP", 100),
+        mock.patch.object(shard, "VIEW_ROWS_PER_GROUP", 5),
     ):
         several = batches(head, table, epochs=3)
         write("shards", head, table, several, "int6", per_shard=4)

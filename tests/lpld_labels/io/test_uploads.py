@@ -16,7 +16,7 @@ from lpld_labels.format.manifest import FileEntry
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.io import remote
 from lpld_labels.io.remote import RemoteStore
-from lpld_labels.pool.pool_files import LocalFiles
+from lpld_labels.pool.pool_files import PoolFiles
 from lpld_labels.transforms.copy import copy_pool
 from lpld_labels.transforms.transfer import send_pool
 from tests.lpld_labels.io.pools import content, small_pool
@@ -109,7 +109,7 @@ def test_who_is_late_is_told_so_in_the_middle_of_an_upload(large: Path, bucket: 
     store = RemoteStore(f"{bucket}/pool")
     other = small_pool(tmp_path / "other")
 
-    class Late(LocalFiles):
+    class Late(PoolFiles):
         """Another writer publishes before a shard of these is sent as a whole."""
 
         def chunks(self, entry: FileEntry) -> Iterator[bytes]:

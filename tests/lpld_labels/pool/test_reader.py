@@ -24,8 +24,8 @@ from lpld_labels.errors import (
 )
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.label_pages import LabelPages
-from lpld_labels.pool.shard_files import label_schema
-from lpld_labels.pool.view_counts import views_per_image
+from lpld_labels.pool.publish import views_per_image
+from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.views import StoredViews
 from tests.factories import assert_same_views, make_batches, write_pool
 

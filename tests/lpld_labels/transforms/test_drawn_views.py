@@ -15,9 +15,9 @@ from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.drawing import draw_views
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.inspect.check import check_pool
+from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.reader import PoolReader as Reader
 from lpld_labels.pool.sizes import pool_bytes
-from lpld_labels.pool.view_counts import views_per_image
 from lpld_labels.transforms.copy import merge_pools
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.plan import apply_plan, plan_budget
