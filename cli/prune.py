@@ -63,11 +63,12 @@ def command(
         raise click.UsageError("--prefer goes with --by METRIC, and --by METRIC needs --prefer")
 
     from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.pool.publish import coverage_of, views_per_image
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.lineage import step
     from lpld_labels.transforms.pipeline import require_output
-    from lpld_labels.transforms.prune import KeptCoverage, plan_prune, write_pruned
+    from lpld_labels.transforms.prune import plan_prune, write_pruned
 
     # Batches are visited in file order, so one block of views and two shards at a time are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
@@ -85,7 +86,8 @@ def command(
                 manifest = write_pruned(plan, out, overwrite=overwrite, progress=progress)
             facts = _facts(reader, plan, before, pool_bytes(manifest))
             facts |= {"out": out, "content_digest": manifest.content_digest}
-        facts["coverage"] = asdict(KeptCoverage.of(reader, plan.kept))
+        kept = coverage_of(views_per_image(reader, plan.kept), reader.images.classes)
+        facts["coverage"] = {"pool": asdict(reader.manifest.coverage), "kept": asdict(kept)}
     if as_json:
         print_json(facts)
     else:
@@ -122,11 +124,8 @@ def _choice(parameters: dict[str, Any]) -> str:
 
 
 def _coverage(coverage: dict[str, Any]) -> str:
-    bare = [
-        f"{coverage[f'all_{what}'] - coverage[what]} of {coverage[f'all_{what}']} {what}"
-        for what in ("images", "classes")
-    ]
+    pool, kept = coverage["pool"], coverage["kept"]
     return (
-        f"{' and '.join(bare)} keep no label; {coverage['epochs']} epochs; "
-        f"views per class: fewest {coverage['fewest_views']}, median {coverage['median_views']:g}"
+        f"{kept['images']} of {pool['images']} images, {kept['classes']} of {pool['classes']} classes; "
+        f"views per image: fewest {kept['minimum']}, median {kept['median']:g}"
     )

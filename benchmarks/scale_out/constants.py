@@ -15,6 +15,7 @@ from benchmarks.scale_out.calculation import BATCHES_PER_TASK
 from benchmarks.scale_out.engines import ray
 from lpld_core.relabel.source import labelled
 from lpld_core.train.presets import preset_named
+from lpld_labels.codecs import codec_named
 from lpld_labels.exec.job import Job, Steps
 from lpld_labels.format.manifest import PoolHeader
 from lpld_labels.pool.writer import PoolWriter
@@ -106,6 +107,7 @@ class _Staging:
         self._table = image_table(IMAGES, classes=classes, side=224)
         rng = np.random.default_rng(0)
         self._labels = torch.from_numpy(rng.normal(0, 2, (ROWS, classes)).astype(np.float32))
+        self._codec = codec_named("f16")
         self.sealing = self.writer()
 
     def writer(self) -> PoolWriter:
@@ -114,6 +116,7 @@ class _Staging:
             self._path,
             header=self._header,
             images=self._table,
+            codec=self._codec,
             shard_bytes=1 << 40,
             shard_batches=BATCHES_PER_TASK,
         )
@@ -127,7 +130,7 @@ class _Staging:
                 views = draw_views(
                     augmentation, self._table, seed=0, epoch=epoch, batch=batch, batch_size=ROWS
                 )
-                made = labelled(views, self._labels, self.sealing.codec)
+                made = labelled(views, self._labels, self._codec)
                 start = time.perf_counter()
                 # The last one closes the shard.
                 self.sealing.append(made)

@@ -140,7 +140,7 @@ def choose_batches(pool: PoolReader, keys: list[BatchKey]) -> list[BatchKey]:
     """Return a random choice of some batches of a pool, in key order."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
-    rows_of = pool.index.rows_of(keys).tolist()
+    rows_of = pool.index.rows[pool.index.numbers(keys)].tolist()
     chosen: list[BatchKey] = []
     rows = 0
     for place in order.tolist():

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class BlockCache(Generic[T]):
-    """Keeps blocks up to `limit` bytes (None: all of them). Safe for threads and across fork."""
+    """Keeps blocks up to `limit` bytes. Safe for threads and across fork."""
 
-    def __init__(self, limit: int | None, size_of: Callable[[T], int]) -> None:
+    def __init__(self, limit: int, size_of: Callable[[T], int]) -> None:
         self.limit = limit
         self.held = 0
         self._size_of = size_of
@@ -38,7 +38,7 @@ class BlockCache(Generic[T]):
             self._sizes[key] = self._size_of(block)
             self.held += self._sizes[key]
             # The newest block always stays, however large: a caller is about to use it.
-            while self.limit is not None and self.held > self.limit and len(self._blocks) > 1:
+            while self.held > self.limit and len(self._blocks) > 1:
                 oldest, _ = self._blocks.popitem(last=False)
                 self.held -= self._sizes.pop(oldest)
             return block

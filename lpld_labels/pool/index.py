@@ -1,4 +1,4 @@
-"""The batch index in memory: which batches there are, where each one lies, and how to recognise it."""
+"""The batch index in memory: which batches there are, and the place and digest of each."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import MANIFEST_FILE
 
 _FIRST_BYTE = 4
-"""Where data may begin in a Parquet file: behind its magic number."""
+"""Where data may begin in a Parquet file: after its magic number."""
 _RESTORE = "restore pool.json and the index from the same copy"
 
 
 def count_runs(values: npt.NDArray[np.int32]) -> int:
-    """Return how many different values there are in ascending order; `np.unique` would sort them again."""
+    """Return how many different values there are; `values` ascend, so nothing is sorted."""
     return int(np.count_nonzero(np.diff(values))) + 1 if len(values) else 0
 
 
 def _require_rows(files: Sequence[FileEntry], rows: npt.NDArray[np.int64], where: str) -> None:
     for entry, expected in zip(files, rows.tolist(), strict=False):
         if entry.rows != expected:
-            raise ManifestError(
-                f"field 'files' gives a wrong row count for {entry.path}",
-                where=where,
-                expected=expected,
-                got=entry.rows,
-            )
+            problem = f"field 'files' gives a wrong row count for {entry.path}"
+            raise ManifestError(problem, where=where, expected=expected, got=entry.rows)
+
+
+def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
+    return PoolCorruptError(problem, where=where, hint=_RESTORE, **facts)
 
 
 class Group(NamedTuple):
-    """A labels row group: its payload pages' bytes in the shard's labels file, its batches and rows.
+    """A labels row group: place of its payload pages in the shard's labels file, its batches and rows.
 
     first_position, first_row: of its first batch within the shard.
     """
@@ -77,7 +77,7 @@ class BatchIndex:
 
     @staticmethod
     def load(table: pa.Table, manifest: Manifest, where: str) -> BatchIndex:
-        """Take the index apart and check it against itself and what the manifest says."""
+        """Return the index, checked against itself and the manifest."""
         index = BatchIndex(table, len(manifest.files_of("labels")))
         index._check_values(manifest, where)
         index._check_counts(manifest, where)
@@ -100,26 +100,17 @@ class BatchIndex:
         for column, (values, low, high) in limits.items():
             wrong = np.flatnonzero((values < low) | (values > high))
             if len(wrong):
-                raise PoolCorruptError(
-                    f"column '{column}' of the batch index is out of range at row {wrong[0]}",
-                    where=where,
-                    expected=f"{low} to {high}",
-                    got=int(values[wrong[0]]),
-                    hint=_RESTORE,
-                )
+                problem = f"column '{column}' of the batch index is out of range at row {wrong[0]}"
+                raise _corrupt(problem, where, expected=f"{low} to {high}", got=int(values[wrong[0]]))
         if (np.diff(self._order) <= 0).any():
-            raise PoolCorruptError("batch index is not in strict key order", where=where, hint=_RESTORE)
+            raise _corrupt("batch index is not in strict key order", where)
         drawn_and_mixed = manifest.views == "drawn" and manifest.header.augmentation.mix != "none"
         strength = self._strength.to_numpy()
         good = (strength >= 0) & (strength <= 1) & ~np.signbit(strength)
         nulls = 0 if drawn_and_mixed else len(self)
         if self._strength.null_count != nulls or (drawn_and_mixed and not good.all()):
-            raise PoolCorruptError(
-                "column 'mix_strength' of the batch index is wrong",
-                where=where,
-                expected="0 to 1" if drawn_and_mixed else "null, because views are stored or not mixed",
-                hint=_RESTORE,
-            )
+            expected = "0 to 1" if drawn_and_mixed else "null, because views are stored or not mixed"
+            raise _corrupt("column 'mix_strength' of the batch index is wrong", where, expected=expected)
 
     def _check_counts(self, manifest: Manifest, where: str) -> None:
         counts = manifest.counts
@@ -160,11 +151,8 @@ class BatchIndex:
         }
         for column, (got, wanted) in expected.items():
             if not np.array_equal(got, wanted):
-                raise PoolCorruptError(
-                    f"column '{column}' of the batch index does not count up within a shard",
-                    where=where,
-                    hint=_RESTORE,
-                )
+                problem = f"column '{column}' of the batch index does not count up within a shard"
+                raise _corrupt(problem, where)
         offsets, sizes = self._group_offset[order], self._group_bytes[order].astype(np.int64)
         same = (shards[1:] == shards[:-1]) & (offsets[1:] == offsets[:-1])
         later = (shards[1:] != shards[:-1]) | (offsets[1:] >= offsets[:-1] + sizes[:-1])
@@ -173,19 +161,14 @@ class BatchIndex:
         )
         inside = offsets + sizes <= data[shards] if len(order) else np.ones(0, bool)
         if not (np.where(same, sizes[1:] == sizes[:-1], later).all() and inside.all()):
-            raise PoolCorruptError(
-                "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave their file",
-                where=where,
-                hint=_RESTORE,
+            problem = (
+                "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave their file"
             )
+            raise _corrupt(problem, where)
         first = np.flatnonzero(~np.concatenate([[False], same]))[: len(order)]
         shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), first) if len(order) else sizes
         if not np.array_equal(shares, sizes[first]):
-            raise PoolCorruptError(
-                "column 'label_bytes' of the batch index does not add up to its row groups",
-                where=where,
-                hint=_RESTORE,
-            )
+            raise _corrupt("column 'label_bytes' of the batch index does not add up to its row groups", where)
 
     @cached_property
     def _by_shard(self) -> npt.NDArray[np.int64]:
@@ -263,10 +246,6 @@ class BatchIndex:
         order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
         return self.keys_at(numbers[order])
 
-    def rows_of(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int32]:
-        """Return the rows of batches that are in the pool, in the order given: int32 [n]."""
-        return self.rows[self.numbers(keys)]
-
     def in_shard(self, shard: int) -> npt.NDArray[np.int64]:
         """Return the numbers of one shard's batches in file order."""
         low, high = np.searchsorted(self.shard[self._by_shard], [shard, shard + 1])
@@ -280,15 +259,9 @@ class BatchIndex:
 
     def groups_of(self, shard: int) -> list[Group]:
         """Return the labels row groups of a shard in file order."""
-        numbers = self.in_shard(shard).tolist()
-        firsts = [numbers[0]] if numbers else []
-        while firsts:
-            group = self.group(firsts[-1])
-            after = group.first_position + group.batches
-            if after >= len(numbers):
-                break
-            firsts.append(numbers[after])
-        return [self.group(number) for number in firsts]
+        numbers = self.in_shard(shard)
+        firsts = numbers[np.unique(self._groups[0][numbers], return_index=True)[1]]
+        return [self.group(number) for number in firsts.tolist()]
 
     def views_digest(self, number: int) -> bytes:
         """Return the first 8 bytes of a batch's views digest."""
@@ -301,7 +274,7 @@ class BatchIndex:
 
     def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
         """Return the digests of batches that are in the pool, in the order given."""
-        return [self.digest(number) for number in self.numbers(keys).tolist()]
+        return arrow.binaries(arrow.take(self._digests.combine_chunks(), self.numbers(keys)))
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""

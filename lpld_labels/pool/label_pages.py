@@ -33,8 +33,8 @@ _LENGTH = 4
 """Bytes of the length before a binary value and before a run of levels."""
 
 
-def payload_blocks(limit: int | None) -> Blocks:
-    """Return an empty cache of row groups; limit: bytes, None for no limit."""
+def payload_blocks(limit: int) -> Blocks:
+    """Return an empty cache of row groups; limit: bytes."""
     return BlockCache(limit, itemgetter(0))
 
 

@@ -1,4 +1,4 @@
-"""Reading pools: any batch at random, in any order, without torch."""
+"""Read pools: any batch at random, without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lpld_labels.codecs import Codec, Payload, restore_codec
 from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
 from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import FileEntry, FileRole, PoolHeader
+from lpld_labels.format.manifest import FileEntry, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
 from lpld_labels.format.schema import (
     BATCH_SCHEMA,
@@ -45,25 +45,23 @@ class PoolReader:
     """A published pool, opened for reading.
 
     location: local path or address (``s3://``, ``https://``, anything fsspec opens).
-    preload: hold all views and payloads in memory; reads then touch no file.
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
     check_sizes: refuse at once if a file is missing or has the wrong size.
     open_shards: how many shards to keep open. Two are enough to read from front to back.
-    cache: where to keep what is fetched from an address, see `lpld_labels.io.disk_cache`; without one,
-        pages are fetched when they are read.
+    cache: keeps what is fetched from an address (`lpld_labels.io.disk_cache`); without one, pages are
+        fetched when they are read.
 
     Opening reads the manifest, the batch index and codec tables only, and verifies them. Readers can be
     pickled and survive fork, so PyTorch workers can use them; threads may share one.
 
-    For everybody: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. The
-    other members serve the modules of this library and may change with them.
+    Public: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. The other
+    members are for the modules of this library and may change with them.
     """
 
     def __init__(
         self,
         location: str | os.PathLike[str],
         *,
-        preload: bool = False,
         view_cache_bytes: int = VIEW_CACHE_BYTES,
         check_sizes: bool = True,
         open_shards: int = OPEN_SHARDS,
@@ -72,7 +70,6 @@ class PoolReader:
         self._address = os.fspath(location)
         self.location = redact(location)
         self._settings: dict[str, Any] = {
-            "preload": preload,
             "view_cache_bytes": view_cache_bytes,
             "check_sizes": check_sizes,
             "open_shards": open_shards,
@@ -90,7 +87,10 @@ class PoolReader:
         )
         self.codec: Codec = restore_codec(
             self.manifest.codec,
-            self._codec_tables(),
+            {
+                PurePosixPath(entry.path).name: self._files.whole(entry)
+                for entry in self.manifest.files_of("codec")
+            },
             classes=self.classes,
             label_kind=self.header.label_kind,
             where=self._files.at(MANIFEST_FILE),
@@ -100,12 +100,10 @@ class PoolReader:
         self._label_blocks = LabelBlocks(self.manifest, self._index, self.codec)
         self._files.cut_labels(self._label_blocks)
         self._images: ImageTable | None = None
-        self._views = self._view_source(None if preload else view_cache_bytes)
-        self._payloads = payload_blocks(None if preload else LABEL_CACHE_BYTES)
+        self._views = self._view_source(view_cache_bytes)
+        self._payloads = payload_blocks(LABEL_CACHE_BYTES)
         self._labels: OpenFiles[LabelPages] = OpenFiles(open_shards)
         self._process = os.getpid()
-        if preload:
-            self._load_everything()
 
     # What the pool is
 
@@ -121,7 +119,7 @@ class PoolReader:
 
     @property
     def files(self) -> PoolFiles:
-        """The pool's files, for those who copy them. Connections of a parent process are not used on."""
+        """The pool's files. After a fork, with new connections."""
         if self._process != os.getpid():
             self._files = open_files(self._address, self._settings["cache"])
             self._files.cut_labels(self._label_blocks)
@@ -163,7 +161,7 @@ class PoolReader:
     # Reading batches
 
     def read(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelBatch:
-        """Return one batch. Labels come as the codec's native dtype unless told otherwise.
+        """Return one batch; dtype: of the labels, the codec's native one by default.
 
         Arrays may be read-only views of the file; copy before changing them.
         """
@@ -171,11 +169,11 @@ class PoolReader:
         return labelled(self.views_at(number), self.labels_at(number, dtype))
 
     def read_views(self, key: tuple[int, int]) -> ViewBatch:
-        """Return one batch without its labels; no label byte is touched."""
+        """Return one batch without its labels; no label byte is read."""
         return self.views_at(self.find(key))
 
     def read_labels(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelArray:
-        """Return one batch's labels [B, C]; no view is touched."""
+        """Return one batch's labels [B, C]; no view is read."""
         return self.labels_at(self.find(key), dtype)
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
@@ -192,7 +190,7 @@ class PoolReader:
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    # The same by the number of a batch in the index, for those who have it
+    # By the number of a batch in the index
 
     def find(self, key: tuple[int, int]) -> int:
         """Return the number of a batch in the index."""
@@ -231,22 +229,23 @@ class PoolReader:
                 dtype=dtype or self.codec.native_dtype,
             )
         except PoolCorruptError as error:
-            where = f"{self._at_labels(number)}, {self._index.key(number)}"
+            path = self.manifest.files_of("labels")[int(self._index.shard[number])].path
+            where = f"{self._files.at(path)}, {self._index.key(number)}"
             raise PoolCorruptError(
                 error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
             ) from None
         return labels
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Say which batches will be read next, in this order, so that those elsewhere are fetched ahead."""
+        """Prefetch batches of a remote pool that will be read next, in this order."""
         self.files.prefetch(self._label_blocks, numbers, self.manifest.files_of("views"))
 
     def advance(self) -> None:
-        """Say that the next of the prefetched batches is about to be read."""
+        """Advance the prefetch window: the next of the prefetched batches is about to be read."""
         self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
-        """Return the content digest of a pool like this one of other batches, given theirs in key order."""
+        """Return the content digest of such a pool with other batches, given theirs in key order."""
         return pool_digest(
             self.header,
             codec=self.codec.name,
@@ -261,7 +260,7 @@ class PoolReader:
 
     # Inside
 
-    def _view_source(self, cache_bytes: int | None) -> ViewSource:
+    def _view_source(self, cache_bytes: int) -> ViewSource:
         if self.manifest.views == "drawn":
             return DrawnViews(
                 self._index, self.header, lambda: self.images, self.location, cache_bytes=cache_bytes
@@ -289,21 +288,8 @@ class PoolReader:
         file = self.files.open(self.manifest.files_of("labels")[shard])
         return LabelPages(file, self.codec, self.classes, blocks=self._payloads, columns=self._columns)
 
-    def _at_labels(self, number: int) -> str:
-        return self._files.at(self.manifest.files_of("labels")[int(self._index.shard[number])].path)
-
-    def _load_everything(self) -> None:
-        for number in range(len(self)):
-            self.encoded_at(number)
-
-    def _codec_tables(self) -> dict[str, bytes]:
-        role: FileRole = "codec"
-        return {
-            PurePosixPath(entry.path).name: self._files.whole(entry) for entry in self.manifest.files_of(role)
-        }
-
     def close(self) -> None:
-        """Let go of files and caches."""
+        """Close files and forget caches."""
         self._files.close()
         self._views.clear()
         self._labels.clear()

@@ -1,4 +1,4 @@
-"""Where a pool's views come from: its views files, or the numbers they were drawn from.
+"""The views of a pool: read from its views files, or drawn again from its seed.
 
 Stored views are checked against the batch index and the image table, a whole row group at once.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,26 +25,9 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
 
-
-class ViewSource(Protocol):
-    """Views by the number of a batch in the index."""
-
-    def views(self, number: int) -> ViewBatch:
-        """Return the views of a batch."""
-        ...
-
-    def images(self, number: int) -> IntArray:
-        """Return which images a batch shows: int32 [B]."""
-        ...
-
-    def clear(self) -> None:
-        """Let go of files and of what was kept of them."""
-        ...
-
-
 _UNKNOWN = -1
 _RECORD_BYTES = 2048
-"""What a record of a batch takes beside the values of its arrays, about."""
+"""Approximate memory of a batch's record, besides the values of its arrays."""
 
 
 class _Place(NamedTuple):
@@ -56,19 +39,16 @@ class _Place(NamedTuple):
 
 
 class _Block:
-    """The batches of a row group by their numbers, each proven when it is asked for the first time.
-
-    nbytes: the memory they take.
-    """
+    """The batches of a row group by number, each verified when it is first read. nbytes: their memory."""
 
     def __init__(self, decoded: DecodedViews, places: Mapping[int, _Place], where: str) -> None:
         self._decoded, self._places, self._where = decoded, places, where
-        self._proven: dict[int, ViewBatch] = {}
+        self._verified: dict[int, ViewBatch] = {}
         self.nbytes = decoded.nbytes + _RECORD_BYTES * len(places)
 
     def batch(self, number: int) -> ViewBatch:
-        """Return the views of a batch; PoolCorruptError unless they are those that were labelled."""
-        views = self._proven.get(number)
+        """Return the views of a batch; raise PoolCorruptError unless they are those that were labelled."""
+        views = self._verified.get(number)
         if views is None:
             place = self._places[number]
             views = self._decoded.batch(place.key, place.rows)
@@ -78,12 +58,12 @@ class _Block:
                     where=self._where,
                     hint="restore this file",
                 )
-            self._proven[number] = views
+            self._verified[number] = views
         return views
 
 
 class StoredViews:
-    """Views out of files, row group by row group, every value checked before it is used.
+    """Views of views files, read by row group, every value checked before it is used.
 
     open_file: opens the views file of a shard. cache_bytes: memory for decoded row groups.
     """
@@ -94,7 +74,7 @@ class StoredViews:
         checker: Callable[[], ViewChecker],
         open_file: Callable[[int], VerifiedParquet],
         *,
-        cache_bytes: int | None,
+        cache_bytes: int,
         open_files: int,
     ) -> None:
         self._index = index
@@ -105,23 +85,23 @@ class StoredViews:
         self._groups = np.full(len(index), _UNKNOWN, np.int32)
 
     def views(self, number: int) -> ViewBatch:
-        """Return the views of a batch. Its arrays are views into the row group, not to be written to."""
+        """Return the views of a batch, read-only: its arrays are views into the row group."""
         shard = int(self._index.shard[number])
         if self._groups[number] == _UNKNOWN:
             inside = self._index.in_shard(shard)
             rows = self._index.rows[inside]
             self._groups[inside] = self._file(shard).groups_of(self._index.first_rows[inside], rows)
         group = int(self._groups[number])
-        # A row group that is held is given out without its file, which may be closed by now.
+        # A cached row group does not need its file, which may be closed.
         block = self._blocks.get((shard, group), lambda: self._read(self._file(shard), shard, group))
         return block.batch(number)
 
     def images(self, number: int) -> IntArray:
-        """Return which images a batch shows."""
+        """Return which images a batch shows: int32 [B]."""
         return self.views(number).images
 
     def clear(self) -> None:
-        """Let go of files and decoded row groups."""
+        """Close files and forget decoded row groups."""
         self._files.clear()
         self._blocks.clear()
 
@@ -141,9 +121,9 @@ class StoredViews:
 
 
 class DrawnViews:
-    """Views made again from (seed, epoch, batch); SPEC.md says how. Each is compared with its digest.
+    """Views drawn again from (seed, epoch, batch), see SPEC.md. Each batch is compared with its digest.
 
-    cache_bytes: memory for views that were drawn: drawing takes longer than looking at what is there.
+    cache_bytes: memory for drawn views.
     """
 
     def __init__(
@@ -153,7 +133,7 @@ class DrawnViews:
         images: Callable[[], ImageTable],
         where: str,
         *,
-        cache_bytes: int | None,
+        cache_bytes: int,
     ) -> None:
         self._index = index
         self._header = header
@@ -162,7 +142,7 @@ class DrawnViews:
         self._drawn: BlockCache[ViewBatch] = BlockCache(cache_bytes, _bytes_of)
 
     def views(self, number: int) -> ViewBatch:
-        """Draw the views of a batch. Its arrays are shared, not to be written to."""
+        """Return the views of a batch, read-only: its arrays are shared."""
         return self._drawn.get(number, lambda: self._draw(number))
 
     def _draw(self, number: int) -> ViewBatch:
@@ -184,7 +164,7 @@ class DrawnViews:
         return views
 
     def images(self, number: int) -> IntArray:
-        """Return which images a batch shows; the rest of its views is not drawn."""
+        """Return which images a batch shows, int32 [B]; the rest of its views is not drawn."""
         key = self._index.key(number)
         return draw_images(
             len(self._images()),
@@ -195,7 +175,7 @@ class DrawnViews:
         )
 
     def clear(self) -> None:
-        """Forget views that were drawn."""
+        """Forget drawn views."""
         self._drawn.clear()
 
     def _wrong(self, key: BatchKey, problem: str) -> PoolCorruptError:
@@ -204,8 +184,11 @@ class DrawnViews:
         )
 
 
+ViewSource: TypeAlias = StoredViews | DrawnViews
+
+
 def _bytes_of(views: ViewBatch) -> int:
-    """Return the memory that a batch takes."""
+    """Return the memory of a batch."""
     arrays = [views.images, views.crops, views.flips]
     arrays += [] if views.mix is None else [views.mix.partner]
     arrays += [] if views.cutout is None else [views.cutout.boxes, views.cutout.fill]
@@ -214,7 +197,7 @@ def _bytes_of(views: ViewBatch) -> int:
 
 
 def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> None:
-    """Refuse a batch for a pool that leaves its views out, unless drawing gives exactly these views."""
+    """Refuse a batch for a pool with drawn views unless drawing gives exactly these views."""
     key = views.key
     problem = header.augmentation.drawing_problem() and "their augmentation cannot be drawn"
     if header.seed is None:
@@ -248,7 +231,7 @@ _FEATURES = {
     "cutout_top": CUTOUT_BOX + CUTOUT_FILL,
     "patch_order": ("patch_order",),
 }
-"""Columns that are null together, by the one that speaks for them."""
+"""Columns that are null together, by the one that is tested."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -156,9 +156,10 @@ def _same_content(found: Manifest, plan: PoolPlan) -> bool:
         return False
     if plan.content_digest not in (None, found.content_digest):
         return False
-    return _described(found.header, found.views, found.codec) == _described(
-        plan.header, plan.views, CodecEntry(name=plan.codec.name, parameters=plan.codec.parameters())
-    )
+    codec = CodecEntry(name=plan.codec.name, parameters=plan.codec.parameters())
+    wanted = _described(plan.header, plan.views, codec)
+    same: bool = _described(found.header, found.views, found.codec) == wanted
+    return same
 
 
 def _described(header: PoolHeader, views: Views, codec: CodecEntry) -> Any:
@@ -193,9 +194,8 @@ def made_by(found: Manifest, step: LineageStep | None) -> bool:
     if last is None or step is None:
         return last is step
     known = {name: last.parameters.get(name) for name in step.parameters}
-    return (last.operation, last.parent_digest) == (step.operation, step.parent_digest) and as_json(
-        known
-    ) == as_json(step.parameters)
+    same: bool = as_json(known) == as_json(step.parameters)
+    return same and (last.operation, last.parent_digest) == (step.operation, step.parent_digest)
 
 
 def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest | None:

@@ -17,7 +17,6 @@ from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
-from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.transforms import lineage
@@ -162,33 +161,3 @@ def _scores(pool: PoolReader, keys: list[BatchKey], metric: str, progress: Progr
     order = pool.index.in_file_order(keys)
     score_of = dict(zip(order, score_batches(pool, order, metric, progress=progress), strict=True))
     return np.array([score_of[key] for key in keys])
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptCoverage:
-    """How much of the data set the kept batches still show."""
-
-    epochs: int
-    images: int
-    all_images: int
-    classes: int
-    all_classes: int
-    fewest_views: int
-    median_views: float
-
-    @staticmethod
-    def of(pool: PoolReader, kept: Places | None = None) -> KeptCoverage:
-        """Count images and classes of the views of some batches, or all; reads one small view column."""
-        seen = views_per_image(pool, kept)
-        epochs = pool.index.epochs if kept is None else pool.index.epochs[kept]
-        present = np.unique(pool.images.classes)
-        per_class = np.bincount(pool.images.classes, weights=seen)[present]
-        return KeptCoverage(
-            epochs=len(np.unique(epochs)),
-            images=int((seen > 0).sum()),
-            all_images=len(seen),
-            classes=int((per_class > 0).sum()),
-            all_classes=len(present),
-            fewest_views=int(per_class.min()),
-            median_views=float(np.median(per_class)),
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,13 @@ def test_prune_writes_the_pool_it_announced(cli: Cli, pool: Path, tmp_path: Path
     assert not (tmp_path / "out").exists()
     announced = json.loads(plan.stdout)
     assert announced["batches"] == {"pool": 20, "candidates": 20, "kept": 5}
-    assert announced["coverage"]["all_classes"] == 50
-    assert announced["coverage"]["fewest_views"] >= 0
+    assert announced["coverage"]["pool"]["classes"] == 50
     done = cli(*options)
     assert done.exit_code == 0, done.stderr
     written = json.loads(done.stdout)
     child = PoolReader(tmp_path / "out")
     assert len(child) == 5
+    assert announced["coverage"]["kept"] == written["coverage"]["kept"] == asdict(child.manifest.coverage)
     assert written["content_digest"] == child.manifest.content_digest
     assert written["bytes"]["kept"] == pool_bytes(child.manifest)
     assert written["bytes"]["kept"] == pytest.approx(announced["bytes"]["kept"], rel=0.1)
@@ -49,7 +50,7 @@ def test_tables_are_for_people(cli: Cli, pool: Path, tmp_path: Path) -> None:
         "10 of 20 batches",
         "uniform by diff, epoch level",
         "of 50 classes",
-        "views per class",
+        "views per image",
     ):
         assert words in plan.stdout
     done = cli("prune", pool, tmp_path / "out", "--ratio", 2, *options)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, StoreError
@@ -112,7 +113,7 @@ def test_who_is_late_is_told_so_in_the_middle_of_an_upload(large: Path, bucket: 
     class Late(PoolFiles):
         """Another writer publishes before a shard of these is sent as a whole."""
 
-        def chunks(self, entry: FileEntry) -> Iterator[bytes]:
+        def chunks(self, entry: FileEntry) -> Iterator[bytes | pa.Buffer]:
             for number, chunk in enumerate(super().chunks(entry)):
                 if entry.role == "labels" and number == 1:
                     copy_pool(other, store.address)

@@ -96,14 +96,6 @@ def test_views_of_each_image_are_counted(path: Path) -> None:
     np.testing.assert_array_equal(some, np.bincount(images, minlength=len(found)))
 
 
-def test_a_preloaded_pool_needs_no_files(path: Path) -> None:
-    pool = PoolReader(path, preload=True)
-    for file in sorted(path.rglob("*.parquet")):
-        file.unlink()
-    for expected in BATCHES:
-        np.testing.assert_array_equal(pool.read(expected.key).labels, expected.labels)
-
-
 def test_a_reader_can_be_pickled(path: Path) -> None:
     with PoolReader(path) as pool:
         pool.read((0, 0))

@@ -22,9 +22,9 @@ from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool import plan as plan_module
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.transforms.encode import encode_pool
-from lpld_labels.transforms.prune import KeptCoverage, plan_prune, prune_pool
+from lpld_labels.transforms.prune import plan_prune, prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from tests.factories import assert_same_views, make_batch, make_header, make_images, write_pool
+from tests.factories import assert_same_views, make_batch, make_header, write_pool
 from tests.lpld_labels.transforms.partial_batches import EPOCHS, PER_EPOCH, with_partials
 
 
@@ -253,21 +253,6 @@ def test_random_pruning_needs_no_torch(pool: PoolReader, tmp_path: Path) -> None
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
     assert len(PoolReader(tmp_path / "out")) == COMPLETE // 3
-
-
-def test_coverage_counts_what_is_still_seen(tmp_path: Path) -> None:
-    images = make_images(count=12, classes=4)
-    batches = [make_batch(e, 0, rows=3, classes=4, images=images) for e in range(6)]
-    parent = write_pool(tmp_path / "pool", batches, images=images)
-    plan = plan_prune(parent, PruneSettings(ratio=2))
-    kept = [parent.index.key(p) for p in plan.kept.tolist()]
-    seen = [image for batch in batches if batch.key in kept for image in batch.images.tolist()]
-    classes = Counter(image % 4 for image in seen)
-    coverage = KeptCoverage.of(parent, plan.kept)
-    assert (coverage.images, coverage.all_images) == (len(set(seen)), 12)
-    assert (coverage.classes, coverage.all_classes) == (len(classes), 4)
-    assert coverage.fewest_views == min(classes[c] for c in range(4))
-    assert coverage.epochs == 3
 
 
 @pytest.mark.parametrize(
