@@ -30,7 +30,7 @@ def test_prune_writes_the_pool_it_announced(cli: Cli, pool: Path, tmp_path: Path
     assert not (tmp_path / "out").exists()
     announced = json.loads(plan.stdout)
     assert announced["batches"] == {"pool": 20, "candidates": 20, "kept": 5}
-    assert announced["coverage"]["pool"]["classes"] == 50
+    assert announced["coverage"]["pool"]["classes"] == 47
     done = cli(*options)
     assert done.exit_code == 0, done.stderr
     written = json.loads(done.stdout)
@@ -49,7 +49,7 @@ def test_tables_are_for_people(cli: Cli, pool: Path, tmp_path: Path) -> None:
     for words in (
         "10 of 20 batches",
         "uniform by diff, epoch level",
-        "of 50 classes",
+        "of 47 classes",
         "views per image",
     ):
         assert words in plan.stdout
