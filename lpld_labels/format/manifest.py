@@ -61,9 +61,6 @@ ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
     "average": "plain mean of logits",
 }
 """What `PoolHeader.ensemble` says for each rule."""
-_OLDER_WORDS: Mapping[str, EnsembleRule] = {
-    "logits of several teachers, scaled to their mean norm, averaged": "norm-scaled"
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,10 +445,7 @@ def _blame_writer() -> Iterator[None]:
 
 def ensemble_rule(words: str | None) -> EnsembleRule | None:
     """Return the rule that a manifest's words stand for, or None where they are not known."""
-    for rule, known in ENSEMBLE_WORDS.items():
-        if words == known:
-            return rule
-    return _OLDER_WORDS.get(words or "")
+    return next((rule for rule, known in ENSEMBLE_WORDS.items() if known == words), None)
 
 
 def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:

@@ -58,87 +58,54 @@ class Column:
     nullable: bool = False
 
 
-def _view(name: str, type_: pa.DataType, component: Component, nullable: bool = False) -> Column:
-    return Column(name=name, type=type_, component=component, nullable=nullable)
+def _columns(
+    type_: pa.DataType, component: Component, *names: str, nullable: bool = False
+) -> tuple[Column, ...]:
+    return tuple(Column(name=name, type=type_, component=component, nullable=nullable) for name in names)
 
 
+_PATCHES = pa.list_(pa.field("element", pa.uint8(), nullable=False))
+_CUTOUT = ("cutout_top", "cutout_left", "cutout_bottom", "cutout_right")
 VIEW_COLUMNS: tuple[Column, ...] = (
-    _view("epoch", pa.int32(), "keys"),
-    _view("batch", pa.int32(), "keys"),
-    _view("slot", pa.int32(), "keys"),
-    _view("image", pa.int32(), "keys"),
-    _view("crop_top", pa.int32(), "crop"),
-    _view("crop_left", pa.int32(), "crop"),
-    _view("crop_height", pa.int32(), "crop"),
-    _view("crop_width", pa.int32(), "crop"),
-    _view("flip", pa.bool_(), "flip"),
-    _view("mix_slot", pa.int32(), "mix_index", nullable=True),
-    _view("mix_strength", pa.float64(), "mix_strength", nullable=True),
-    _view("mix_top", pa.int32(), "mix_box", nullable=True),
-    _view("mix_left", pa.int32(), "mix_box", nullable=True),
-    _view("mix_bottom", pa.int32(), "mix_box", nullable=True),
-    _view("mix_right", pa.int32(), "mix_box", nullable=True),
-    _view("cutout_top", pa.int32(), "mix_box", nullable=True),
-    _view("cutout_left", pa.int32(), "mix_box", nullable=True),
-    _view("cutout_bottom", pa.int32(), "mix_box", nullable=True),
-    _view("cutout_right", pa.int32(), "mix_box", nullable=True),
-    _view("cutout_red", pa.uint8(), "mix_box", nullable=True),
-    _view("cutout_green", pa.uint8(), "mix_box", nullable=True),
-    _view("cutout_blue", pa.uint8(), "mix_box", nullable=True),
-    _view(
-        "patch_order",
-        pa.list_(pa.field("element", pa.uint8(), nullable=False)),
-        "mix_box",
-        nullable=True,
-    ),
+    *_columns(pa.int32(), "keys", "epoch", "batch", "slot", "image"),
+    *_columns(pa.int32(), "crop", "crop_top", "crop_left", "crop_height", "crop_width"),
+    *_columns(pa.bool_(), "flip", "flip"),
+    *_columns(pa.int32(), "mix_index", "mix_slot", nullable=True),
+    *_columns(pa.float64(), "mix_strength", "mix_strength", nullable=True),
+    *_columns(pa.int32(), "mix_box", "mix_top", "mix_left", "mix_bottom", "mix_right", nullable=True),
+    *_columns(pa.int32(), "mix_box", *_CUTOUT, nullable=True),
+    *_columns(pa.uint8(), "mix_box", "cutout_red", "cutout_green", "cutout_blue", nullable=True),
+    *_columns(_PATCHES, "mix_box", "patch_order", nullable=True),
 )
 
 IMAGE_COLUMNS: tuple[Column, ...] = (
-    Column(name="image", type=pa.int32(), component="container"),
-    Column(name="path", type=pa.string(), component="container"),
-    Column(name="class", type=pa.int32(), component="container"),
-    Column(name="width", type=pa.int32(), component="container"),
-    Column(name="height", type=pa.int32(), component="container"),
-    Column(name="digest", type=pa.binary(16), component="container", nullable=True),
+    *_columns(pa.int32(), "container", "image"),
+    *_columns(pa.string(), "container", "path"),
+    *_columns(pa.int32(), "container", "class", "width", "height"),
+    *_columns(pa.binary(16), "container", "digest", nullable=True),
 )
 
+_IMAGE_FILE = pa.struct(
+    [pa.field("bytes", pa.binary(), nullable=False), pa.field("path", pa.string(), nullable=False)]
+)
 PACKED_COLUMNS: tuple[Column, ...] = (
-    Column(name="row", type=pa.int32(), component="packed"),
-    Column(
-        name="image",
-        type=pa.struct(
-            [pa.field("bytes", pa.binary(), nullable=False), pa.field("path", pa.string(), nullable=False)]
-        ),
-        component="packed",
-    ),
-    Column(name="class", type=pa.int32(), component="packed"),
+    *_columns(pa.int32(), "packed", "row"),
+    *_columns(_IMAGE_FILE, "packed", "image"),
+    *_columns(pa.int32(), "packed", "class"),
 )
 
 BATCH_COLUMNS: tuple[Column, ...] = (
-    Column(name="epoch", type=pa.int32(), component="container"),
-    Column(name="batch", type=pa.int32(), component="container"),
-    Column(name="rows", type=pa.int32(), component="container"),
-    Column(name="shard", type=pa.int32(), component="container"),
-    Column(name="position", type=pa.int32(), component="container"),
-    Column(name="first_row", type=pa.int64(), component="container"),
-    Column(name="group_offset", type=pa.int64(), component="container"),
-    Column(name="group_bytes", type=pa.int32(), component="container"),
-    Column(name="label_bytes", type=pa.int32(), component="container"),
-    Column(name="mix_strength", type=pa.float64(), component="container", nullable=True),
-    Column(name="views_digest", type=pa.binary(8), component="container"),
-    Column(name="digest", type=pa.binary(16), component="container"),
+    *_columns(pa.int32(), "container", "epoch", "batch", "rows", "shard", "position"),
+    *_columns(pa.int64(), "container", "first_row", "group_offset"),
+    *_columns(pa.int32(), "container", "group_bytes", "label_bytes"),
+    *_columns(pa.float64(), "container", "mix_strength", nullable=True),
+    *_columns(pa.binary(8), "container", "views_digest"),
+    *_columns(pa.binary(16), "container", "digest"),
 )
 
 LABEL_KEY_COLUMNS: dict[str, tuple[Column, ...]] = {
-    "view": (
-        Column(name="epoch", type=pa.int32(), component="keys"),
-        Column(name="batch", type=pa.int32(), component="keys"),
-        Column(name="slot", type=pa.int32(), component="keys"),
-    ),
-    "batch": (
-        Column(name="epoch", type=pa.int32(), component="keys"),
-        Column(name="batch", type=pa.int32(), component="keys"),
-    ),
+    "view": _columns(pa.int32(), "keys", "epoch", "batch", "slot"),
+    "batch": _columns(pa.int32(), "keys", "epoch", "batch"),
 }
 """Key columns of a labels file, by the codec's granularity; its payload columns follow them."""
 
