@@ -1,25 +1,25 @@
-"""Every error this project raises on purpose.
+"""All errors that this project raises on purpose.
 
     LabelPoolError                  anything a caller may want to catch at once
     +-- InvalidBatchError           a label batch that must not be written (shape, dtype, range, NaN)
     +-- InvalidArgumentError        an option or argument outside what it allows
-    +-- PoolFormatError             what is on disk is not a pool this version can read, or is newer
+    +-- PoolFormatError             not a pool, or none that this version can read
     |   +-- NotAPoolError           no manifest where one was expected
     |   +-- ManifestError           the manifest is there and wrong
     +-- PoolCorruptError            a file is missing, truncated or its bytes changed
     +-- PoolWriteError              the file system refused (full, read-only, not ours)
     +-- StoreError                  storage elsewhere cannot be reached or refuses (credentials, time-out)
     +-- PoolConflictError           two writers, or a writer and the pool, disagree
-    |   +-- StagingMismatchError    unfinished work of a different pool lies in the way
+    |   +-- StagingMismatchError    unfinished work of a different pool is in the way
     +-- BatchNotFoundError          the pool holds no such batch
     +-- ImageMismatchError          the images at hand are not the ones that were labelled
     +-- ImageReadError              an image folder or an image in it cannot be used
     +-- LabelSourceError            a foreign label folder cannot be imported, or a pool not exported to it
     |   +-- LabelFileError          one file of it is missing, damaged or not what its place says
-    |       +-- UnsafePickleError   one file of it asks for more than data; nothing of it was run
-    +-- ComputationError            a computation cannot go on (values not finite, out of memory)
+    |       +-- UnsafePickleError   one file of it contains more than data; no code of it was run
+    +-- ComputationError            a computation failed (values not finite, out of memory)
     +-- WorkerDiedError             a process that prepares batches was killed or does not answer
-    +-- ClusterError                the cluster that was to do the work is missing or has no room for it
+    +-- ClusterError                the cluster is missing or has no room for the work
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -33,7 +33,7 @@ _SECRETS = re.compile(r"(?<=://)[^/\s]*@|(?<=\?)[^\s'\"]+")
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with passwords and queries of the addresses in it left out: servers alone need them."""
+    """Remove passwords and query strings of addresses from a text."""
     if "://" not in text:
         return text
     return _SECRETS.sub(lambda found: f"{_HIDDEN}@" if found[0].endswith("@") else _HIDDEN, text)
@@ -57,7 +57,7 @@ class LabelPoolError(Exception):
     def __init__(
         self, problem: str, *, where: object = "", expected: object = "", got: object = "", hint: str = ""
     ) -> None:
-        # Whoever raises it need not know that an address may say a password.
+        # Addresses may contain passwords.
         self.problem = without_secrets(problem)
         self.where = without_secrets(str(where))
         self.expected = without_secrets(str(expected))
@@ -85,7 +85,7 @@ class InvalidArgumentError(LabelPoolError):
 
 
 class PoolFormatError(LabelPoolError):
-    """What is on disk is not a pool this version can read."""
+    """Not a pool, or none that this version can read."""
 
 
 class NotAPoolError(PoolFormatError):
@@ -113,7 +113,7 @@ class PoolConflictError(LabelPoolError):
 
 
 class StagingMismatchError(PoolConflictError):
-    """Unfinished work of a different pool lies in the way."""
+    """Unfinished work of a different pool is in the way."""
 
 
 class BatchNotFoundError(LabelPoolError):
@@ -137,11 +137,11 @@ class LabelFileError(LabelSourceError):
 
 
 class UnsafePickleError(LabelFileError):
-    """One file of a foreign label folder asks for more than data; nothing of it was run."""
+    """One file of a foreign label folder contains more than data; no code of it was run."""
 
 
 class ComputationError(LabelPoolError):
-    """A computation cannot go on: values that are not finite, or no memory left."""
+    """A computation failed: values that are not finite, or no memory left."""
 
 
 class WorkerDiedError(LabelPoolError):
@@ -149,4 +149,4 @@ class WorkerDiedError(LabelPoolError):
 
 
 class ClusterError(LabelPoolError):
-    """The cluster that was to do the work is not there, or has no room for it."""
+    """The cluster is missing or has no room for the work."""

@@ -1,10 +1,8 @@
-"""The one interface every label codec implements.
+"""The interface of all label codecs.
 
-A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays
-with one row per view or one row per batch) and back. What it needs once per pool is found before the
-first batch (klt_fit.py) and lives in its `parameters` (small, JSON, in the manifest) and `tables` (files).
-
-Other packages ask a codec's members, never its class.
+A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays with one row
+per view or per batch) and back. What is fitted once per pool (klt_fit.py) is in its `parameters` (JSON, in
+the manifest) and `tables` (files). Other packages use a codec's members and never test its class.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ FloatArray = npt.NDArray[np.float32]
 Parts = tuple[npt.NDArray[Any], ...]
 """Half-decoded labels: arrays whose first dimension is the batch's rows."""
 
-SERIAL_VALUES = 32_768
-"""On a CPU, torch starts threads for more values than this, which costs more than it gains here."""
+SERIAL_VALUES = 32_768  # For more, torch starts threads on a CPU, which costs more than it gains here.
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
@@ -52,7 +49,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Return the same rows of all tensors; on a CPU in pieces of at most SERIAL_VALUES of the first."""
+    """Cut tensors into the same rows: on a CPU at most SERIAL_VALUES of the first, else all rows."""
     import torch
 
     first = tensors[0]
@@ -62,11 +59,7 @@ def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedLabels:
-    """Labels of one batch as a codec stores them.
-
-    payload: the payload columns. canonical: the stored values in a form that does not depend on
-    how they are packed; the batch digest is taken over it.
-    """
+    """Labels of one batch as stored. canonical: the values independent of packing, for the batch digest."""
 
     payload: Payload
     canonical: CanonicalBytes
@@ -76,27 +69,14 @@ class Codec(ABC):
     """Encodes and decodes the labels of one batch at a time, independent of every other batch."""
 
     name: ClassVar[str]
-    lossless: ClassVar[bool]
-    """True when decoding gives back the stored labels bit for bit."""
-
-    native_dtype: ClassVar[npt.DTypeLike] = np.float32
-    """The dtype that decoding gives without rounding: what readers return unless told otherwise."""
-
+    lossless: ClassVar[bool]  # Decoding gives back the stored labels bit for bit.
+    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Decoded without rounding; the default of readers.
+    # New labels are rounded to this first: building with a lossy codec then equals encoding a float16 pool.
     label_dtype: ClassVar[npt.DTypeLike] = np.float16
-    """What new labels are rounded to before they are encoded: a pool built with a lossy codec then equals a
-    float16 pool encoded later."""
-
-    specs: ClassVar[tuple[str, ...]] = ()
-    """Forms of the specs that `parse` accepts, e.g. ``f16:plain``; if empty, the name alone."""
-
-    fitted: ClassVar[bool] = False
-    """Whether codecs of this kind are fitted to a pool's labels (see klt_fit.py)."""
-
-    planned: ClassVar[bool] = False
-    """Whether `plan` tries codecs of this kind by default."""
-
-    label_kind: str = "logits"
-    """What the labels are. Probabilities are not negative, which decoding checks."""
+    specs: ClassVar[tuple[str, ...]] = ()  # Forms that `parse` accepts, e.g. f16:plain; default: the name.
+    fitted: ClassVar[bool] = False  # Fitted to a pool's labels (klt_fit.py).
+    planned: ClassVar[bool] = False  # Tried by `plan` by default.
+    label_kind: str = "logits"  # Decoding refuses negative probabilities.
 
     @classmethod
     def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
@@ -133,11 +113,11 @@ class Codec(ABC):
         return {}
 
     def identity(self) -> bytes:
-        """Return what, beside the name, decides the meaning of canonical bytes (not how they are packed)."""
+        """Return what decides, with the name, the meaning of canonical bytes."""
         return b""
 
     def require_fit(self, *, classes: int) -> None:
-        """Refuse, with ManifestError or PoolCorruptError, to serve a pool of so many classes."""
+        """Raise ManifestError or PoolCorruptError if the codec does not fit a pool of so many classes."""
         del classes
 
     @abstractmethod
@@ -152,14 +132,14 @@ class Codec(ABC):
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        """Decode to [rows, classes] of the given dtype. May return a read-only view.
+        """Decode to [rows, classes], perhaps as a read-only view.
 
-        Writers and `verify` refuse values that are not finite and negative probabilities; a decoder does so
-        where it takes no pass over the labels.
+        A decoder refuses non-finite values and negative probabilities only if that takes no pass over the
+        labels; writers and `verify` always do.
         """
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
-        """Return half-decoded labels: the part of decoding that a CPU must do. `join` does the rest."""
+        """Do the part of decoding that needs a CPU; `join` does the rest on any device."""
         return (self.decode(payload, rows=rows, classes=classes, dtype=self.native_dtype),)
 
     def join(self, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -181,7 +161,4 @@ class Codec(ABC):
     @classmethod
     @abstractmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        """Rebuild the codec from a manifest; raise ManifestError on parameters it does not know.
-
-        tables: exactly those that `tables` gives. `require_fit` checks whether they fit the pool.
-        """
+        """Rebuild the codec from a manifest; raise ManifestError on unknown parameters."""

@@ -24,20 +24,17 @@ from lpld_labels.format import arrow
 from lpld_labels.format.records import LabelArray
 
 TEMPERATURES = (1.0, 4.0, 20.0)
-ROWS_AT_ONCE = 128
-"""Bounds memory; the sums are the same."""
-_ROUNDING = 1e-12
-"""Divergence per row that float64 arithmetic alone may show."""
+ROWS_AT_ONCE = 128  # Bounds memory; the sums are the same.
+_ROUNDING = 1e-12  # Divergence per row that float64 arithmetic alone may cause.
 
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """What a codec kept.
+    """What a codec kept of the labels in some rows.
 
-    kept: temperature -> share of the information. top1: share of rows whose largest class is one of
-    the true largest ones. rows: how many were measured.
+    kept: temperature -> share of the information. top1: share of rows whose largest class is a true largest.
     """
 
     kept: dict[float, float]
@@ -117,10 +114,7 @@ def _softmax(logits: Doubles) -> tuple[Doubles, Doubles]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a codec made of some labels.
-
-    payload_per_row: bytes of label payload per row, without the codec's tables and the container.
-    """
+    """How a codec does on some labels. payload_per_row: bytes without codec tables and container."""
 
     payload_per_row: float
     fidelity: Fidelity

@@ -4,19 +4,16 @@ A row of C logits is coded as
 
     labels = mean + step * integers @ basis,    then    labels[peak classes] += step / 8 * peak integers
 
-Basis vector 0 is the constant 1/sqrt(C): its coefficient is the row's mean, which softmax does not
-see but losses on raw logits (MSE) do; at the common step it costs about half a byte a row. The other
-vectors are the principal directions of the pool's labels (Karhunen-Loeve transform, klt_fit.py), for
-which one quantisation step for all coefficients is the best there is under squared error, and so under
-KL divergence at a high temperature. At a low temperature the largest labels count most, and what is
-special about a row's own peak lies in no common direction: so the few largest of each row are corrected
-one by one. The very largest stays the largest: argmax survives.
+Basis vector 0 is the constant 1/sqrt(C): its coefficient is the row's mean, which softmax ignores but losses
+on raw logits (MSE) do not; it costs about half a byte a row. The other vectors are the principal directions
+of the pool's labels (Karhunen-Loeve transform, klt_fit.py), for which one step for all coefficients is
+optimal under squared error, and so under KL divergence at a high temperature. At a low temperature the
+largest labels count most, and a row's own peak is in no common direction: so its few largest labels are
+corrected one by one, and argmax is kept.
 
-One row per batch; one column per band of integers (packing.py) and two for the peaks. Pools of
-probabilities are coded as log-probabilities and decoded through softmax.
-
-Encoding gives the same integers however many threads multiply: where single precision leaves a doubt on which
-side of a threshold a coefficient lies, it is computed again in double precision.
+One row per batch; one column per band of integers (packing.py) and two for the peaks. Probabilities are coded
+as log-probabilities and decoded through softmax. Coefficients that single precision cannot place on one side
+of a threshold are computed again in double precision, so the number of threads does not change the integers.
 """
 
 from __future__ import annotations
@@ -60,17 +57,15 @@ if TYPE_CHECKING:
 
 Doubles = npt.NDArray[np.float64]
 
+# A coefficient becomes floor(|c| / step + ROUNDING). This small dead zone saves 4 % of the bytes at equal
+# fidelity at T = 20 and costs 1 % at T = 1; decoders do not need to know it.
 ROUNDING = 0.46
-"""A coefficient becomes floor(|c| / step + ROUNDING): a little dead zone, which saves 4 % of the bytes
-at equal fidelity at T = 20 and costs 1 % at T = 1. Decoders do not need to know."""
-PEAK_SHARE = 8
-"""Peaks are corrected on a grid this many times finer than the step."""
-LEAD = 0.05
-"""How far, on that grid, the largest label must stay ahead after decoding: more than rounding moves."""
-DOUBT = 8e-6
-"""Error of a single-precision product of length C, as a share of the row's norm; generous."""
-MOST_DOUBT = 0.01
-"""With more doubt than this, in steps, everything is computed in double precision at once."""
+PEAK_SHARE = 8  # Peaks are corrected on a grid this many times finer than the step.
+LEAD = (
+    0.05  # By how much, on that grid, the largest label must lead after decoding: more than rounding moves.
+)
+DOUBT = 8e-6  # Generous error of a single-precision product of length C, as a share of the row's norm.
+MOST_DOUBT = 0.01  # Above this error, in steps, everything is computed in double precision.
 
 BASIS = "basis.pco"
 SCALES = "scale.npy"
@@ -80,16 +75,11 @@ _NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<kind><f[24])', 'fortran_order': False, "
     rb"'shape': \((?P<count>[0-9]{1,12}),\), \} *\n",
     re.DOTALL,
-)
-"""The header is a Python literal; whoever evaluates it evaluates what a stranger wrote."""
+)  # NumPy would evaluate the header, a Python literal from an untrusted file.
 
 
 class Numbers(NamedTuple):
-    """What is stored of a batch.
-
-    integers: whole numbers [B, L + 1] of steps. classes: int32 [B, m], rising in each row.
-    peaks: whole numbers [B, m] of steps / PEAK_SHARE.
-    """
+    """Whole numbers of a batch: steps [B, L + 1], peak classes int32 [B, m] and their steps / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
@@ -100,8 +90,7 @@ class KltCodec(Codec):
     """Transform-coded labels.
 
     step: quantisation step in logits. edges: of the bands (see `band_edges`); the last is L + 1.
-    peaks: how many of a row's largest labels are corrected.
-    target: what was asked for when the codec was fitted, for people.
+    peaks: how many of a row's largest labels are corrected. target: what the codec was fitted for.
     """
 
     name = "klt"
@@ -125,10 +114,8 @@ class KltCodec(Codec):
         self.label_kind = label_kind
         self.target = dict(target or {})
         self._tables = tables
-        self.mean: FloatArray = tables.mean.astype(np.float32)
-        """float32 [C]."""
-        self.basis: FloatArray = tables.basis()
-        """float32 [L + 1, C]."""
+        self.mean: FloatArray = tables.mean.astype(np.float32)  # [C]
+        self.basis: FloatArray = tables.basis()  # [L + 1, C]
         self._on_device: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
@@ -144,7 +131,6 @@ class KltCodec(Codec):
         return len(self.basis)
 
     def parameters(self) -> dict[str, Any]:
-        """Return what the decoder needs beside the tables, and what was asked for."""
         return {
             "step": self.step,
             "edges": list(self.edges),
@@ -170,7 +156,6 @@ class KltCodec(Codec):
             )
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
-        """Return one binary column per band, and two for the peaks if there are any."""
         names = self._bands + (("peak_gaps", "peak_values") if self.peaks else ())
         return tuple(Column(name=name, type=pa.binary(), component="labels") for name in names)
 
@@ -227,8 +212,7 @@ class KltCodec(Codec):
     def _projection(self) -> Doubles:
         """float64 [L + 1, C]: labels @ projection.T are the least-squares coefficients.
 
-        The basis is orthonormal up to the rounding of its entries; solving for that rounding keeps a
-        coarse basis (small pools) from adding its error twice.
+        Solving corrects for the rounding of the basis, which is coarse in small pools.
         """
         basis = self.basis.astype(np.float64)
         return np.asarray(np.linalg.solve(basis @ basis.T, basis))

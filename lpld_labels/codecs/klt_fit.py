@@ -1,15 +1,14 @@
-"""Fitting `klt` to a pool: its principal directions, which of them pay, and which step meets the demand.
+"""Fitting `klt` to a pool: its principal directions, which of them pay, and the step that meets the target.
 
-Directions are found in bounded memory. Up to EXACT_CLASSES classes the C x C scatter matrix is summed up
-batch by batch and diagonalised. Beyond that it would not fit, but labels of a linear head span few directions
-(at most as many as the features before it), so a randomised range finder catches them: multiply the scatter
-matrix, never formed, with random vectors, orthonormalise, repeat, and diagonalise in that subspace.
+Up to EXACT_CLASSES classes the C x C scatter matrix is summed batch by batch and diagonalised. Beyond that it
+would not fit into memory, but labels of a linear head span few directions (at most as many as the features
+before it). A randomised range finder finds them: multiply the scatter matrix, never formed, with random
+vectors, orthonormalise, repeat, and diagonalise in that subspace.
 
-Everything follows from one exchange rate. At step s the quantisation error of a coefficient is about
-s^2/12, and one more bit would quarter it, so a bit is worth ln(2) s^2/6 of squared error. A direction is
-kept if it lowers the error of all rows by more than the bits of its coefficients *and of itself* are
-worth, and its entries are stored just so finely that another bit would no longer pay. A basis for 10,000
-rows is therefore small and coarse, one for 60 million rows large and fine.
+At step s the quantisation error of a coefficient is about s^2/12, and one more bit would quarter it, so a bit
+is worth ln(2) s^2/6 of squared error. A direction is kept if it lowers the error of all rows by more than the
+bits of its coefficients *and of itself* are worth; its entries are stored so finely that another bit would
+not pay. So a basis for 10,000 rows is small and coarse, one for 60 million rows large and fine.
 """
 
 from __future__ import annotations
@@ -33,24 +32,16 @@ from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import LabelArray
 
 EXACT_CLASSES = 2048
-MOST_DIRECTIONS = 1088
-"""For the range finder: 1024 of use and a margin that makes the last of them reliable."""
+MOST_DIRECTIONS = 1088  # Of the range finder: 1024, and a margin that makes the last of them reliable.
 POWER_ROUNDS = 2
 ROWS_AT_ONCE = 1024
-ROUNDING_SHARE = 1e-9
-"""Variance, as a share of the largest, that single-precision labels may show in a direction by rounding."""
-FINEST = 2.0**-9
-"""Smallest step tried, as a share of the largest spread: finer than float16 labels themselves."""
-COARSEST = 4.0
-START = math.log(8)
-"""Solving starts at an eighth of the largest spread: near what most pools are coded with."""
-TOLERANCE = 0.004
-"""Steps are solved for within this share."""
-PEAKS = (1, 2, 4, 8, 16)
-"""Numbers of corrected peaks to choose from. One costs 2 bytes a row and keeps argmax; more of them pay at
-low temperatures."""
-GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)
-"""Entropy in bits of a Gaussian in units of its standard deviation, at fine quantisation."""
+ROUNDING_SHARE = 1e-9  # Variance, relative to the largest, that single-precision rounding may cause.
+# Steps tried, relative to the largest spread. The finest is finer than float16 labels.
+FINEST, COARSEST = 2.0**-9, 4.0
+START = math.log(8)  # Solving starts at an eighth of the largest spread, near most pools' step.
+TOLERANCE = 0.004  # Relative accuracy of the step.
+PEAKS = (1, 2, 4, 8, 16)  # One costs 2 bytes a row and keeps argmax; more pay at low temperatures.
+GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)  # Entropy of a unit Gaussian at fine quantisation.
 
 
 class KltFitter:
@@ -179,13 +170,11 @@ class KltFitter:
     # Inside
 
     def _lost(self, codec: KltCodec, temperature: float) -> float:
-        """Return the share of the information that a codec does not keep."""
         return self._once(
             codec, temperature, lambda: 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
         )
 
     def _once(self, codec: Codec, what: object, measure: Callable[[], float]) -> float:
-        """Return what is known of a codec, or measure it."""
         key = codec.identity(), what
         if key not in self._measured:
             self._measured[key] = measure()
@@ -207,7 +196,6 @@ class KltFitter:
         return np.asarray(np.maximum(grain, finest), np.float32)
 
     def _worthwhile(self, step: float, grain: FloatArray) -> int:
-        """Return how many directions pay for their coefficients and for themselves."""
         if not len(grain):
             return 0
         bit = math.log(2) * step**2 / 6

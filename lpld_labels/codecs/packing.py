@@ -34,12 +34,9 @@ FRAME_LEVEL = 3
 PLANE_LEVEL = 9
 _LENGTH = struct.Struct("<I")
 
-PCODEC_LEVEL = 8
-"""pcodec's own default; level 12 gains nothing on these numbers, level 4 costs 6 %."""
-SPREAD_RATIO = 2.0
-"""A band ends where the spread has fallen by this ratio: fewer bands cost 2 %, more cost headers."""
-SMALLEST_BAND = 1024
-"""Values a band should have in a full batch, against about 25 bytes of headers."""
+PCODEC_LEVEL = 8  # Level 12 gains nothing on these numbers, level 4 costs 6 %.
+SPREAD_RATIO = 2.0  # A band ends where the spread falls by this; fewer bands cost 2 %, more cost headers.
+SMALLEST_BAND = 1024  # Values of a band in a full batch, against about 25 bytes of headers.
 LARGEST = np.iinfo(np.int16).max
 
 
@@ -47,7 +44,7 @@ LARGEST = np.iinfo(np.int16).max
 
 
 class Zstd(threading.local):
-    """What each thread has for itself: making a compressor takes a third as long as using it."""
+    """Compressors of a thread, kept because making one takes a third as long as using it."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FRAME_LEVEL)
@@ -59,7 +56,7 @@ ZSTD = Zstd()
 
 
 def decompressed(frame: pa.Buffer | memoryview, size: int, *, where: str) -> npt.NDArray[np.uint8]:
-    """Return the `size` bytes of one zstd frame, which must state its size and be alone."""
+    """Decompress one zstd frame that must state its size and have no bytes after it."""
     data = memoryview(frame).cast("B")
     try:
         declared = zstandard.get_frame_parameters(data).content_size

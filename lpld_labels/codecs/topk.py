@@ -35,8 +35,8 @@ from lpld_labels.format.schema import LABEL_KINDS, Column, LabelKind
 from lpld_labels.format.strict_json import convert
 
 VALUE_BITS = (8, 16, 32)
+# Level of missing classes without a stored tail: softmax makes it 0 up to T = 100; exact in float16.
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
-"""Level of missing classes where no tail was stored: softmax gives it 0 up to T = 100; exact in half."""
 
 
 class SparseLabels(NamedTuple):
@@ -52,7 +52,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """What a payload holds, entries in class order; `grid` stands for `values` at 8 bits.
+    """Entries of a payload in class order. grid: of the values, at 8 bits.
 
     rank: int64 [B, k], where the source had another order than by falling value.
     """
@@ -121,7 +121,6 @@ class TopKCodec(Codec):
             raise ManifestError("field 'codec.parameters.k' is wrong", expected=f"1 to {classes}", got=self.k)
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
-        """Return gaps, values (8 bits: and their grid), and the nullable tail and order."""
         grid = ("scale", "offset") if self.value_bits == 8 else ()
         required = tuple(
             Column(name=name, type=pa.binary(), component="labels") for name in ("gaps", "values", *grid)
@@ -135,7 +134,6 @@ class TopKCodec(Codec):
     # Encoding
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
-        """Keep the k largest of each row and the level of the rest."""
         classes = labels.shape[1]
         self._check_k(classes)
         labels = converted(labels, np.float32)
@@ -238,7 +236,6 @@ class TopKCodec(Codec):
     def decode(
         self, payload: Payload, *, rows: int, classes: int, dtype: npt.DTypeLike = np.float32
     ) -> LabelArray:
-        """Return dense labels: kept entries, and the tail level everywhere else."""
         entries = self._entries(payload, rows, classes)
         labels = np.empty((rows, classes), np.float32)
         labels[:] = NO_MASS[self.label_kind] if entries.tail is None else entries.tail[:, None]
@@ -357,11 +354,10 @@ def _canonical(entries: _Entries) -> CanonicalBytes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KeptClasses:
-    """What a batch of sparse labels holds.
+    """Which labels of a sparse batch are stored.
 
-    kept: bool [B, C], classes that have a value of their own, k to a row. tail: whether all others have
-    a level in common; without it nothing is said of them. dtype: of stored values.
-    on_grid: whether values were rounded to a grid of their row (8 bits).
+    kept: bool [B, C], k classes per row with a stored value. tail: whether a level of the others is stored.
+    dtype: of stored values. on_grid: whether values were rounded to a grid of their row (8 bits).
     """
 
     kept: BoolArray
@@ -371,7 +367,7 @@ class KeptClasses:
 
 
 def kept_classes(codec: Codec, payload: Payload, *, rows: int, classes: int) -> KeptClasses | None:
-    """Return the classes a batch holds values of; None where it is all of them."""
+    """Return the classes with stored values, or None for codecs that store all of them."""
     top = codec.top_k
     if top is None:
         return None

@@ -1,4 +1,4 @@
-"""Arrow, with types: the few calls whose types its stubs leave open or have wrong, given theirs once."""
+"""Typed wrappers of pyarrow calls whose stubs are missing or wrong."""
 
 from __future__ import annotations
 

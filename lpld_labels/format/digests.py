@@ -19,14 +19,11 @@ from lpld_labels.format.records import ViewBatch
 CanonicalBytes = Sequence[bytes | memoryview]
 """A batch's stored label values in the one form that digests are taken over, piece by piece."""
 
-SHORT = 16
-"""Bytes of batch and image digests."""
-VIEWS_SHORT = 8
-"""Bytes of a views digest in the batch index."""
+SHORT = 16  # Bytes of batch and image digests.
+VIEWS_SHORT = 8  # Bytes of a views digest in the batch index.
 _CHUNK = 1 << 20
 _INTEGERS = np.dtype("<i4")
-_KNOWN = "_views_digest"
-"""Where a record keeps the digest of its views."""
+_KNOWN = "_views_digest"  # Attribute of a record that caches the digest of its views.
 
 
 def file_digest(path: Path) -> str:
@@ -49,10 +46,7 @@ def image_digest(data: bytes) -> bytes:
 
 
 def views_digest(views: ViewBatch) -> bytes:
-    """Return the 32-byte digest of a batch's views; the index keeps the first 8.
-
-    Records do not change, so it is taken once: what is read, proven and written again needs it twice.
-    """
+    """Return the 32-byte digest of a batch's views, cached; the index keeps the first 8 bytes."""
     known: bytes | None = vars(views).get(_KNOWN)
     if known is None:
         known = hashlib.sha256(b"".join(_view_parts(views))).digest()

@@ -14,8 +14,7 @@ FORMAT_NAME = "lpld-label-pool"
 FORMAT_VERSION = 1
 
 MANIFEST_FILE = "pool.json"
-README_FILE = "README.md"
-"""For people; not part of the pool."""
+README_FILE = "README.md"  # For people; not part of the pool.
 IMAGES_FILE = "images.parquet"
 VIEWS_DIRECTORY = "views"
 LABELS_DIRECTORY = "labels"
@@ -23,15 +22,13 @@ CODEC_DIRECTORY = "codec"
 PACKED_DIRECTORY = "packed"
 POOL_DIRECTORIES = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 
+# A row group closes at the first whole batch at or above its limit, a shard at any of its three. The last is
+# for very small batches: each takes some 4 kB of memory while its shard is gathered or merged.
 VIEW_ROWS_PER_GROUP = 8192
-"""A views row group closes at the first whole batch at or above this many rows."""
 LABEL_BYTES_PER_GROUP = 96 * 1024
-"""A labels row group closes at the first whole batch at or above this many payload bytes."""
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
 SHARD_VIEW_ROWS = 1 << 20
 SHARD_BATCHES = 4096
-"""A shard closes at the first whole batch at or above any of the three limits. The last is for very small
-batches: one takes some 4 kB of memory while its shard is gathered or merged, however few labels it has."""
 
 Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
@@ -44,8 +41,7 @@ LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
 MixKind = Literal["none", "cutmix", "mixup"]
 Views = Literal["stored", "drawn"]
 VIEWS: tuple[Views, ...] = get_args(Views)
-RESIZE_CODES = ("torch", "pil", "pil_bicubic")
-"""Names of resize code that SPEC.md gives a meaning."""
+RESIZE_CODES = ("torch", "pil", "pil_bicubic")  # Resize code that SPEC.md defines.
 
 
 @dataclass(frozen=True, kw_only=True)
