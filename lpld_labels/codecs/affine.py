@@ -260,5 +260,5 @@ def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDA
 
 def _fixed_binary(codes: npt.NDArray[np.uint8]) -> arrow.Array:
     rows, width = codes.shape
-    buffer = arrow.buffer_of(np.ascontiguousarray(codes))
+    buffer = pa.py_buffer(raw_bytes(codes))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, buffer])

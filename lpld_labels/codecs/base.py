@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.format import arrow
 from lpld_labels.format.arrow import Array
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
@@ -44,7 +43,7 @@ def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
 
 def binary_cell(data: bytes) -> Array:
     """Return a binary column of one row without copying its bytes."""
-    offsets = arrow.buffer_of(np.array([0, len(data)], np.int32))
+    offsets = pa.py_buffer(raw_bytes(np.array([0, len(data)], np.int32)))
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(data)])
 
 

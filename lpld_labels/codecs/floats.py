@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +118,8 @@ class _FloatCodec(Codec):
         else:
             offsets = arrow.list_offsets(lists)
             start, stop = int(offsets[0]), int(offsets[-1])
-        return np.asarray(arrow.list_values(lists).slice(start, stop - start).to_numpy(zero_copy_only=True))
+        values = cast("arrow.Array", cast("Any", lists).values)
+        return np.asarray(values.slice(start, stop - start).to_numpy(zero_copy_only=True))
 
     def _merged(self, payload: Payload, size: int) -> LabelArray:
         merged = empty(size, f"<u{self.dtype.itemsize}")
@@ -181,7 +182,7 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any
     kind = np.dtype(dtype)
     sides = (shape,) if isinstance(shape, int) else shape
     buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)
-    return arrow.values_of(buffer, kind).reshape(sides)
+    return np.frombuffer(cast("Any", buffer), kind).reshape(sides)
 
 
 def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:

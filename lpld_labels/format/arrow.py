@@ -28,11 +28,6 @@ def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
     return np.asarray(cast("Any", lists).offsets.to_numpy())
 
 
-def list_values(lists: Array) -> Array:
-    """Return all values behind a list column, also those outside the slice that it is."""
-    return cast("Array", cast("Any", lists).values)
-
-
 def flattened(lists: Array | Column) -> Values:
     """Return the values of a list column's lists one after the other."""
     whole = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
@@ -44,11 +39,6 @@ def take(array: Array, rows: npt.NDArray[np.integer[Any]]) -> Array:
     return array.take(cast("Any", pa.array(rows)))
 
 
-def buffer_of(values: Values) -> pa.Buffer:
-    """Return a buffer over the memory of a contiguous array."""
-    return pa.py_buffer(cast("Any", values))
-
-
 def values_of(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> Values:
     """Return an array over the memory of a buffer."""
     return np.frombuffer(cast("Any", buffer), dtype)
@@ -57,11 +47,6 @@ def values_of(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> Values:
 def integers(column: Column | Array) -> list[int]:
     """Return the values of an integer column that is never null."""
     return cast("list[int]", column.to_pylist())
-
-
-def texts(column: Column | Array) -> list[str]:
-    """Return the values of a string column that is never null."""
-    return cast("list[str]", column.to_pylist())
 
 
 def raw_texts(column: Column | Array) -> list[bytes]:

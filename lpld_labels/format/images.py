@@ -10,14 +10,13 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format import arrow
 from lpld_labels.format.digests import text_bytes
 from lpld_labels.format.limits import MAX_CLASSES, MAX_SIDE
 from lpld_labels.format.paths import image_paths_problem
@@ -104,7 +103,7 @@ class ImageTable:
                 got=int(table["class"].to_numpy().max()),
             )
         try:
-            paths = arrow.texts(table["path"])
+            paths = cast("list[str]", table["path"].to_pylist())
         except UnicodeDecodeError:
             raise InvalidArgumentError("column 'path' is not UTF-8") from None
         return ImageTable(
