@@ -47,14 +47,15 @@ Pair = Annotated[tuple[float, ...], msgspec.Meta(min_length=2, max_length=2)]
 Rows = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 FileRole = Literal["views", "labels", "batches", "images", "codec", "packed"]
 FILE_ROLES: tuple[FileRole, ...] = get_args(FileRole)
+# Files of shards have bytes of several components, counted by column.
 FILE_COMPONENTS: dict[FileRole, Component] = {
     "batches": "container",
     "images": "container",
     "codec": "codec",
     "packed": "packed",
 }
-"""The component of files that belong to one as a whole; those of shards are weighed column by column."""
 EnsembleRule = Literal["average", "norm-scaled"]
+Problem = tuple[str, object, object]  # Field, expected, got.
 
 ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
     "norm-scaled": "mean of logits scaled to the teachers' mean Frobenius norm per batch",
@@ -150,19 +151,18 @@ class PoolHeader:
     ensemble: str | None = None
     lineage: tuple[LineageStep, ...] = ()
 
-    def check(self, where: str) -> None:
-        """Raise ManifestError where fields do not fit together."""
+    def problems(self) -> Iterator[Problem]:
+        """Yield fields that do not fit together."""
         most = MAX_BATCH_VALUES // self.classes
         if self.batch_size > most:
-            raise field_error("batch_size", f"1 to {most}", self.batch_size, where=where)
+            yield "batch_size", f"1 to {most}", self.batch_size
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            raise field_error("seed", f"0 to {MAX_SEED}", self.seed, where=where)
+            yield "seed", f"0 to {MAX_SEED}", self.seed
         for number, teacher in enumerate(self.teachers):
             if (teacher.mean is None) != (teacher.std is None):
-                expected = "null if mean is, else 3 numbers"
-                raise field_error(f"teachers[{number}].std", expected, teacher.std, where=where)
+                yield f"teachers[{number}].std", "null if mean is, else 3 numbers", teacher.std
             if teacher.std is not None and min(teacher.std) <= 0:
-                raise field_error(f"teachers[{number}].std", "3 numbers above 0", teacher.std, where=where)
+                yield f"teachers[{number}].std", "3 numbers above 0", teacher.std
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,21 +190,20 @@ class FileEntry:
     footer_bytes: Annotated[int, msgspec.Meta(ge=MIN_FOOTER_BYTES, le=MAX_FOOTER_BYTES)] | None = None
     footer_digest: HexDigest | None = None
 
-    def problem(self) -> tuple[str, str] | None:
-        """Return a field that does not fit the others and what it should be, or None."""
+    def problems(self) -> Iterator[Problem]:
+        """Yield fields that do not fit together."""
         wrong_path = pool_path_problem(self.path, self.role)
         if wrong_path is not None:
-            return "path", wrong_path
+            yield "path", wrong_path, self.path
         table = self.role == "codec"
         if (self.footer_bytes is None) != table or (self.footer_digest is None) != table:
-            return "footer_bytes", "null for codec tables and no other file"
+            yield "footer_bytes", "null for codec tables and no other file", self.footer_bytes
         if self.footer_bytes is not None and self.footer_bytes > self.bytes:
-            return "footer_bytes", f"at most {self.bytes}"
+            yield "footer_bytes", f"at most {self.bytes}", self.footer_bytes
         if table and self.rows:
-            return "rows", "0 for codec tables"
+            yield "rows", "0 for codec tables", self.rows
         if self.role == "batches" and not self.path.startswith(f"batches-{self.digest[:8]}."):
-            return "path", "a name with the first 8 digits of its digest"
-        return None
+            yield "path", "a name with the first 8 digits of its digest", self.path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,37 +243,29 @@ class Coverage:
         return next((expected for kept, expected in rules if not kept), None)
 
 
-def check_files(files: Sequence[FileEntry], *, drawn: bool, where: str) -> None:
-    """Refuse a list of files that does not make a pool."""
-
-    def wrong(expected: str, got: object) -> ManifestError:
-        return field_error("files", expected, got, where=where)
-
+def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Problem]:
     if len(files) > MAX_FILES:
-        raise wrong(f"at most {MAX_FILES} files", len(files))
+        yield "files", f"at most {MAX_FILES} files", len(files)
     names: dict[str, list[str]] = {role: [] for role in FILE_ROLES}
     for number, entry in enumerate(files):
-        problem = entry.problem()
-        if problem is not None:
-            name, expected = problem
-            raise field_error(f"files[{number}].{name}", expected, getattr(entry, name), where=where)
+        for name, wanted, got in entry.problems():
+            yield f"files[{number}].{name}", wanted, got
         names[entry.role].append(entry.path.rsplit("/", 1)[-1])
     for role in ("batches", "images"):
         if len(names[role]) != 1:
-            raise wrong(f"one file of role {role}", len(names[role]))
+            yield "files", f"one file of role {role}", len(names[role])
     twice = repeated_path(entry.path for entry in files)
     if twice is not None:
-        raise wrong("every path once, whatever its case", twice)
-    wanted = [] if drawn else names["labels"]
-    if names["views"] != wanted:
+        yield "files", "every path once, whatever its case", twice
+    if names["views"] != ([] if drawn else names["labels"]):
         expected = "no views files, because views are drawn" if drawn else "a views file for each labels file"
-        raise wrong(expected, f"{names['views'][:5]} and {names['labels'][:5]}")
+        yield "files", expected, f"{names['views'][:5]} and {names['labels'][:5]}"
 
 
-def check_counts(
-    counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int, where: str
-) -> None:
-    """Refuse counts that files of these rows and bytes do not have, before any of them is opened."""
+def _count_problems(
+    counts: Counts, files: Sequence[FileEntry], *, drawn: bool, batch_size: int
+) -> Iterator[Problem]:
+    """Compare counts with the rows and bytes of files, before any file is opened."""
     rows: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
     size: dict[str, int] = dict.fromkeys(FILE_ROLES, 0)
     for entry in files:
@@ -285,9 +276,7 @@ def check_counts(
     stated += [("images", "packed")] if size["packed"] else []
     for name, role in stated:
         if getattr(counts, name) != rows[role]:
-            raise field_error(
-                f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name), where=where
-            )
+            yield f"counts.{name}", f"the {rows[role]} rows of {role}", getattr(counts, name)
     for name, most, why in (
         ("batches", size["labels"], "one for each byte of labels"),
         ("images", MAX_IMAGES_PER_BYTE * size["images"], f"{MAX_IMAGES_PER_BYTE} for each byte of its table"),
@@ -296,7 +285,12 @@ def check_counts(
         ("incomplete_batches", counts.batches, "one for each batch"),
     ):
         if getattr(counts, name) > most:
-            raise field_error(f"counts.{name}", f"at most {most}: {why}", getattr(counts, name), where=where)
+            yield f"counts.{name}", f"at most {most}: {why}", getattr(counts, name)
+
+
+def _raise_first(problems: Iterator[Problem], where: str) -> None:
+    for name, expected, got in problems:
+        raise field_error(name, expected, got, where=where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +316,6 @@ class Manifest:
 
     @cached_property
     def _by_role(self) -> dict[str, tuple[FileEntry, ...]]:
-        """Pools have up to thousands of files, and readers ask with every shard they open."""
         roles = {entry.role for entry in self.files}
         return {role: tuple(entry for entry in self.files if entry.role == role) for role in roles}
 
@@ -366,31 +359,30 @@ class Manifest:
             header=PoolHeader(**_values(flat, PoolHeader)),
             **_values(flat, Manifest, "header"),
         )
-        manifest._check(where)
+        _raise_first(manifest._problems(), where)
         return manifest
 
-    def _check(self, where: str) -> None:
-        drawn = self.views == "drawn"
-        self.header.check(where)
-        check_files(self.files, drawn=drawn, where=where)
+    def _problems(self) -> Iterator[Problem]:
+        header, drawn = self.header, self.views == "drawn"
+        yield from header.problems()
+        yield from _file_problems(self.files, drawn=drawn)
         if drawn:
-            if self.header.seed is None:
-                raise field_error("seed", "a number, because views are drawn", None, where=where)
-            wrong = self.header.augmentation.drawing_problem()
+            if header.seed is None:
+                yield "seed", "a number, because views are drawn", None
+            wrong = header.augmentation.drawing_problem()
             if wrong is not None:
                 name, expected = wrong
-                got = getattr(self.header.augmentation, name)
-                raise field_error(f"augmentation.{name}", expected, got, where=where)
-        check_counts(self.counts, self.files, drawn=drawn, batch_size=self.header.batch_size, where=where)
-        problem = self.coverage.problem(self.counts, self.header.classes)
+                yield f"augmentation.{name}", expected, getattr(header.augmentation, name)
+        yield from _count_problems(self.counts, self.files, drawn=drawn, batch_size=header.batch_size)
+        problem = self.coverage.problem(self.counts, header.classes)
         if problem is not None:
-            raise field_error("coverage", problem, asdict(self.coverage), where=where)
+            yield "coverage", problem, asdict(self.coverage)
         missing = [name for name in COMPONENTS if name not in self.components]
         if missing:
-            raise field_error("components", f"the bytes of {missing[0]}", self.components, where=where)
-        size = sum(entry.bytes for entry in self.files)
-        if sum(self.components.values()) != size:
-            raise field_error("components", f"a sum of {size}", sum(self.components.values()), where=where)
+            yield "components", f"the bytes of {missing[0]}", self.components
+        size, stated = sum(entry.bytes for entry in self.files), sum(self.components.values())
+        if stated != size:
+            yield "components", f"a sum of {size}", stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,7 +409,7 @@ def require_readable(header: PoolHeader, *, where: object) -> None:
     """Refuse, before any work is done, a header that readers refuse. where: the path of the new pool."""
     with _blame_writer():
         document = from_json(to_json(asdict(header)), where=str(where))
-        convert(document, PoolHeader, where=str(where)).check(str(where))
+        _raise_first(convert(document, PoolHeader, where=str(where)).problems(), str(where))
 
 
 def readable_text(manifest: Manifest, *, where: object) -> bytes:
