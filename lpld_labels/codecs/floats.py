@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, binary_cell, raw_bytes
 from lpld_labels.codecs.packing import ZSTD, decompressed
-from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, PoolCorruptError
+from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
 from lpld_labels.format.strict_json import convert
 
-LAYOUTS = ("compact", "plain")
+Layout = Literal["compact", "plain"]
 _BIAS = np.float32(2.0**112)
 """Exponents of float32 have bias 127, of float16 bias 15."""
 _BLOCK = 24_000
@@ -38,11 +38,7 @@ class _FloatCodec(Codec):
     arrow_type: pa.DataType
     lossless = True
 
-    def __init__(self, *, layout: str = "compact") -> None:
-        if layout not in LAYOUTS:
-            raise InvalidArgumentError(
-                f"unknown layout of codec '{self.name}'", expected=f"one of {', '.join(LAYOUTS)}", got=layout
-            )
+    def __init__(self, *, layout: Layout = "compact") -> None:
         self.layout = layout
 
     @property
@@ -143,7 +139,7 @@ class _FloatCodec(Codec):
 
 @dataclass(frozen=True, kw_only=True)
 class _Parameters:
-    layout: Literal["compact", "plain"]
+    layout: Layout
 
 
 def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:

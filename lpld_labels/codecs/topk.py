@@ -31,7 +31,7 @@ from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, Manifest
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import BoolArray, IntArray, LabelArray
-from lpld_labels.format.schema import LABEL_KINDS, Column, LabelKind
+from lpld_labels.format.schema import Column, LabelKind
 from lpld_labels.format.strict_json import convert
 
 VALUE_BITS = (8, 16, 32)
@@ -80,8 +80,6 @@ class TopKCodec(Codec):
             raise InvalidArgumentError(
                 "unknown width of top-k values", expected=f"one of {VALUE_BITS} bits", got=value_bits
             )
-        if label_kind not in LABEL_KINDS:
-            raise InvalidArgumentError("unknown label kind", expected=f"one of {LABEL_KINDS}", got=label_kind)
         self.k = k
         self.value_bits = value_bits
         self.label_kind = label_kind

@@ -35,7 +35,7 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
-from lpld_labels.format.records import BatchKey, BoolArray, Box, CutOut, IntArray, Mix, ViewBatch
+from lpld_labels.format.records import BatchKey, Box, CutOut, IntArray, Mix, ViewBatch
 
 # exp and log are a fixed sequence of float64 operations (SPEC.md, "Elementary functions"): mathematical
 # libraries differ in the last bit of these two, and crops must be the same on every machine.
@@ -90,9 +90,12 @@ def draw_views(
     heights, widths = images.heights[chosen].astype(np.int64), images.widths[chosen].astype(np.int64)
     rng = keyed_generator(seed, epoch, batch)
     rows = len(chosen)
-    patch_order = _draw_patches(rng, rows, augmentation.patch_grid)
+    grid, flip = augmentation.patch_grid, augmentation.flip_probability
+    patch_order = None
+    if grid is not None:
+        patch_order = np.argsort(rng.random((rows, grid * grid)), axis=1, kind="stable").astype(np.uint8)
     crops = draw_crops(rng, heights, widths, augmentation)
-    flips = _draw_flips(rng, rows, augmentation.flip_probability)
+    flips = np.zeros(rows, np.bool_) if flip is None else rng.random(rows) < flip
     return ViewBatch(
         key=BatchKey(epoch, batch),
         images=chosen,
@@ -128,12 +131,6 @@ def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
 _FEW_IMAGES = 1 << 15
 _order_of_few = lru_cache(maxsize=512)(_shuffled)
 _order_of_many = lru_cache(maxsize=4)(_shuffled)
-
-
-def _draw_patches(rng: np.random.Generator, rows: int, grid: int | None) -> npt.NDArray[np.uint8] | None:
-    if grid is None:
-        return None
-    return np.argsort(rng.random((rows, grid * grid)), axis=1, kind="stable").astype(np.uint8)
 
 
 def draw_crops(
@@ -179,12 +176,6 @@ def _largest_crop(
         np.clip(height, 1, heights).astype(np.int64),
         np.clip(width, 1, widths).astype(np.int64),
     )
-
-
-def _draw_flips(rng: np.random.Generator, rows: int, probability: float | None) -> BoolArray:
-    if probability is None:
-        return np.zeros(rows, np.bool_)
-    return rng.random(rows) < probability
 
 
 def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:

@@ -44,19 +44,14 @@ class ImageTable:
         lengths = {len(self.paths), len(self.classes), len(self.widths), len(self.heights), len(self.digests)}
         if len(lengths) != 1:
             raise InvalidArgumentError("image table columns differ in length", got=sorted(lengths))
-        for field, values, low in (
-            ("class", self.classes, 0),
-            ("width", self.widths, 1),
-            ("height", self.heights, 1),
+        for field, values, low, high in (
+            ("class", self.classes, 0, MAX_CLASSES - 1),
+            ("width", self.widths, 1, MAX_SIDE),
+            ("height", self.heights, 1, MAX_SIDE),
         ):
-            high = MAX_CLASSES - 1 if field == "class" else MAX_SIDE
-            wrong = np.flatnonzero((values < low) | (values > high))
-            if len(wrong):
-                row = int(wrong[0])
+            for row in np.flatnonzero((values < low) | (values > high)).tolist():
                 raise InvalidArgumentError(
-                    f"image {row} has a {field} out of range",
-                    expected=f"{low} to {high}",
-                    got=int(values[row]),
+                    f"image {row} has a {field} out of range", expected=f"{low} to {high}", got=values[row]
                 )
         problem = image_paths_problem(self.paths)
         if problem is not None:
@@ -80,27 +75,21 @@ class ImageTable:
         return hashlib.sha256(b"".join(parts)).digest()
 
     def to_table(self) -> pa.Table:
-        columns: list[Any] = [
-            pa.array(np.arange(len(self), dtype=np.int32)),
-            pa.array(self.paths, pa.string()),
-            pa.array(self.classes, pa.int32()),
-            pa.array(self.widths, pa.int32()),
-            pa.array(self.heights, pa.int32()),
-            pa.array(self.digests, pa.binary(16)),
-        ]
-        return pa.Table.from_arrays(columns, schema=IMAGE_SCHEMA)
+        numbers = np.arange(len(self), dtype=np.int32)
+        columns: list[Any] = [numbers, self.paths, self.classes, self.widths, self.heights, self.digests]
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, IMAGE_SCHEMA.types, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=IMAGE_SCHEMA)
 
     @staticmethod
     def from_table(table: pa.Table, *, classes: int) -> ImageTable:
-        """Read the table of a pool of so many classes; InvalidArgumentError for what it must not hold."""
+        """Read the table of a pool of so many classes; InvalidArgumentError if it is not valid."""
         numbers = table["image"].to_numpy()
         if not np.array_equal(numbers, np.arange(len(numbers))):
             raise InvalidArgumentError("column 'image' does not count 0, 1, 2, ...")
-        if len(numbers) and int(table["class"].to_numpy().max()) >= classes:
+        labels = table["class"].to_numpy()
+        if int(labels.max(initial=0)) >= classes:
             raise InvalidArgumentError(
-                "column 'class' is out of range",
-                expected=f"0 to {classes - 1}",
-                got=int(table["class"].to_numpy().max()),
+                "column 'class' is out of range", expected=f"0 to {classes - 1}", got=int(labels.max())
             )
         try:
             paths = cast("list[str]", table["path"].to_pylist())
@@ -108,7 +97,7 @@ class ImageTable:
             raise InvalidArgumentError("column 'path' is not UTF-8") from None
         return ImageTable(
             paths=paths,
-            classes=table["class"].to_numpy(),
+            classes=labels,
             widths=table["width"].to_numpy(),
             heights=table["height"].to_numpy(),
             digests=table["digest"].to_pylist(),
