@@ -231,20 +231,25 @@ def pack_bits(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     if bits == 8:
         return codes
     rows, count = codes.shape
-    flags = np.unpackbits(codes.reshape(-1), bitorder="little").reshape(rows, count, 8)[:, :, :bits]
-    return np.packbits(flags.reshape(rows, -1), axis=1, bitorder="little")
+    cycle = _cycle(bits)
+    cycles = -(-count // cycle)
+    padded = np.zeros((rows, cycles, cycle), np.uint8)
+    padded.reshape(rows, -1)[:, :count] = codes
+    packed = np.zeros((rows, cycles, cycle * bits // 8), np.uint8)
+    for j in range(cycle):
+        byte, shift = divmod(j * bits, 8)
+        packed[:, :, byte] |= padded[:, :, j] << np.uint8(shift)
+        if shift + bits > 8:
+            packed[:, :, byte + 1] |= padded[:, :, j] >> np.uint8(8 - shift)
+    return packed.reshape(rows, -1)[:, : packed_width(count, bits)]
 
 
 def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDArray[np.uint8]:
-    """Undo `pack_bits`: uint8 [rows, count].
-
-    Shifts the j-th code of every cycle at once (a cycle: the codes that fill whole bytes). `unpackbits`
-    would take several times as long.
-    """
+    """Undo `pack_bits`; returns uint8 [rows, count]."""
     if bits == 8:
         return packed
     rows = len(packed)
-    cycle = 8 // math.gcd(bits, 8)
+    cycle = _cycle(bits)
     cycles = -(-count // cycle)
     padded = np.zeros((rows, cycles, cycle * bits // 8), np.uint8)
     padded.reshape(rows, -1)[:, : packed.shape[1]] = packed
@@ -256,6 +261,11 @@ def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDA
             code |= padded[:, :, byte + 1] << np.uint8(8 - shift)
         codes[:, :, j] = code & np.uint8((1 << bits) - 1)
     return codes.reshape(rows, -1)[:, :count]
+
+
+def _cycle(bits: int) -> int:
+    """Return after how many codes the packing starts at a byte's first bit again."""
+    return 8 // math.gcd(bits, 8)
 
 
 def _fixed_binary(codes: npt.NDArray[np.uint8]) -> arrow.Array:

@@ -141,8 +141,13 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
 
 def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
     """Refuse fields that only the document or only the record has."""
-    if isinstance(record, dict):
-        prefix = f"{path}." if path else ""
+    if not isinstance(record, dict):
+        for number, value in enumerate(record):
+            if isinstance(value, (dict, list, tuple)):
+                _compare_fields(document[number], value, f"{path}[{number}]", where, all_known=all_known)
+        return
+    prefix = f"{path}." if path else ""
+    if record.keys() != document.keys():
         for name in sorted(record.keys() - document.keys()):
             raise ManifestError(f"field '{prefix}{name}' is missing", where=where)
         for name in sorted(document.keys() - record.keys()):
@@ -150,12 +155,9 @@ def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_kn
             if all_known or not isinstance(value, Mapping) or value.get(_IGNORABLE) is not False:
                 hint = "upgrade lpld-labels if a newer version wrote this pool"
                 raise ManifestError(f"field '{prefix}{name}' is unknown", where=where, hint=hint)
-        inner = [(f"{prefix}{name}", document[name], value) for name, value in record.items()]
-    else:
-        inner = [(f"{path}[{i}]", document[i], value) for i, value in enumerate(record)]
-    for place, stored, value in inner:
+    for name, value in record.items():
         if isinstance(value, (dict, list, tuple)):
-            _compare_fields(stored, value, place, where, all_known=all_known)
+            _compare_fields(document[name], value, f"{prefix}{name}", where, all_known=all_known)
 
 
 def field_error(field: str, expected: object, got: object, *, where: object) -> ManifestError:
