@@ -32,7 +32,7 @@ _WIDEST = 0.99 * float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowGrid:
-    """Rows of codes with the grid each row lies on.
+    """Rows of codes with the grid of each row.
 
     codes: uint8 [B, n]. scale, offset: float16 or float32 [B]; scale is 0 for a constant row.
     """
@@ -45,8 +45,8 @@ class RowGrid:
     def fit(values: LabelArray, *, bits: int, dtype: npt.DTypeLike) -> RowGrid:
         """Lay 2^bits levels over the range of each row of `values`, float16/float32 [B, n].
 
-        The grid's own numbers are rounded outwards to `dtype`, so that it always spans the row and no
-        value is further than half a step from its level (plus float32 rounding).
+        Scale and offset are rounded outwards to `dtype`, so the grid spans the row and every value is within
+        half a step of its level (plus float32 rounding).
         """
         levels = (1 << bits) - 1
         rows = converted(values, np.float32)
@@ -69,9 +69,9 @@ class RowGrid:
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
 
     def check(self, *, bits: int, label_kind: str) -> None:
-        """Refuse grids read from a file unless all that lies on them is finite, and no negative probability.
+        """Refuse grids from a file with non-finite values or negative probabilities.
 
-        Looks at each row's grid; at its codes only where the grid itself reaches too far.
+        Codes are decoded only for rows whose grid could reach such a value.
         """
         scale, offset = self.scale.astype(np.float32), self.offset.astype(np.float32)
         if not (np.isfinite(scale).all() and np.isfinite(offset).all() and (scale >= 0).all()):

@@ -4,11 +4,10 @@ logits         z before softmax. At temperature T they mean softmax(z / T).
 probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum: what the
                logits they came from would mean, for log p is z up to a shift of the row.
 
-A probability of 0 is none of the mass, at every temperature: 0 ** (1 / T) is 0. Its logit is minus
-infinity, and in KL(p || q) it costs nothing, 0 log 0 = 0. So (.9, .1, 0, ...) at T = 20 is (.527, .473,
-0, ...), whoever softens it. This is what programs mean that store zeros (Fast Knowledge Distillation: hard
-labels, and top-k labels whose kept classes share all of the mass); a small number in its place would give
-thousands of empty classes most of the mass at T = 20.
+A probability of 0 stays 0 at every temperature. Its logit is minus infinity, and its term in KL(p || q) is 0.
+So (.9, .1, 0, ...) at T = 20 is (.527, .473, 0, ...), as programs that store zeros mean it (Fast Knowledge
+Distillation: hard labels, and top-k labels whose kept classes share all of the mass). A small number instead
+would give thousands of empty classes most of the mass at T = 20.
 
 Every function takes NumPy arrays and torch tensors alike and gives the same numbers up to float32 rounding;
 torch itself is not imported.
@@ -33,8 +32,7 @@ FloatArray = npt.NDArray[np.float32]
 Labels = TypeVar("Labels", FloatArray, "torch.Tensor")
 """float32 [B, C], labels of one batch."""
 
-SMALLEST = 2.0**-24
-"""The smallest half above 0, which is how a codec may have rounded 0 or what is hardly more."""
+SMALLEST = 2.0**-24  # The smallest float16 above 0.
 
 
 def as_logits(labels: Labels, kind: str) -> Labels:
@@ -75,7 +73,7 @@ def softened(labels: Labels, kind: str, temperature: float) -> Labels:
 
 
 def check_temperature(temperature: float) -> None:
-    """Refuse what cannot soften a label."""
+    """Refuse a temperature that is not a finite number above 0."""
     if not (temperature > 0 and math.isfinite(temperature)):
         raise InvalidArgumentError("temperature is out of range", expected="a number > 0", got=temperature)
 

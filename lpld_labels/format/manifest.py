@@ -1,7 +1,4 @@
-"""The manifest: what a pool is, in frozen records, and its JSON form.
-
-Parsed once at the edge (`Manifest.parse`); inside the program there are no loose dictionaries.
-"""
+"""The manifest: frozen records of what a pool and its files are, and their JSON form (`Manifest.parse`)."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """Who gave the labels.
+    """A network that gave the labels.
 
     name: what loads it again, e.g. ``resnet18`` or ``timm:resnet50``.
     weights_digest: hex SHA-256 over its weights, or None where unknown (imported pools).
@@ -126,7 +123,7 @@ def _is_range(bounds: tuple[float, ...] | None, upper: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LineageStep:
-    """One thing that was done to get this pool: prune, encode, import."""
+    """One operation that made this pool: prune, encode, import."""
 
     operation: str
     parent_digest: HexDigest | None = None
@@ -135,10 +132,9 @@ class LineageStep:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHeader:
-    """What every batch of a pool has in common; fixed before the first batch is written.
+    """Properties of all batches of a pool, fixed before the first batch is written.
 
-    classes: number of label columns. batch_size: rows of a complete batch.
-    seed: what the batches were drawn from, None where not known.
+    classes: number of label columns. batch_size: rows of a complete batch. seed: None if unknown.
     ensemble: how several teachers' outputs became one label, None for a single teacher.
     """
 
@@ -208,7 +204,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How much there is: images in the table, epochs that have a batch, batches, rows."""
+    """Numbers of images in the table, of epochs that have a batch, of batches and of rows."""
 
     images: Annotated[int, msgspec.Meta(ge=0, le=MAX_IMAGES)]
     epochs: Rows
@@ -219,7 +215,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How often images were looked at, as themselves and not as a mixing partner.
+    """How often images were viewed, not counting mixing partners.
 
     minimum, median, maximum: views per image. images, classes: how many have at least one view.
     """
@@ -231,7 +227,7 @@ class Coverage:
     classes: Count
 
     def problem(self, counts: Counts, classes: int) -> str | None:
-        """Return what cannot be of a pool of so much, or None."""
+        """Return the rule that does not hold for a pool of this size, or None."""
         rules = (
             (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
             (self.images <= counts.images and self.classes <= classes, "no more than there are"),
@@ -387,7 +383,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class _Document(PoolHeader):
-    """pool.json as it stands: the header's fields beside the manifest's own."""
+    """pool.json, where the header's fields are beside the manifest's own."""
 
     format: str
     format_version: int
@@ -406,14 +402,14 @@ def _values(record: object, kind: type[Any], *but: str) -> dict[str, Any]:
 
 
 def require_readable(header: PoolHeader, *, where: object) -> None:
-    """Refuse, before any work is done, a header that readers refuse. where: the path of the new pool."""
+    """Validate a header before any work is done. where: the path of the new pool."""
     with _blame_writer():
         document = from_json(to_json(asdict(header)), where=str(where))
         _raise_first(convert(document, PoolHeader, where=str(where)).problems(), str(where))
 
 
 def readable_text(manifest: Manifest, *, where: object) -> bytes:
-    """Return the text of a manifest that is about to be published, known to be readable."""
+    """Validate a manifest before it is published, and return its text."""
     with _blame_writer():
         text = manifest.dump()
         Manifest.parse(text, where=str(where))
@@ -422,7 +418,7 @@ def readable_text(manifest: Manifest, *, where: object) -> bytes:
 
 @contextlib.contextmanager
 def _blame_writer() -> Iterator[None]:
-    """Turn an error about a file into one about what the writer was given: there is no file yet."""
+    """Turn an error about a file into one about the writer's arguments: there is no file yet."""
     try:
         yield
     except ManifestError as error:
@@ -441,7 +437,7 @@ def ensemble_rule(words: str | None) -> EnsembleRule | None:
 
 
 def require_normalisation(mean: Sequence[float], std: Sequence[float], *, where: object = "") -> None:
-    """Refuse a mean or std that pixels cannot be normalised by: (x / 255 - mean) / std per channel."""
+    """Refuse a mean or std that cannot normalise pixels: (x / 255 - mean) / std per channel."""
     for name, values, expected in (
         ("mean", mean, "3 finite numbers"),
         ("std", std, "3 finite numbers above 0"),
