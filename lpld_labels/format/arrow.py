@@ -10,10 +10,9 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     Array: TypeAlias = pa.Array[Any]
-    Field: TypeAlias = pa.Field[Any]
     Column: TypeAlias = pa.ChunkedArray[Any]
 else:
-    Array, Field, Column = pa.Array, pa.Field, pa.ChunkedArray
+    Array, Column = pa.Array, pa.ChunkedArray
 
 Values = npt.NDArray[Any]
 
