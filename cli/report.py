@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lpld_labels.inspect.compare import ComparedPool, Comparison
-    from lpld_labels.inspect.runs import Run
 
 
 @click.command("report")
@@ -31,17 +30,8 @@ if TYPE_CHECKING:
     type=FOLDER,
     help="The labelled image folder, for pictures; not needed if POOL carries its images.",
 )
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    help="A run directory of train, or a directory of them: loss, learning rate, accuracy.",
-)
 @json_option("text")
-def command(
-    pools: tuple[str, ...], out: Path | None, images: Path | None, runs: tuple[Path, ...], as_json: bool
-) -> None:
+def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_json: bool) -> None:
     """Write an HTML report on a pool, or compare several pools on the terminal.
 
     The page of one pool shows what it is, its size, its views and labels, and warnings. Labels are looked at
@@ -49,32 +39,29 @@ def command(
     taken. With images, and torch, views are shown as the student sees them. The file needs no network and no
     server; open it from disk.
 
-    Of several pools it prints what differs, bytes, what codecs kept, which came from which, and the accuracy
-    of runs, which are put with the pool that they learned from.
+    Of several pools it prints what differs, bytes, what codecs kept, and which came from which.
 
     \b
     Examples:
       lpld-labels report pools/in1k_40x --images syn/in1k_ipc10 --out report.html
-      lpld-labels report pools/in1k_40x --out report.html --runs runs/seed0 --runs runs/seed1
-      lpld-labels report pools/* --runs runs
+      lpld-labels report pools/*
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
     from lpld_labels.inspect.page import require_page_place
-    from lpld_labels.inspect.runs import read_runs
 
     if len(pools) > 1:
         for name, value in (("--images", images), ("--out", out)):
             if value is not None:
                 raise click.UsageError(f"{name} goes with a single pool")
-        _compare(pools, read_runs(runs), as_json)
+        _compare(pools, as_json)
     elif out is None:
         raise click.UsageError("Missing option '--out'; or give several pools.")
     else:
-        require_page_place(out, *pools, *runs, *([] if images is None else [images]))
-        _report(pools[0], out, images, read_runs(runs), as_json)
+        require_page_place(out, *pools, *([] if images is None else [images]))
+        _report(pools[0], out, images, as_json)
 
 
-def _report(pool: str, out: Path, images: Path | None, runs: list[Run], as_json: bool) -> None:
+def _report(pool: str, out: Path, images: Path | None, as_json: bool) -> None:
     from lpld_labels.inspect.page import save_page
     from lpld_labels.inspect.report import make_report, report_page
     from lpld_labels.pool.reader import PoolReader
@@ -82,9 +69,7 @@ def _report(pool: str, out: Path, images: Path | None, runs: list[Run], as_json:
     from .recipe import recipe
 
     with PoolReader(pool) as reader, progress_bar("reading a sample") as progress:
-        report = make_report(
-            reader, images=images, runs=runs, recipe=recipe(reader.manifest), progress=progress
-        )
+        report = make_report(reader, images=images, recipe=recipe(reader.manifest), progress=progress)
     data = report_page(report)
     save_page(out, data)
     if as_json:
@@ -103,14 +88,14 @@ def _report(pool: str, out: Path, images: Path | None, runs: list[Run], as_json:
     click.echo(f"{out}: {human_bytes(len(data))}, {len(report.cards)} views shown")
 
 
-def _compare(pools: tuple[str, ...], runs: list[Run], as_json: bool) -> None:
+def _compare(pools: tuple[str, ...], as_json: bool) -> None:
     from lpld_labels.inspect.compare import compare_pools
     from lpld_labels.pool.reader import PoolReader
 
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(PoolReader(pool)) for pool in pools]
         progress = stack.enter_context(progress_bar("comparing pools"))
-        comparison = compare_pools(readers, runs=runs, progress=progress)
+        comparison = compare_pools(readers, progress=progress)
     if as_json:
         print_json(comparison.as_json())
         return
@@ -138,8 +123,6 @@ def _side_by_side(comparison: Comparison) -> Table:
     table.add_row("kept T=1, 4, 20", *(_kept(pool) for pool in comparison.pools))
     same_top1 = [pool.fidelity and f"{pool.fidelity.top1:.1%}" for pool in comparison.pools]
     table.add_row("same top-1", *(text or "-" for text in same_top1))
-    reached = [[f"{run.top1:.1%}" for run in pool.runs if run.top1 is not None] for pool in comparison.pools]
-    table.add_row("students' top-1", *(", ".join(found) or "-" for found in reached))
     table.caption = f"{len(comparison.pools[0].settings) - len(differing)} more settings are the same"
     return table
 

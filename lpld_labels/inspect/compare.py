@@ -15,7 +15,6 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.inspect.runs import Run
 from lpld_labels.inspect.sample import choose_batches
 from lpld_labels.inspect.summary import PoolSummary, step_words, summary_of
 from lpld_labels.pool.reader import PoolReader
@@ -40,27 +39,21 @@ class Relation:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPool:
-    """One pool of a comparison.
-
-    fidelity: what it kept of the labels of pool `measured_by`, on batches that both have. runs: students that
-    learned from it.
-    """
+    """One pool of a comparison. fidelity: what it kept of the labels of pool `measured_by`."""
 
     name: str
     summary: PoolSummary
     settings: dict[str, str]
     measured_by: str | None
     fidelity: Fidelity | None
-    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Pools side by side. other_runs: runs that learned from none of the pools."""
+    """Pools side by side."""
 
     pools: tuple[ComparedPool, ...]
     relations: tuple[Relation, ...]
-    other_runs: tuple[Run, ...]
 
     @property
     def differing(self) -> dict[str, list[str]]:
@@ -76,24 +69,19 @@ class Comparison:
                     "name": pool.name,
                     "summary": pool.summary.as_json(),
                     "kept": pool.fidelity and {"against": pool.measured_by, **pool.fidelity.as_json()},
-                    "students": [{"run": run.name, "top1": run.top1} for run in pool.runs],
                 }
                 for pool in self.pools
             ],
             "differing": self.differing,
             "relations": [asdict(relation) for relation in self.relations],
-            "runs_of_other_pools": [run.name for run in self.other_runs],
         }
 
 
-def compare_pools(
-    readers: Sequence[PoolReader], *, runs: Sequence[Run] = (), progress: Progress | None = None
-) -> Comparison:
+def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = None) -> Comparison:
     """Compare open pools. Reads their indexes, and a sample of labels of those that share batches."""
     if len(readers) < 2:
         raise InvalidArgumentError("a comparison needs two pools", expected="at least 2", got=len(readers))
     pools = dict(zip(pool_names([os.fspath(r.location) for r in readers]), readers, strict=True))
-    digests = {pool.manifest.content_digest for pool in readers}
     compared = []
     for name, pool in pools.items():
         summary = summary_of(pool.manifest, pool.location)
@@ -105,16 +93,11 @@ def compare_pools(
                 settings=summary.settings(),
                 measured_by=measured_by,
                 fidelity=fidelity,
-                runs=tuple(run for run in runs if run.pool == pool.manifest.content_digest),
             )
         )
         if progress is not None:
             progress(len(compared), len(pools))
-    return Comparison(
-        pools=tuple(compared),
-        relations=tuple(_relations(pools)),
-        other_runs=tuple(run for run in runs if run.pool not in digests),
-    )
+    return Comparison(pools=tuple(compared), relations=tuple(_relations(pools)))
 
 
 def pool_names(locations: Sequence[str]) -> list[str]:

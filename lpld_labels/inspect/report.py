@@ -13,7 +13,6 @@ import numpy.typing as npt
 from lpld_labels.exec.job import Progress
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
 from lpld_labels.inspect.page import render_page
-from lpld_labels.inspect.runs import Run, run_charts, run_warnings
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
 from lpld_labels.inspect.text import human_bytes, percent, shortened
@@ -38,7 +37,6 @@ class Report:
     facts: PoolFacts
     sample: Sample
     cards: Sequence[dict[str, Any]]
-    runs: Sequence[Run]
     warnings: Sequence[str]
     recipe: Sequence[str]
 
@@ -47,7 +45,6 @@ def make_report(
     pool: PoolReader,
     *,
     images: Path | None = None,
-    runs: Sequence[Run] = (),
     recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
@@ -63,8 +60,7 @@ def make_report(
         facts=facts,
         sample=sample,
         cards=view_cards(pool, facts, sample, source),
-        runs=runs,
-        warnings=[*_warnings(facts, sample), *run_warnings(runs, pool.manifest.content_digest)],
+        warnings=_warnings(facts, sample),
         recipe=recipe,
     )
 
@@ -89,7 +85,6 @@ def report_page(report: Report) -> bytes:
         size=_size_charts(summary),
         filters={kind: [(number, names[kind][number]) for number in picked[kind]] for kind in names},
         spread=_spread_charts(facts, report.sample),
-        curves=run_charts(report.runs),
     )
 
 

@@ -46,13 +46,11 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("report pool", 2, "Missing option '--out'"),
     ("report pool nowhere", 1, "not a label pool"),
     ("report pool part0 --out empty", 2, "is a directory"),
-    ("report pool part0 --runs empty", 1, "not a training run"),
     ("report pool part0 --images images", 2, "--images goes with a single pool"),
     ("report pool part0 --out new.html", 2, "--out goes with a single pool"),
     ("report nowhere --out new.html", 1, "not a label pool"),
     ("report pool --out empty", 2, "is a directory"),
     ("report pool --out new.html --images nowhere", 1, "nowhere"),
-    ("report pool --out new.html --runs empty", 1, "not a training run"),
     ("report pool --out nowhere/new.html", 1, "nowhere"),
     # verify
     ("verify", 2, "Missing argument 'POOL'"),

@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lpld_core.train.run_directory import TrainingRun
-from lpld_labels import PoolReader
-from tests.browser import Browser
 from tests.factories import make_batches, make_header, write_pool
 from tests.lpld_labels.inspect.pages import picture_folder, read_page
 
@@ -22,29 +19,6 @@ def pool(tmp_path: Path) -> Path:
     batches = make_batches(5, 8, rows=16, classes=3, images=table)
     write_pool(tmp_path / "pool", batches, header=make_header(3, 16), images=table).close()
     return tmp_path / "pool"
-
-
-def given(runs: list[Path]) -> list[object]:
-    return [word for run in runs for word in ("--runs", run)]
-
-
-def train_log(directory: Path, pool: Path | None, losses: list[float], top1: float | None) -> Path:
-    """Write a run's files with the code that `train` writes them with."""
-    import torch
-
-    digest = ""
-    if pool is not None:
-        with PoolReader(pool) as reader:
-            digest = reader.manifest.content_digest
-    directory.mkdir(parents=True, exist_ok=True)
-    run = TrainingRun(directory, {"pool": digest})
-    for epoch, loss in enumerate(losses):
-        accuracy = top1 if epoch == len(losses) - 1 else None
-        run.log(
-            {"epoch": epoch, "loss": loss, "learning_rate": 0.1, "steps": 7, "top1": accuracy, "top5": None}
-        )
-    run.finish({"w": torch.zeros(1)}, {"pool": digest})
-    return directory
 
 
 def test_a_page_is_written_and_its_size_told(cli: Cli, pool: Path, tmp_path: Path) -> None:
@@ -97,57 +71,9 @@ def test_a_comparison_says_what_a_codec_kept(
     assert 0.3 < found["kept"]["20"] < 1
 
 
-def test_runs_are_drawn_in_one_chart(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    runs = [
-        train_log(tmp_path / "a" / "seed", pool, [3.0, 2.0, 1.5], 0.31),
-        train_log(tmp_path / "b" / "seed", pool, [3.0, float("nan"), 1.0], 0.35),
-        train_log(tmp_path / "<b>run", None, [1.0], None),
-    ]
-    out = tmp_path / "r.html"
-    result = cli("report", pool, "--out", out, *given(runs))
-    assert result.exit_code == 0, result.output
-    assert "the loss of epoch 1 is not a number" in result.stderr
-    with Browser(tmp_path / "profile") as chromium:
-        chromium.open(out)
-        found = chromium.evaluate(
-            """Object.fromEntries([...document.querySelectorAll('#runs svg.chart')].map((chart) => [
-                chart.querySelector('title').textContent,
-                [chart.querySelectorAll('.mark').length, chart.querySelectorAll('.line').length]]))"""
-        )
-        assert found == {"Loss": [6, 2], "Learning rate": [7, 2], "Accuracy": [2, 0]}
-        names = chromium.evaluate("document.querySelector('#runs svg.chart').textContent")
-        assert "seed (1)" in names
-        assert "<b>run" in names
-        assert chromium.complaints() == []
-
-
-def test_students_of_other_pools_are_not_put_with_this_one(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    pruned = tmp_path / "pruned"
-    assert cli("prune", pool, pruned, "--ratio", 4).exit_code == 0
-    runs = [train_log(tmp_path / "own", pool, [1.0], 0.5), train_log(tmp_path / "other", pruned, [1.0], 0.6)]
-    result = cli("report", pool, "--out", tmp_path / "r.html", *given(runs))
-    assert result.exit_code == 0, result.output
-    assert "warning: Run other learned from another pool" in result.stderr
-    compared = cli("report", pool, tmp_path / "pruned", *given(runs), "--json")
-    assert compared.exit_code == 0, compared.output
-    students = [found["students"] for found in json.loads(compared.stdout)["pools"]]
-    assert students == [[{"run": "own", "top1": 0.5}], [{"run": "other", "top1": 0.6}]]
-
-
-def test_a_directory_of_runs_stands_for_its_runs(cli: Cli, pool: Path, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        train_log(tmp_path / "runs" / name, pool, [1.0], 0.5)
-    (tmp_path / "runs" / "notes").mkdir()
-    result = cli("report", pool, pool, "--runs", tmp_path / "runs", "--json")
-    assert result.exit_code == 0, result.output
-    first, second = json.loads(result.stdout)["pools"]
-    assert first["students"] == second["students"] == [{"run": name, "top1": 0.5} for name in ("one", "two")]
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--runs", "nowhere"], "not a training run"),
         (["--images", "nowhere"], "nowhere"),
     ],
 )
@@ -165,8 +91,7 @@ def test_pools_side_by_side_say_how_each_came_from_which(cli: Cli, pool: Path, t
     assert cli("prune", pool, pruned, "--ratio", 10).exit_code == 0
     encoded = cli("encode", pool, coded, "--codec", "klt", "--fidelity", "0.9")
     assert encoded.exit_code == 0, encoded.stderr
-    run = train_log(tmp_path / "run", pruned, [2.0, 1.0], 0.42)
-    result = cli("report", coded, pruned, pool, "--json", "--runs", run)
+    result = cli("report", coded, pruned, pool, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     relations = {
@@ -181,7 +106,6 @@ def test_pools_side_by_side_say_how_each_came_from_which(cli: Cli, pool: Path, t
     assert klt["kept"]["against"] == "pool"
     assert klt["kept"]["kept"]["20"] > 0.85
     assert random["kept"] is original["kept"] is None
-    assert random["students"] == [{"run": "run", "top1": 0.42}]
     table = cli("report", pool, pruned, coded)
     assert table.exit_code == 0
     words = " ".join(table.stdout.split())
