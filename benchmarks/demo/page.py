@@ -1,4 +1,4 @@
-"""The demo as a page: the table, bytes against accuracy, the images, the students."""
+"""The demo as a page: the table, accuracy of students, the images."""
 
 from __future__ import annotations
 
