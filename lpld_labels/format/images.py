@@ -19,8 +19,7 @@ import pyarrow as pa
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.digests import text_bytes
 from lpld_labels.format.limits import MAX_CLASSES, MAX_SIDE
-from lpld_labels.format.paths import image_paths_problem
-from lpld_labels.format.schema import IMAGE_SCHEMA
+from lpld_labels.format.schema import IMAGE_SCHEMA, image_paths_problem
 
 IntArray = npt.NDArray[np.int32]
 

@@ -26,7 +26,6 @@ from lpld_labels.format.limits import (
     MAX_SIDE,
     MIN_FOOTER_BYTES,
 )
-from lpld_labels.format.paths import pool_path_problem, repeated_path
 from lpld_labels.format.schema import (
     COMPONENTS,
     FORMAT_NAME,
@@ -35,6 +34,8 @@ from lpld_labels.format.schema import (
     LabelKind,
     MixKind,
     Views,
+    pool_path_problem,
+    repeated_path,
 )
 from lpld_labels.format.strict_json import Count, HexDigest, convert, field_error, from_json, to_json
 

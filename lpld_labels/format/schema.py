@@ -1,14 +1,18 @@
-"""The on-disk layout in one place: names, versions and columns (limits are in limits.py).
+"""The on-disk layout in one place: names, paths, versions and columns (limits are in limits.py).
 
 SPEC.md describes the same things in words; a test compares the two, so change both together.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import pyarrow as pa
+
+from lpld_labels.format.limits import MAX_PATH_BYTES
 
 FORMAT_NAME = "lpld-label-pool"
 FORMAT_VERSION = 1
@@ -29,6 +33,32 @@ LABEL_BYTES_PER_GROUP = 96 * 1024
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
 SHARD_VIEW_ROWS = 1 << 20
 SHARD_BATCHES = 4096
+
+# Paths come from untrusted files: each must stay below its folder and mean the same file on every system.
+PATH_PATTERNS = {  # By file role; a writer chooses {name}.
+    "batches": r"batches-[0-9a-f]{8}\.parquet",
+    "images": r"images\.parquet",
+    "views": r"views/{name}\.parquet",
+    "labels": r"labels/{name}\.parquet",
+    "codec": r"codec/{name}",
+    "packed": r"packed/{name}\.parquet",
+}
+_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
+_COMPILED = {role: re.compile(pattern.replace("{name}", _NAME)) for role, pattern in PATH_PATTERNS.items()}
+
+_FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE | re.MULTILINE), expected)
+    for pattern, expected in (
+        (r"[\x00-\x09\x0b-\x1f\x7f]", "a path without control characters"),
+        (r"[\ud800-\udfff]", "a path that is valid UTF-8"),
+        (r"^/|[\\:]", "a relative path with '/', without '\\' and ':'"),
+        (r"(?:^|/)\.{0,2}(?:/|$)", "a path without empty, '.' or '..' parts"),
+        (
+            r"(?:^|/)(?:con|prn|aux|nul|com[1-9]|lpt[1-9])(?:\.[^/\n]*)?(?:/|$)",
+            "a path without names that Windows reserves",
+        ),
+    )
+)
 
 Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
@@ -115,3 +145,51 @@ VIEW_SCHEMA = arrow_schema(VIEW_COLUMNS)
 IMAGE_SCHEMA = arrow_schema(IMAGE_COLUMNS)
 BATCH_SCHEMA = arrow_schema(BATCH_COLUMNS)
 PACKED_SCHEMA = arrow_schema(PACKED_COLUMNS)
+
+
+def pool_path_problem(path: str, role: str) -> str | None:
+    """Return what is wrong with the path of a pool's file, or None."""
+    if _COMPILED[role].fullmatch(path) is None:
+        return f"a path such as {PATH_PATTERNS[role].replace('{name}', 'NAME').replace(chr(92), '')}"
+    return None
+
+
+def image_paths_problem(paths: Sequence[str]) -> tuple[int, str] | None:
+    """Return the number of the first path that is not allowed and what was expected, or None.
+
+    All paths are searched as one text first, which takes a fraction of the time.
+    """
+    if not _suspicious("\n".join(paths), len(paths)):
+        twice = repeated_path(paths)
+        return None if twice is None else (len(paths) - 1 - paths[::-1].index(twice), "every path once")
+    for number, path in enumerate(paths):
+        problem = _image_path_problem(path)
+        if problem is not None:
+            return number, problem
+    return None
+
+
+def _suspicious(text: str, count: int) -> bool:
+    lines = text.count("\n") + 1 if count else 0
+    long = len(text) > MAX_PATH_BYTES // 4 and max(map(len, text.split("\n"))) > MAX_PATH_BYTES // 4
+    return lines != count or long or (count > 0 and any(rule.search(text) for rule, _ in _FORBIDDEN))
+
+
+def _image_path_problem(path: str) -> str | None:
+    if "\n" in path:
+        return "a path without control characters"
+    for rule, expected in _FORBIDDEN:
+        if rule.search(path):
+            return expected
+    return None if len(path.encode()) <= MAX_PATH_BYTES else f"a path of at most {MAX_PATH_BYTES} bytes"
+
+
+def repeated_path(paths: Iterable[str]) -> str | None:
+    """Return a path that occurs twice after folding ASCII capitals, or None."""
+    seen: set[bytes] = set()
+    for path in paths:
+        folded = path.encode("utf-8", "surrogatepass").lower()
+        if folded in seen:
+            return path
+        seen.add(folded)
+    return None

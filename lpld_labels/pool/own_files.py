@@ -13,14 +13,15 @@ from pathlib import Path
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
 from lpld_labels.format.limits import MAX_JSON_BYTES
-from lpld_labels.format.paths import PATTERNS, pool_path_problem
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
     FORMAT_NAME,
     MANIFEST_FILE,
     PACKED_DIRECTORY,
+    PATH_PATTERNS,
     POOL_DIRECTORIES,
     README_FILE,
+    pool_path_problem,
 )
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.io.random_access import read_regular
@@ -86,7 +87,7 @@ def _unknown_files(pool: Path) -> Iterator[Path]:
 
 def _is_own(path: str, *, proven: bool) -> bool:
     if proven:
-        return any(pool_path_problem(path, role) is None for role in PATTERNS)
+        return any(pool_path_problem(path, role) is None for role in PATH_PATTERNS)
     return _OUR_PATHS.fullmatch(path) is not None
 
 
