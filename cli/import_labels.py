@@ -66,7 +66,7 @@ def command(
     was found, what had to be assumed, and what is odd; `verify --teacher` proves the assumptions.
 
     Interrupted, or stopped by a damaged file that is whole again, the same command resumes. Some files of
-    what is done are read again: where they hold other labels now, nothing is mixed (--overwrite begins anew).
+    finished batches are read again; if their labels differ, the import is refused (--overwrite starts over).
 
     \b
     Formats:

@@ -397,7 +397,7 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
     agreement = f"agreement of labels of the same image is {'; '.join(parts)}"
     era: Era = "new"
     if options.torch_era != "auto":
-        era, why = options.torch_era, ", as told (--torch-era)"
+        era, why = options.torch_era, ", as given (--torch-era)"
         if found and not found[era].real:
             notes.odd.append(f"the labels do not support these image ids: {agreement}")
     elif not found:

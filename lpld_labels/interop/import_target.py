@@ -22,6 +22,7 @@ from lpld_labels.interop.label_folder import LabelFolder
 from lpld_labels.interop.layouts import Layout, Program
 from lpld_labels.interop.settings import ImportOptions
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 UNKNOWN_TEACHER = "unknown"
@@ -61,7 +62,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Target:
-    """What reading label files needs to know about the pool to be."""
+    """The pool that label files are read for."""
 
     header: PoolHeader
     codec: Codec
@@ -78,12 +79,12 @@ class Target:
             )
 
 
-def first_readable(files: Iterable[Path], read: Callable[[Path], T]) -> T:
-    """Return the first file that can be read; raise the first error if none can."""
+def first_readable(candidates: Iterable[S], read: Callable[[S], T]) -> T:
+    """Return the first candidate that can be read; raise the first error if none can."""
     problem: LabelFileError | None = None
-    for path in files:
+    for candidate in candidates:
         try:
-            return read(path)
+            return read(candidate)
         except LabelFileError as error:
             problem = problem or error
     raise problem or LabelSourceError("no label files")
@@ -204,7 +205,7 @@ def _triple(values: tuple[float, ...] | None) -> tuple[float, float, float] | No
 
 
 def _ensemble(request: Request, header: PoolHeader, program: Program | None) -> EnsembleRule:
-    """Return how the teachers' logits became one label: as told, else as the published branch does."""
+    """Return how the teachers' logits became one label: as given, else as the published branch does."""
     side = header.augmentation.output_height
     if header.augmentation.mix == "mixup" and side < _IMAGENET_SIDE:
         request.notes.odd.append(

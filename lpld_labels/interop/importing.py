@@ -9,7 +9,6 @@ from typing import Any
 
 from lpld_labels.errors import (
     InvalidArgumentError,
-    LabelFileError,
     LabelSourceError,
     StagingMismatchError,
 )
@@ -22,7 +21,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.batch_file import parse_batch
 from lpld_labels.interop.import_batches import BatchFiles, plan_batches
 from lpld_labels.interop.import_images import ImageFiles, plan_images
-from lpld_labels.interop.import_target import Request
+from lpld_labels.interop.import_target import Request, first_readable
 from lpld_labels.interop.label_folder import LabelFolder, list_label_folder
 from lpld_labels.interop.layouts import LAYOUTS, Layout
 from lpld_labels.interop.settings import ImportOptions
@@ -171,23 +170,17 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
     layouts = [layout for layout in LAYOUTS.values() if _may_be(folder, layout)]
     if not layouts[0].file:
         return layouts[0]
-    problem: LabelFileError | None = None
-    for path in folder.files(layouts[0]):
-        try:
-            saved = read_torch_file(path)
-        except LabelFileError as error:
-            problem = problem or error
-            continue
-        for layout in layouts:
-            try:
-                parse_batch(saved, layout.items, where=path)
-            except LabelFileError as error:
-                problem = problem or error
-            else:
-                return layout
-    raise problem or LabelSourceError(
-        "cannot tell the format of this folder", where=folder.root, hint="name it with --format"
-    )
+
+    def fitting(path: Path) -> Layout:
+        saved = read_torch_file(path)
+
+        def fit(layout: Layout) -> Layout:
+            parse_batch(saved, layout.items, where=path)
+            return layout
+
+        return first_readable(layouts, fit)
+
+    return first_readable(folder.files(layouts[0]), fitting)
 
 
 def _may_be(folder: LabelFolder, layout: Layout) -> bool:

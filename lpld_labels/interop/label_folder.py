@@ -1,7 +1,7 @@
 """The files of a label folder, listed by name without opening anything.
 
-Batch files lie where a layout's `file` says, at most one directory deep. Files by image are CLASS/IMAGE.tar;
-the classes may lie below train or NAME/train, as FKD's program puts them into its save path.
+Batch files are named by `Layout.file`, at most one directory deep. Files by image are CLASS/IMAGE.tar, below
+train or NAME/train if FKD's program wrote them there.
 """
 
 from __future__ import annotations

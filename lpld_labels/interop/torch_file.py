@@ -258,7 +258,7 @@ class _StorageType:
 def _tensor(
     storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
 ) -> Array:
-    """Return a tensor as a view of its storage, once every element is known to lie inside."""
+    """Return a tensor as a view of its storage, after checking that every element is inside."""
     numbers = (offset, *shape, *strides)
     if not isinstance(storage, np.ndarray) or set(map(type, numbers)) != {int} or min(numbers) < 0:
         raise ValueError("a tensor's shape is not made of numbers >= 0")
