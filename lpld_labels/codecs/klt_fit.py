@@ -17,7 +17,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -113,7 +112,7 @@ class KltFitter:
         def excess(codec: KltCodec) -> float:
             return math.log(max(self._lost(codec, temperature), 1e-12) / (1 - fidelity))
 
-        codec = self._best(excess, self.bytes_per_row, finer_is_better=True)
+        codec = self._best(excess)
         if codec is None:
             finest = self.codec(self._scale * FINEST, peaks=self._peaks[-1])
             best = self.measure(finest, temperatures=(temperature,))
@@ -126,29 +125,6 @@ class KltFitter:
             )
         codec.target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
         return codec
-
-    def for_bytes_per_row(self, limit: float, *, temperature: float) -> KltCodec:
-        """Return the codec that keeps most at a temperature within `limit` bytes per row, tables included."""
-        if not limit > 0:
-            raise InvalidArgumentError("bytes per row are wrong", expected="a number > 0", got=limit)
-        check_temperature(temperature)
-
-        def excess(codec: KltCodec) -> float:
-            return math.log(self.bytes_per_row(codec) / limit)
-
-        codec = self._best(excess, partial(self._lost, temperature=temperature), finer_is_better=False)
-        if codec is None:
-            raise InvalidArgumentError(
-                "codec 'klt' cannot be that small",
-                expected=f"at least {self.bytes_per_row(self.smallest()):.1f} bytes per row",
-                got=f"{limit:.1f}",
-            )
-        codec.target = {"bytes_per_row": limit, "temperature": temperature, "seed": self.seed}
-        return codec
-
-    def smallest(self) -> KltCodec:
-        """Return the coarsest codec there is."""
-        return self.codec(self._scale * COARSEST)
 
     def measure(self, codec: KltCodec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
         """Return what the codec keeps of the rows it was not fitted to."""
@@ -215,21 +191,15 @@ class KltFitter:
         most = max(len(self._spectrum.mean) // 4, 1)
         return tuple(peaks for peaks in PEAKS if peaks <= most)
 
-    def _best(
-        self,
-        excess: Callable[[KltCodec], float],
-        cost: Callable[[KltCodec], float],
-        *,
-        finer_is_better: bool,
-    ) -> KltCodec | None:
-        """Return the codec just within the demand with the number of peaks that costs least."""
+    def _best(self, excess: Callable[[KltCodec], float]) -> KltCodec | None:
+        """Return the smallest codec whose excess is at most 0, over all numbers of peaks."""
         best, least = None, math.inf
         for peaks in self._peaks:
             near = None if best is None else best.step
-            codec = self._just_within(excess, peaks, near, finer_is_better=finer_is_better)
+            codec = self._just_within(excess, peaks, near)
             if codec is None:
                 continue
-            paid = cost(codec)
+            paid = self.bytes_per_row(codec)
             if paid >= least:
                 break
             best, least = codec, paid
@@ -240,18 +210,15 @@ class KltFitter:
         excess: Callable[[KltCodec], float],
         peaks: int,
         near: float | None,
-        *,
-        finer_is_better: bool,
     ) -> KltCodec | None:
         """Return the codec whose excess is at most 0 and closest to it, or None if there is none.
 
-        excess: log of what a codec costs over what it may cost; it rises (finer_is_better) or falls
-        with the step, nearly in proportion to its logarithm, so false position finds its root fast.
+        excess: log of a codec's loss over the allowed loss; it rises with the step, nearly in proportion to
+        its logarithm, so false position finds its root fast.
         near: a step that may be close.
         """
         bounds = math.log(self._scale * FINEST), math.log(self._scale * COARSEST)
-        stride = math.log(2 if near is None else 1.1)
-        worse = stride if finer_is_better else -stride
+        worse = math.log(2 if near is None else 1.1)
 
         def tried(place: float) -> tuple[float, float, KltCodec]:
             codec = self.codec(math.exp(place), peaks=peaks)

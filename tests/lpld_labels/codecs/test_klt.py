@@ -185,15 +185,6 @@ def test_fidelity_is_met_and_not_exceeded_for_nothing(fidelity: float, temperatu
     assert fidelity <= kept < fidelity + 0.05 * (1 - fidelity) + 1e-4
 
 
-@pytest.mark.parametrize("limit", [8.0, 12.0, 20.0])
-def test_bytes_per_row_count_the_basis(limit: float) -> None:
-    fitted = fitter(rows=10_000)
-    codec = fitted.for_bytes_per_row(limit, temperature=20)
-    trial = try_codec(codec, [make_logits(64, 60, seed=s) for s in (4, 5)], batch_size=64)
-    total = trial.payload_per_row + sum(map(len, codec.tables().values())) / 10_000
-    assert 0.9 * limit < total <= limit * 1.001
-
-
 def test_small_pools_get_a_smaller_basis() -> None:
     sizes = []
     for rows in (500, 10_000, 10_000_000):
@@ -227,14 +218,6 @@ def test_bad_temperatures(temperature: float) -> None:
 def test_bad_steps(step: float) -> None:
     with pytest.raises(InvalidArgumentError, match="step"):
         fitter(blocks=3).codec(step)
-
-
-def test_limits_below_the_smallest_possible() -> None:
-    fitted = fitter()
-    with pytest.raises(InvalidArgumentError, match="at least"):
-        fitted.for_bytes_per_row(0.1, temperature=20)
-    with pytest.raises(InvalidArgumentError, match="> 0"):
-        fitted.for_bytes_per_row(0, temperature=20)
 
 
 def constant(value: float) -> Labels:
