@@ -1,7 +1,7 @@
 """Labels files: the payload of a batch, straight from the pages that the batch index names.
 
-Each page's header and CRC are checked before a byte of it is used. Without the file's footer, a batch costs
-the same in a pool of one shard and in one of a thousand. Values stay in the bytes that were read, except
+Each page's header and CRC are checked before a byte of it is used. The file's footer is not read, so a batch
+costs the same in a pool of one shard and of a thousand. Values are views of the bytes that were read, except
 where one page holds several binary values.
 """
 
@@ -41,7 +41,7 @@ def payload_blocks(limit: int) -> Blocks:
 class LabelPages:
     """The labels file of a shard.
 
-    columns: the codec's payload columns, from those who open many files.
+    columns: the codec's payload columns, if the caller has them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LabelPages:
 
 
 class LabelBlocks:
-    """Which bytes of which labels file of a pool hold what."""
+    """Places of row groups in the labels files of a pool."""
 
     def __init__(self, manifest: Manifest, index: BatchIndex, codec: Codec) -> None:
         self._entries = manifest.files_of("labels")
@@ -112,7 +112,7 @@ class LabelBlocks:
             yield Range(path, group.offset, group.offset + group.bytes)
 
     def check(self, block: Range, data: pa.Buffer) -> None:
-        """Refuse a part of a labels file unless all pages in it are whole (PoolCorruptError)."""
+        """Raise PoolCorruptError unless all pages in a part of a labels file are whole."""
         groups = self._groups[block.path]
         first = bisect_left(groups, block.start, key=attrgetter("offset"))
         stop = bisect_left(groups, block.stop, key=attrgetter("offset"))

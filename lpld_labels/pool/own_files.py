@@ -1,7 +1,7 @@
-"""Which files belong to a pool: whatever else lies in a directory is somebody else's.
+"""Which files of a directory belong to a pool; all others are the user's.
 
-Nothing is deleted before every name in the way is known to be ours. A manifest proves that a directory is a
-pool; then names that the format allows are ours. With a damaged one, only names that our writers give are.
+Nothing is deleted before every name is known to be ours. If a manifest proves that a directory is a pool,
+names that the format allows are ours. With a damaged manifest, only names that our writers give are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OUR_PATHS = re.compile("|".join(_OURS))
 
 
 def require_own_files(pool: Path) -> None:
-    """Refuse a directory with anything in it that is no part of a pool, and with links."""
+    """Refuse a directory with links or with files that are not part of a pool."""
     if not os.path.lexists(pool):
         return
     refuse_links(sorted(pool.iterdir()) if pool.is_dir() else ())
@@ -53,13 +53,13 @@ def require_own_files(pool: Path) -> None:
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
-    """Return the paths, relative to a pool elsewhere, that are those of a pool; a card is not among them."""
+    """Return the paths at an address that are those of a pool; without its card."""
     proven = MANIFEST_FILE in paths
     return {path for path in paths if path == MANIFEST_FILE or _is_own(path, proven=proven)}
 
 
 def delete_unnamed(pool: Path, named: Collection[str]) -> None:
-    """Delete batch indices and packed images that a manifest does not name, and nothing of anybody else."""
+    """Delete batch indices and packed images of ours that a manifest does not name."""
     for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{PACKED_DIRECTORY}/*"))]:
         name = path.relative_to(pool).as_posix()
         if name not in named and _OUR_PATHS.fullmatch(name):

@@ -1,4 +1,4 @@
-"""The image files that a pool carries: any of them at random, each known to be the one that was labelled."""
+"""Read the image files that a pool carries, at random; each is verified against its digest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
 CACHE_BYTES = 8 * 1024 * 1024
-"""Row groups that are kept: neighbours in the table are neighbours here, and are often asked for together."""
+"""Of row groups: neighbours in the table are neighbours in the file, and are often read together."""
 
 
 class PackedImages:
@@ -58,7 +58,7 @@ class PackedImages:
         return f"{self._pool.location}/{self._entries[self._file_of(row)].path}, {self.table.paths[row]}"
 
     def problems(self, entry: FileEntry) -> Iterator[str]:
-        """Yield what is wrong with a packed file, every row of it looked at."""
+        """Yield what is wrong with a packed file; checks every row."""
         number = self._entries.index(entry)
         file, row = self._opened(number), int(self._starts[number])
         # No image is larger than its file.

@@ -1,8 +1,7 @@
-"""Image files on their way into a pool: packed out of a folder, or copied from a pool that carries them.
+"""Put image files into a pool: packed from a folder, or copied from a pool that carries them.
 
-Packed files are written before the manifest that names them, each whole or not at all. Their names and
-contents follow from the images alone, and a note in the staging area says what was written. So work that was
-interrupted finds what it has already done.
+Packed files are written before the manifest that names them, each atomically. Their names and contents follow
+from the images alone, and a note in OUT.partial lists what was written, so interrupted work resumes.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ FILE_BYTES = 256 * 1024 * 1024
 """A packed file closes at the first row group at or above this."""
 
 _SEAL = f"{TEMPORARY}packed-"
-"""How the notes on packed files begin, beside the pool to be."""
+"""Prefix of the notes on packed files, in OUT.partial."""
 
 
 class Images(Protocol):
-    """Where image files come from, by row of an image table."""
+    """A source of image files, by row of an image table."""
 
     @property
     def table(self) -> ImageTable: ...
@@ -49,7 +48,7 @@ class Images(Protocol):
 
 
 class ImageCarrier(Protocol):
-    """Puts a pool's images into a pool to be, and returns what its manifest will say of them."""
+    """Puts images into a new pool, and returns their entries in its manifest."""
 
     def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]: ...
 
@@ -62,7 +61,7 @@ class Packed:
     progress: Progress | None = None
 
     def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
-        """Write packed files; those that are there already are proven and stay."""
+        """Write packed files; those that are there already are verified and stay."""
         table = self.images.table
         _require_digests(table, self.images)
         entries: list[FileEntry] = []
@@ -134,7 +133,7 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """Images of a pool that carries them, file by file as they are."""
+    """Images of a pool that carries them, copied file by file."""
 
     pool: PoolReader
 
@@ -147,7 +146,7 @@ class Carried:
 
 
 def carried(pool: PoolReader) -> Carried | None:
-    """Return what carries a pool's images on to a pool made of it; None where it has none."""
+    """Return what copies a pool's images to a pool made of it; None if it carries none."""
     return Carried(pool) if pool.manifest.files_of("packed") else None
 
 
@@ -184,7 +183,7 @@ def _rows(table: ImageTable, rows: range, files: list[bytes]) -> pa.Table:
 
 
 def _found(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
-    """Return the packed file that interrupted work has left for images from `first` on, if it is whole."""
+    """Return the packed file that interrupted work left for images from `first` on, if it is whole."""
     for seal in sorted(within.glob(f"{_SEAL}{first:08d}-*.json")):
         document = from_json(seal.read_bytes(), where=str(seal))
         entry = convert(document, FileEntry, where=str(seal))

@@ -155,6 +155,8 @@ class ShardRecord:
             return None
         table = pq.read_table(pa.BufferReader(body))
         facts: Any = from_json((table.schema.metadata or {})[_FACTS], where=where)
+        if "files" not in facts:
+            return None  # Written by an older version: write the shard again.
         images: Any = table["images"].combine_chunks()
         return ShardRecord(
             files=tuple(FileEntry(**entry) for entry in facts["files"]),

@@ -1,8 +1,8 @@
-"""Where a command may write, and what becomes of what is there: one rule for all commands.
+"""Where a command may write: one rule for all commands.
 
-An output that is there already is refused, unless it is the same job, half done or finished, or is to be
-replaced. Only what this project writes is ever replaced. No output lies inside an input, or an input inside
-an output.
+An existing output is refused, unless it is from the same job, unfinished or finished, or is to be replaced.
+Only files that this project wrote are ever replaced. No output is inside an input, and no input inside an
+output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> None:
     """Refuse an output that is an input, lies inside one or has one inside it."""
     if is_address(out):
-        # What is read there was written as a whole, and nothing is put among it: names are all that matters.
+        # Pools at addresses are written as a whole, so only the same address is a conflict.
         inputs = tuple(given for given in inputs if is_address(given) and redact(given) == redact(out))
     target = _place(out)
     for given in inputs:
@@ -37,7 +37,7 @@ def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) 
 
 
 def _place(location: str | os.PathLike[str]) -> Path:
-    """Return where something is, links followed; of an address, its text as a path."""
+    """Return a path with links resolved; of an address, its text as a path."""
     try:
         return (Path(location) if is_address(location) else local_path(location)).resolve()
     except (OSError, RuntimeError, ValueError) as error:
@@ -47,7 +47,7 @@ def _place(location: str | os.PathLike[str]) -> Path:
 
 
 def local_directory(out: str | os.PathLike[str]) -> Path:
-    """Return an output that can only be a directory of this machine as an absolute path."""
+    """Return an output that must be a local directory as an absolute path."""
     if is_address(out):
         raise InvalidArgumentError(
             "these files are written to a directory of this machine", where=out, hint="choose a local path"

@@ -1,4 +1,4 @@
-"""Labels of a pool drawn at random: some to fit a codec, some to tune it, some to judge and weigh it."""
+"""Random samples of a pool's labels: to fit a codec, to tune it, and to measure its fidelity and size."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _TABLE_ENTRY = 260
 
 
 class LabelSample:
-    """Whole batches of a pool, each for one purpose only, read when they are asked for.
+    """Whole batches of a pool, each for one purpose only, read on first use.
 
-    A pool of two batches has none left to judge with: tuning and judging then share. Of a single batch
-    every other row is for fitting. settings: what the sample is drawn for.
+    In a pool of two batches, tuning and measuring share one. Of a single batch every other row is for
+    fitting.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
@@ -86,17 +86,17 @@ class LabelSample:
 
     @cached_property
     def measure(self) -> list[LabelArray]:
-        """Blocks [B, C] to judge the result by; none of their rows were fitted to."""
+        """Blocks [B, C] to measure the result on; none of their rows were fitted to."""
         return self._read("measure") or self.tune
 
     def _read(self, purpose: str) -> list[LabelArray]:
-        # Copies, because what a reader hands out may hold on to a whole row group.
+        # Copies: what a reader returns may keep a whole row group in memory.
         return [np.array(self.pool.read_labels(key)) for key in self._keys[purpose]]
 
     def codec(
         self, name: str, *, rows: int, fidelity: float | None = None, temperature: float | None = None
     ) -> Codec:
-        """Return a codec for a pool of `rows` rows, fitted to the sample if its kind is fitted at all."""
+        """Return a codec for a pool of `rows` rows, fitted to the sample if it is of a fitted kind."""
         if not codec_kind(name).fitted:
             return codec_named(name, label_kind=self.pool.header.label_kind)
         return self.fitter.for_rows(rows).for_fidelity(
@@ -117,7 +117,7 @@ class LabelSample:
         )
 
     def judged(self, codec: Codec, *, temperatures: Sequence[float] = TEMPERATURES) -> Trial:
-        """Return what a codec makes of the labels to judge by."""
+        """Return a codec's fidelity and size on the labels to measure on."""
         header = self.pool.header
         return try_codec(
             codec,
@@ -128,9 +128,9 @@ class LabelSample:
         )
 
     def weigh(self, codec: Codec) -> SizeModel:
-        """Weigh the pool in another codec by writing labels files of some of its batches.
+        """Estimate the pool's size in another codec by writing labels files of some of its batches.
 
-        Files of n and then 2n batches tell what each file costs from what grows with the pool.
+        Files of n and 2n batches separate the cost of a file from the cost of a batch.
         """
         manifest = self.pool.manifest
         payloads = [codec.encode(block).payload for block in self._weighed]
