@@ -75,7 +75,6 @@ class RealFolder:
         return np.bincount(self.labels, minlength=self.classes)
 
     def rows_of(self, label: int) -> Rows:
-        """Return the rows of one class."""
         return np.flatnonzero(self.labels == label)
 
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
@@ -102,7 +101,6 @@ class RealFolder:
         return state.hexdigest()
 
     def decode(self, row: int) -> Pixels:
-        """Return one image as uint8 [H, W, 3]."""
         path = self.root / self.paths[row]
         return decode_image(read_file(path), where=path)
 

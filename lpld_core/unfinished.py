@@ -79,7 +79,6 @@ class Checkpoint:
         return read_weights(self.path) if self.path.exists() else None
 
     def due(self) -> bool:
-        """Whether it is time to save."""
         return time.monotonic() - self._saved >= SAVE_SECONDS
 
     def save(self, state: Tensors, **about: Any) -> None:

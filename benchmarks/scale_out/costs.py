@@ -6,6 +6,7 @@ python -m benchmarks.scale_out.costs
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lpld_core.relabel.preflight import LabelCost, label_cost
 from lpld_core.train.presets import preset_named
@@ -24,14 +25,8 @@ F16_BYTES_PER_CLASS = 1.697
 
 def cost_of(preset: str, classes: int, ipc: int, ratio: float) -> LabelCost:
     """Return what labels in f16 cost with one teacher and a published recipe."""
-    recipe = preset_named(preset).label
-    return label_cost(
-        images=classes * ipc,
-        epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
-        ratio=ratio,
-        labels_per_row=F16_BYTES_PER_CLASS * classes,
-    )
+    settings = replace(preset_named(preset).label, ratio=ratio)
+    return label_cost(settings, images=classes * ipc, labels_per_row=F16_BYTES_PER_CLASS * classes)
 
 
 def table() -> Iterator[str]:

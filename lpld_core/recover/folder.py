@@ -52,12 +52,10 @@ class RecoveredFolder:
             raise InvalidArgumentError("class names are not sorted and distinct", where=self.root)
 
     def path(self, label: int, number: int) -> Path:
-        """Return the path of one image."""
         name = self.class_names[label]
         return self.root / name / f"{name}_{number:05d}{_SUFFIXES[self._format]}"
 
     def has(self, group: Group) -> bool:
-        """Whether all images of a group are there."""
         return all(self.path(*member).exists() for member in group.members)
 
     def save(self, group: Group, pixels: Tensor) -> None:
@@ -72,7 +70,6 @@ class RecoveredFolder:
             write_atomically(self.path(*member), stream.getvalue(), within=self.workplace(group))
 
     def workplace(self, group: Group) -> Path:
-        """Return the directory for unfinished work on a group."""
         return self._unfinished / f"{group.index:05d}"
 
     def finish(self, ipc: int) -> Path:

@@ -205,7 +205,6 @@ class GroupOptimiser:
         return {_IMAGES: self.images.detach(), **moments}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Resume from what `state` returned."""
         with torch.no_grad():
             self.images.copy_(tensors[_IMAGES])
         groups = self._adam.state_dict()["param_groups"]

@@ -47,7 +47,6 @@ class Group:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """Classes with an image in this group."""
         return tuple(sorted({label for label, _ in self.members}))
 
 
@@ -108,7 +107,6 @@ class RecoverSettings(ImageSettings):
             raise wrong_setting("statistics_kind", expected, self.statistics_kind)
 
     def groups(self, classes: int) -> list[Group]:
-        """Return the plan of a run over `classes` classes."""
         by_class = self.method == "lpld"
         units = (
             class_units(classes, self.ipc) if by_class else mixed_units(classes, self.ipc, self.batch_size)
@@ -122,7 +120,6 @@ class RecoverSettings(ImageSettings):
         return self.smallest_crop + (1 - self.smallest_crop) * self._cosine(iteration)
 
     def rate(self, iteration: int) -> float:
-        """Return the learning rate: a cosine from the full rate to 0."""
         return self.learning_rate * self._cosine(iteration)
 
     def _cosine(self, iteration: int) -> float:
@@ -153,7 +150,6 @@ class RdedSettings(ImageSettings):
         return self.size[0] // self.tiles, self.size[1] // self.tiles
 
     def groups(self, classes: int) -> list[Group]:
-        """Return the plan: a group for each class."""
         return grouped(class_units(classes, self.ipc), 1)
 
 

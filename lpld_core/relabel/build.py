@@ -96,12 +96,10 @@ class Build:
 
     @cached_property
     def augmentation(self) -> Augmentation:
-        """The augmentation, as the pool records it."""
         return self.settings.augmentation(self.ensemble.input_size)
 
     @cached_property
     def header(self) -> PoolHeader:
-        """The pool's header, without lineage."""
         return PoolHeader(
             classes=self.ensemble.classes,
             batch_size=self.settings.batch_size,
@@ -113,7 +111,6 @@ class Build:
 
     @cached_property
     def source(self) -> TeacherLabels:
-        """The source of the batches."""
         return TeacherLabels(
             images=FolderImages(self.images, self.table),
             settings=self.settings,

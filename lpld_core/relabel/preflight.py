@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.source import TeacherLabels, labelled
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.errors import ComputationError, PoolWriteError
@@ -91,25 +92,24 @@ class LabelCost:
 
 
 def label_cost(
+    settings: BuildSettings,
     *,
     images: int,
-    epochs: int,
-    batch_size: int,
-    ratio: float = 1.0,
     teachers: int = 1,
     labels_per_row: float,
     views_per_row: float = VIEW_BYTES,
 ) -> LabelCost:
-    """Return the cost of a build. labels_per_row, views_per_row: bytes; 0 for views that are not stored."""
-    if ratio == 1:
+    """Return the cost of a build. labels_per_row, views_per_row: bytes."""
+    epochs, batch_size = settings.epochs, settings.batch_size
+    if settings.ratio == 1:
         batches, views = epochs * math.ceil(images / batch_size), epochs * images
     else:
-        batches = kept_count(epochs * (images // batch_size), ratio)
+        batches = kept_count(epochs * (images // batch_size), settings.ratio)
         views = batches * batch_size
     size = SizeModel(
         fixed=6000 + 60 * images,
         per_shard=7000,
-        views_per_row=views_per_row,
+        views_per_row=0.0 if settings.views == "drawn" else views_per_row,
         labels_per_row=labels_per_row,
     )
     final_bytes = size.total(batches, views)
@@ -118,17 +118,13 @@ def label_cost(
 
 def dry_run(source: TeacherLabels, ensemble: Ensemble, wanted: Sequence[BatchKey]) -> tuple[LabelCost, Trial]:
     """Estimate the cost of a build by labelling one batch in memory."""
-    given = source.settings
-    trial = try_out(source, ensemble, given.batch_size)
+    trial = try_out(source, ensemble, source.settings.batch_size)
     first, second = (source.draw(key) for key in (wanted[0], wanted[-1]))
-    views_per_row = (views_file_bytes([first, second]) - views_file_bytes([first])) / second.rows
     cost = label_cost(
+        source.settings,
         images=len(source.images.table),
-        epochs=given.epochs,
-        batch_size=given.batch_size,
-        ratio=given.ratio,
         teachers=len(ensemble.teachers),
         labels_per_row=trial.row_bytes,
-        views_per_row=0.0 if given.views == "drawn" else views_per_row,
+        views_per_row=(views_file_bytes([first, second]) - views_file_bytes([first])) / second.rows,
     )
     return cost, trial

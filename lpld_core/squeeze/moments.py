@@ -93,7 +93,6 @@ class ClassMoments:
         return {"counts": self.counts, "first": self._first, "second": self._second}
 
     def load_state(self, tensors: Tensors) -> None:
-        """Resume from what `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(tensors[name])
 

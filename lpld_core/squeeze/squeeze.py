@@ -128,12 +128,10 @@ class ClassGroup:
     fingerprint: str
 
     def name(self, folder: RealFolder) -> str:
-        """Return a name for messages."""
         first, last = folder.class_names[self.first], folder.class_names[self.end - 1]
         return f"class {first}" if first == last else f"classes {first} to {last}"
 
     def file(self, place: Path) -> Path:
-        """Return the file of the group's moments, complete or not."""
         return place / f"classes-{self.first:06d}-{self.fingerprint}.safetensors"
 
     def is_done(self, place: Path) -> bool:

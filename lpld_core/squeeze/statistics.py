@@ -68,7 +68,6 @@ class ClassStatistics(_About):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all means and variances."""
         return sum(layer.mean.nbytes + layer.variance.nbytes for layer in self.layers)
 
     def digest(self) -> str:

@@ -52,16 +52,13 @@ class Ensemble:
 
     @property
     def classes(self) -> int:
-        """Logits per image, C."""
         return self.teachers[0].classes
 
     @property
     def device(self) -> torch.device:
-        """The teachers' device."""
         return next(self.teachers[0].model.parameters()).device
 
     def on(self, device: str | torch.device) -> Ensemble:
-        """Return these teachers on a device."""
         moved = [teacher.on(device) for teacher in self.teachers]
         return Ensemble(moved, amp=self.amp, combine=self.combine)
 
@@ -77,7 +74,6 @@ class Ensemble:
 
     @property
     def descriptions(self) -> tuple[Teacher, ...]:
-        """The teachers as pools record them."""
         return tuple(teacher.description for teacher in self.teachers)
 
     @property

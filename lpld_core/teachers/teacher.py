@@ -25,7 +25,7 @@ class LoadedTeacher:
     """A teacher ready to label.
 
     model: in eval mode, without gradients; normalised float32 [B, 3, H, W] -> logits [B, classes].
-    description: what pools record. input_size: height and width of views.
+    description: what pools record; mean and std are of pixels scaled to 0..1. input_size: of views.
     """
 
     model: nn.Module
@@ -35,12 +35,10 @@ class LoadedTeacher:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Mean of each channel, on pixels scaled to 0..1."""
         return self.description.mean or ()
 
     @property
     def std(self) -> tuple[float, ...]:
-        """Standard deviation of each channel, on pixels scaled to 0..1."""
         return self.description.std or ()
 
     def on(self, device: str | torch.device) -> LoadedTeacher:

@@ -45,7 +45,6 @@ class StudentLoss:
         return wanted
 
     def start_epoch(self, epoch: int) -> None:
-        """Set the label's temperature."""
         self.temperature = temperature_in(self._settings, epoch)
 
     def of(self, labels: torch.Tensor, classes: torch.Tensor) -> LossOf:

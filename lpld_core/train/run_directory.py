@@ -145,7 +145,6 @@ class TrainingRun:
         save_weights(self.result, tensors, {**about, "settings": self._settings})
 
     def log(self, record: dict[str, Any]) -> None:
-        """Append one line."""
         path = self.directory / LOG
         with write_errors(path), path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")

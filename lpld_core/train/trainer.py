@@ -44,7 +44,6 @@ class EpochProgress:
 
     @property
     def loss(self) -> float:
-        """Mean loss per image."""
         return self.loss_sum / max(self.images, 1)
 
 
@@ -78,7 +77,6 @@ class Trainer:
         return self.model if self._average is None else self._average.model
 
     def accuracy(self, validation: ValidationSet | None) -> Accuracy | None:
-        """Return the accuracy of `result`, if there is a validation set."""
         if validation is None:
             return None
         return validation.accuracy(self.result, self._mean, self._std, ranks=self.ranks)
