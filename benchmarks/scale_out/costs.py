@@ -1,6 +1,6 @@
-"""The cost table of docs/clusters.md: run it to print the table again.
+"""The cost table of docs/clusters.md.
 
-python -m benchmarks.scale_out.costs
+python -m benchmarks.scale_out --costs prints it.
 """
 
 from __future__ import annotations
