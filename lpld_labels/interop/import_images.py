@@ -235,8 +235,15 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
     known: dict[tuple[str, str], int] = {}
     for index, text in enumerate(images.paths):
         path = PurePosixPath(text)
-        # The program cuts a file name at its first dot.
-        known[path.parts[0], path.name.split(".")[0]] = index
+        name = path.parts[0], path.name.split(".")[0]  # The program cuts a file name at its first dot.
+        if name in known and name in folder.by_image:
+            raise ImageMismatchError(
+                "one label file for two images: their names are the same up to the first dot",
+                where=folder.by_image[name],
+                got=f"{images.paths[known[name]]} and {text}",
+                hint="rename one of them and label again",
+            )
+        known[name] = index
     unknown = sorted(name for name in folder.by_image if name not in known)
     if unknown:
         raise ImageMismatchError(

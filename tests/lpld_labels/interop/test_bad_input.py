@@ -320,6 +320,16 @@ def test_fkd_and_other_images(tmp_path: Path, change: str) -> None:
         import_labels(tmp_path / "labels", tmp_path / "pool", images=images)
 
 
+def test_fkd_labels_that_two_images_share(tmp_path: Path) -> None:
+    """FKD's program cuts names at the first dot, so one label file overwrote the other."""
+    images = write_images(tmp_path / "images")
+    write_fkd(tmp_path / "labels", images)
+    shutil.copy(images / "class01" / "image006.png", images / "class01" / "image005.2.png")
+    options = ImportOptions(classes=CLASSES, allow_extra_images=True)
+    with pytest.raises(ImageMismatchError, match=r"one label file for two images.*image005\.2\.png"):
+        import_labels(tmp_path / "labels", tmp_path / "pool", images=images, options=options)
+
+
 @pytest.mark.parametrize(
     "content",
     [
