@@ -1,12 +1,12 @@
 """The same label batches in other containers, each read at random in its own best documented way.
 
-A record is one label batch: fp16 labels [B, C], crops, flips, mix partners, strength and box. Containers
-that are not installed are left out; `pip install "lpld-labels[peers]"` brings them.
+A record is one label batch: fp16 labels [B, C], crops, flips, mix partners, strength and box.
+`pip install "lpld-labels[peers]"` installs the containers; those that are missing or fail are listed with the
+reason, and the others are measured.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -138,15 +138,36 @@ def huggingface_datasets(folder: Path, batches: list[LabelBatch]) -> Read:
     return lambda number: dict(dataset[number])
 
 
-PEERS: dict[str, tuple[str, Callable[[Path, list[LabelBatch]], Read]]] = {
-    "torch.load per batch": ("torch", torch_files),
-    "MosaicML Streaming": ("streaming", mosaicml_streaming),
-    "WebDataset (wids)": ("wids", webdataset_indexed),
-    "Hugging Face datasets": ("datasets", huggingface_datasets),
+PEERS: dict[str, Callable[[Path, list[LabelBatch]], Read]] = {
+    "torch.load per batch": torch_files,
+    "MosaicML Streaming": mosaicml_streaming,
+    "WebDataset (wids)": webdataset_indexed,
+    "Hugging Face datasets": huggingface_datasets,
 }
-"""Name -> (module it needs, function that writes the batches and returns a reader)."""
+"""Name -> function that writes the batches and returns a reader."""
 
 
-def installed_peers() -> dict[str, Callable[[Path, list[LabelBatch]], Read]]:
-    """Return the containers that can be measured here."""
-    return {name: make for name, (module, make) in PEERS.items() if importlib.util.find_spec(module)}
+def peer_folder(folder: Path, peer: str) -> Path:
+    """Return where a container stores its files."""
+    return folder / "".join(letter for letter in peer if letter.isalnum())
+
+
+def open_peers(folder: Path, batches: list[LabelBatch]) -> tuple[dict[str, Read], dict[str, str]]:
+    """Write and read the batches in every container; return the readers, and why the others failed."""
+    reads: dict[str, Read] = {}
+    failed: dict[str, str] = {}
+    for name, make in PEERS.items():
+        try:
+            read = make(peer_folder(folder, name), batches)
+            _check(read, batches)
+        except Exception as error:  # noqa: BLE001 - a broken peer must not end the others' measurements
+            failed[name] = f"{type(error).__name__}: {error}"
+        else:
+            reads[name] = read
+    return reads, failed
+
+
+def _check(read: Read, batches: list[LabelBatch]) -> None:
+    for number, batch in enumerate(batches):
+        if not np.array_equal(read(number)["labels"], batch.labels):
+            raise RuntimeError(f"labels of batch {number} differ from those written")

@@ -8,7 +8,8 @@ loads the same label batches as relabelling programs do today (reference_loader.
 images are cached, as they are in any training run; the first epoch, which fills the cache, is given too.
 
 Random label batches: one at a time in random order, warm cache, against other containers that hold the same
-batches (label_peers.py). Needs `pip install "lpld-labels[peers]"` for the comparison to be complete.
+batches (label_peers.py). Needs `pip install "lpld-labels[peers]"` for the comparison to be complete;
+containers that are missing or fail are named under "failed_peers".
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rich.table import Table
 from benchmarks.common.harness import Timing, interleaved, parsed, write_json
 from benchmarks.common.label_source import REAL_LABELS, real_batches
 from benchmarks.common.photos import add_images_option, photo_folder
-from benchmarks.speed.label_peers import Read, installed_peers
+from benchmarks.speed.label_peers import Read, open_peers, peer_folder
 from benchmarks.speed.reference_loader import (
     ReferenceDataset,
     reference_batches,
@@ -193,8 +194,8 @@ def rates(timing: Timing, count: int) -> dict[str, float]:
 # Random label batches
 
 
-def random_labels(source: Source, folder: Path, scale: Scale) -> dict[str, Any]:
-    """Measure label batches per second at random for every container that is installed."""
+def random_labels(source: Source, folder: Path, scale: Scale) -> tuple[dict[str, Any], dict[str, str]]:
+    """Measure label batches per second at random for every container; return also why containers failed."""
     photos = photo_folder(folder / "images", side=224, count=scale.batch, images=source.images)
     smaller = Scale(**{**vars(scale), "images": scale.batch, "epochs": scale.label_batches})
     pools = {
@@ -202,9 +203,7 @@ def random_labels(source: Source, folder: Path, scale: Scale) -> dict[str, Any]:
         for form in FORMS
     }
     batches = list(pools["f16"])
-    reads: dict[str, Read] = {
-        name: make(_folder(folder, name), batches) for name, make in installed_peers().items()
-    }
+    reads, failed = open_peers(folder, batches)
     for form, pool in pools.items():
         reads[f"lpld-labels {form}"] = pool_read(pool)
     for name, read in reads.items():
@@ -220,7 +219,7 @@ def random_labels(source: Source, folder: Path, scale: Scale) -> dict[str, Any]:
     results: dict[str, Any] = {name: rates(timing, scale.reads) for name, timing in timings.items()}
     for name, row in results.items():
         row["bytes_per_batch"] = _bytes_per_batch(name, folder, pools, len(batches))
-    return results
+    return results, failed
 
 
 def pool_read(pool: PoolReader) -> Read:
@@ -234,13 +233,9 @@ def pool_read(pool: PoolReader) -> Read:
     return read
 
 
-def _folder(folder: Path, peer: str) -> Path:
-    return folder / "".join(letter for letter in peer if letter.isalnum())
-
-
 def _bytes_per_batch(name: str, folder: Path, pools: dict[str, PoolReader], batches: int) -> int:
     form = name.removeprefix("lpld-labels ")
-    place = Path(pools[form].location) if form in pools else _folder(folder, name)
+    place = Path(pools[form].location) if form in pools else peer_folder(folder, name)
     sizes = [path.stat().st_size for path in place.rglob("*") if path.is_file() and "cache" not in path.parts]
     return round(sum(sizes) / batches)
 
@@ -258,16 +253,21 @@ def report(results: dict[str, Any]) -> None:
         spread = f"{row['quartile_low']:.0f} to {row['quartile_high']:.0f}"
         table.add_row(name, f"{row['per_s']:.0f}", spread, str(row["bytes_per_batch"]))
     console.print(table)
+    for name, reason in results["failed_peers"].items():
+        console.print(f"not measured: {name} ({reason})")
 
 
 def run(source: Source, scale: Scale, workers: tuple[int, ...] = (0, 2)) -> dict[str, Any]:
     """Measure everything in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        return {
-            "scale": vars(scale),
-            "end_to_end": end_to_end(source, Path(folder) / "images", scale, workers),
-            "random_labels": random_labels(source, Path(folder) / "labels", scale),
-        }
+        throughput = end_to_end(source, Path(folder) / "images", scale, workers)
+        labels, failed = random_labels(source, Path(folder) / "labels", scale)
+    return {
+        "scale": vars(scale),
+        "end_to_end": throughput,
+        "random_labels": labels,
+        "failed_peers": failed,
+    }
 
 
 def main() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks.common.photos import photo_folder
-from benchmarks.speed.loader import QUICK, Source, build_pool, run, same_batches
+from benchmarks.speed import label_peers
+from benchmarks.speed.loader import QUICK, Source, build_pool, random_labels, report, run, same_batches
+from lpld_labels import LabelBatch
 from lpld_labels.loader import pool_loader
 
 
@@ -23,6 +26,36 @@ def test_a_tiny_run_measures_everything() -> None:
     assert {"torch.load per batch", "lpld-labels f16", "lpld-labels f16:plain"} <= set(labels)
     assert labels["lpld-labels int8"]["bytes_per_batch"] < labels["lpld-labels f16"]["bytes_per_batch"]
     assert all(row["per_s"] > 0 for row in labels.values())
+
+
+def missing(folder: Path, batches: list[LabelBatch]) -> label_peers.Read:
+    raise ModuleNotFoundError("No module named 'peer'")
+
+
+def without_some_reads(folder: Path, batches: list[LabelBatch]) -> label_peers.Read:
+    return lambda number: {"labels": batches[:-1][number].labels}
+
+
+def with_other_labels(folder: Path, batches: list[LabelBatch]) -> label_peers.Read:
+    return lambda number: {"labels": batches[number].labels + np.float16(1)}
+
+
+def test_a_peer_that_fails_is_named_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peers = {"missing": missing, "reads": without_some_reads, "labels": with_other_labels}
+    peers["torch.load per batch"] = label_peers.torch_files
+    monkeypatch.setattr(label_peers, "PEERS", peers)
+    rows, failed = random_labels(Source(), tmp_path, QUICK)
+    forms = {f"lpld-labels {form}" for form in ("f16", "f16:plain", "int8")}
+    assert set(rows) == {"torch.load per batch", *forms}
+    assert failed == {
+        "missing": "ModuleNotFoundError: No module named 'peer'",
+        "reads": "IndexError: list index out of range",
+        "labels": "RuntimeError: labels of batch 0 differ from those written",
+    }
+    report({"end_to_end": {}, "random_labels": rows, "failed_peers": failed})
+    assert "not measured: missing" in capsys.readouterr().out
 
 
 def test_loaders_that_disagree_are_noticed(tmp_path: Path) -> None:
