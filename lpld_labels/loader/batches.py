@@ -69,117 +69,104 @@ class UndecodedBatch:
         return self.codec.join(tuple(_tensor(part).to(device) for part in self.parts))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Finishing:
-    """How label batches become training batches.
+class Rows(NamedTuple):
+    """A label batch to cut. pixels, parts: on the training device. facts: the other fields of PoolBatch."""
 
-    normalisation: (mean, std), or None to leave pixels as they are. temperature: softens the labels; None
-    leaves them as they are. memory: for batches on the CPU that are not pinned.
+    pixels: torch.Tensor
+    parts: tuple[torch.Tensor, ...]
+    facts: tuple[torch.Tensor, ...]
+
+    @property
+    def keys(self) -> torch.Tensor:
+        return self.facts[-1]
+
+
+@dataclass(kw_only=True, eq=False)
+class BatchMaker:
+    """Cuts a stream of label batches into training batches on a device.
+
+    normalisation: (mean, std), or None to keep pixels as they are. temperature: softens the labels; None
+    keeps them as they are. memory: for images on the CPU that are not pinned.
     """
 
+    prepared: Iterator[Prepared]
     batches: LabelBatches
     classes: npt.NDArray[np.int64]
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None
     temperature: Temperature | None
     pin_memory: bool
-
-
-class Rows(NamedTuple):
-    """A label batch whose rows are being used up: pixels and label parts on the training device."""
-
-    pixels: torch.Tensor
-    parts: tuple[torch.Tensor, ...]
-    targets: torch.Tensor
-    partner_targets: torch.Tensor
-    keys: torch.Tensor
-    strength: float
-
-
-class BatchMaker:
-    """Cuts a stream of label batches into training batches on a device."""
-
-    def __init__(
-        self, prepared: Iterator[Prepared], how: Finishing, memory: BufferPool, device: torch.device
-    ) -> None:
-        self._how, self._memory, self._device = how, memory, device
-        self._source = map(self._rows, prepared)
-        self._current: Rows | None = None
-        self._start = 0
+    memory: BufferPool
+    device: torch.device
+    _current: Rows | None = None
+    _start: int = 0
 
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
-        """Return the next batch of `rows` rows, or of the next label batch as it is."""
+        """Return the next batch of `rows` rows, or the rest of a label batch."""
         if rows is None:
             rows = len(self._left().keys) - self._start
         images = self._empty_images(rows)
-        labels, targets, partner_targets, strengths, keys = [], [], [], [], []
+        labels, rest = [], []
         filled = 0
         while filled < rows:
-            # Fetched only when the one before is used up, for then its buffer may be written again.
+            # The next label batch is fetched when this one is used up, because its buffer may be reused then.
             source = self._left()
             part = slice(self._start, min(self._start + rows - filled, len(source.keys)))
-            taken = part.stop - part.start
-            self._finish(source.pixels[part], images[filled : filled + taken])
-            labels.append(self._how.batches.pool.codec.join(tuple(array[part] for array in source.parts)))
-            targets.append(source.targets[part])
-            partner_targets.append(source.partner_targets[part])
-            strengths.append(torch.full((taken,), source.strength))
-            keys.append(source.keys[part])
-            filled += taken
+            self._finish(source.pixels[part], images[filled : filled + part.stop - part.start])
+            labels.append(self.batches.pool.codec.join(tuple(array[part] for array in source.parts)))
+            rest.append([array[part] for array in source.facts])
+            filled += part.stop - part.start
             self._start = part.stop
-        return PoolBatch(
-            images=images,
-            labels=self._softened(_joined(labels), epoch),
-            targets=_joined(targets).to(self._device),
-            partner_targets=_joined(partner_targets).to(self._device),
-            mix_strength=_joined(strengths).to(self._device),
-            keys=_joined(keys).to(self._device),
-        )
+        facts = (_joined(list(parts)).to(self.device) for parts in zip(*rest, strict=True))
+        return PoolBatch(images, self._softened(_joined(labels), epoch), *facts)
 
     def _left(self) -> Rows:
-        """Return the label batch of which rows are left."""
+        """Return the label batch that has rows left."""
         if self._current is None or self._start == len(self._current.keys):
-            self._current, self._start = next(self._source), 0
+            self._current, self._start = self._rows(next(self.prepared)), 0
         return self._current
 
     def _rows(self, item: Prepared) -> Rows:
         views, rows = item.views, len(item.slots)
-        pixels = item.pixels if item.pixels is not None else self._how.batches.pixels(item.buffer, rows)
-        targets = self._how.classes[views.images]
+        pixels = item.pixels if item.pixels is not None else self.batches.pixels(item.buffer, rows)
+        targets = self.classes[views.images]
         partners = targets if views.mix is None else targets[views.mix.partner]
+        strength = 1.0 if views.mix is None else views.mix.strength
         keys = np.empty((rows, 3), np.int64)
         keys[:, 0], keys[:, 1] = views.key
         keys[:, 2] = item.slots
         return Rows(
             pixels=self._moved(pixels[:rows]),
             parts=tuple(self._moved(_tensor(part)) for part in item.parts),
-            targets=torch.from_numpy(targets[:rows]),
-            partner_targets=torch.from_numpy(partners[:rows]),
-            keys=torch.from_numpy(keys),
-            strength=1.0 if views.mix is None else views.mix.strength,
+            facts=(
+                torch.from_numpy(targets[:rows]),
+                torch.from_numpy(partners[:rows]),
+                torch.full((rows,), strength),
+                torch.from_numpy(keys),
+            ),
         )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor on the training device; the caller may reuse its memory at once."""
-        if self._device.type == "cpu":
+        if self.device.type == "cpu":
             return tensor
-        if self._device.type == "cuda":
-            return tensor.pin_memory().to(self._device, non_blocking=True)
-        return tensor.to(self._device)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
 
     def _empty_images(self, rows: int) -> torch.Tensor:
-        buffers = self._how.batches.buffers
+        buffers = self.batches.buffers
         height, width = buffers.shape[2:4]
-        dtype = buffers.dtype if self._how.normalisation is None else torch.float32
-        on_cpu = self._device.type == "cpu"
-        if on_cpu and not self._how.pin_memory:
-            return self._memory.images(rows, height, width, dtype)
-        flat = torch.empty((rows, height, width, 3), dtype=dtype, device=self._device, pin_memory=on_cpu)
+        dtype = buffers.dtype if self.normalisation is None else torch.float32
+        on_cpu = self.device.type == "cpu"
+        if on_cpu and not self.pin_memory:
+            return self.memory.images(rows, height, width, dtype)
+        flat = torch.empty((rows, height, width, 3), dtype=dtype, device=self.device, pin_memory=on_cpu)
         return flat.permute(0, 3, 1, 2)
 
     def _finish(self, pixels: torch.Tensor, images: torch.Tensor) -> None:
         """Write pixels into the rows of a batch, normalised if asked for."""
-        if self._how.normalisation is not None:
-            normalise(pixels, *self._how.normalisation, out=images)
+        if self.normalisation is not None:
+            normalise(pixels, *self.normalisation, out=images)
         elif pixels.dtype == images.dtype:
             images.copy_(pixels)
         else:
@@ -191,18 +178,16 @@ class BatchMaker:
             )
 
     def _softened(self, labels: torch.Tensor, epoch: int) -> torch.Tensor:
-        temperature = self._how.temperature
-        if temperature is None:
+        if self.temperature is None:
             return labels
-        value = temperature(epoch) if callable(temperature) else temperature
-        return softened(labels, self._how.batches.pool.header.label_kind, value)
+        value = self.temperature(epoch) if callable(self.temperature) else self.temperature
+        return softened(labels, self.batches.pool.header.label_kind, value)
 
 
 class BufferPool:
-    """Memory for images that is used again once nobody holds the batch. Keeps at most `keep` free blocks.
+    """Image memory that is reused once no tensor refers to it. Keeps at most `keep` free blocks.
 
-    Fresh memory is handed out by the kernel page by page at first touch, which for a batch of images costs
-    more than filling it.
+    Page faults of fresh memory cost more than filling a batch of images.
     """
 
     def __init__(self, *, keep: int = 2) -> None:
@@ -217,7 +202,7 @@ class BufferPool:
         if block.nbytes < needed:
             block = np.empty(needed, np.uint8)
         lent = block[:needed]
-        # The tensor's storage holds `lent` and lets go of it with its last view, which ends the loan.
+        # The tensor's storage holds `lent` until its last view is gone.
         weakref.finalize(lent, self._give_back, block).atexit = False
         pixels = torch.from_numpy(lent).view(dtype)
         return pixels.view(rows, height, width, 3).permute(0, 3, 1, 2)

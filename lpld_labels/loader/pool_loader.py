@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 
-from lpld_labels.codecs import Codec
 from lpld_labels.codecs.label_semantics import check_temperature, find_normalisation
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.io.addresses import is_address
@@ -21,7 +20,6 @@ from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
 from lpld_labels.loader.batches import (
     BatchMaker,
     BufferPool,
-    Finishing,
     PoolBatch,
     Temperature,
     UndecodedBatch,
@@ -44,7 +42,7 @@ Location = str | os.PathLike[str]
 Maker = Callable[[Step], Any]
 """Makes the batch of each step, one step after the other."""
 FETCHED = "fetched"
-"""Folder of the cache directory for what comes from addresses."""
+"""Folder of the cache directory for files of remote pools."""
 
 
 def pool_loader(
@@ -69,45 +67,47 @@ def pool_loader(
     multiprocessing_context: Any = None,
     cache_directory: Location | None = None,
 ) -> PoolLoader:
-    """Open a pool and its images for training; returns a `torch.utils.data.DataLoader` of `PoolBatch`es.
+    """Open a pool and its images for training; return a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
-    Each iteration plays one epoch, the next one every time. `state_dict` and `load_state_dict` resume at the
-    exact next batch. Batches do not depend on the number of workers.
+    Every iteration is the next epoch. `state_dict` and `load_state_dict` resume at the exact next batch.
+    Batches do not depend on the number of workers. A `PoolBatch` has the fields images (normalised float32
+    [B, 3, H, W]), labels (float32 [B, C]), targets, partner_targets, mix_strength and keys.
 
     pool: the pool's path or address, or a `PoolReader`.
     images_dir: the labelled image folder; None for a pool that carries its images.
     batch_size: rows per batch and process, any number. Views are mixed within their label batch and cut
         into batches afterwards, so pixels and labels do not depend on it. None: whole label batches.
     drop_last: leave out a last batch of fewer rows than `batch_size`.
-    equal_epochs: leave out label batches that lack rows, so that all epochs have the same length; for
-        trainers that ask for the length once (Lightning, Hugging Face's Trainer).
+    equal_epochs: leave out incomplete label batches, so that all epochs have the same length; for trainers
+        that ask for the length once (Lightning, Hugging Face's Trainer).
     sampling: which label batches an epoch uses. "shuffled": each once before any comes again. "batches":
         drawn with replacement, as the paper does. "epochs": a stored epoch, drawn with replacement.
         "epoch-by-epoch": stored epochs in order. "stored": batches in stored order.
-    seed: of the sampling. The order follows from seed and epoch alone.
-    batches_per_epoch: label batches of an epoch; one pass over the images by default.
-    temperature: yield probabilities softmax(z / temperature) instead of the stored labels. A function of
-        the epoch if it changes from one to the next.
-    normalise: True: with the mean and std of the pool's teachers; (mean, std): with these, for pixels
-        scaled to 0..1; False: pixels 0..255, as uint8 or, where MixUp made fractions of them, float32.
-    transform: called with each PoolBatch; the loader yields what it returns. `PoolBatch._asdict` gives
-        the dictionaries that Hugging Face's Trainer takes.
-    device: where to normalise and decode labels, and where the tensors are. By default the CPU, or
-        Accelerate's device once `accelerator.prepare` has seen the loader.
+    seed: of the sampling. The order depends on seed and epoch only.
+    batches_per_epoch: label batches of an epoch; by default, one pass over the images.
+    temperature: yield probabilities softmax(z / temperature) instead of the stored labels: a number, or a
+        function of the epoch.
+    normalise: True for the mean and std of the pool's teachers; (mean, std) of pixels scaled to 0..1; False
+        for pixels 0..255, uint8 or, with MixUp, float32.
+    transform: called with each PoolBatch; the loader yields its result. `PoolBatch._asdict` makes the
+        dictionaries that Hugging Face's Trainer takes.
+    device: normalise, decode labels and return tensors there. By default the CPU, or Accelerate's device
+        after `accelerator.prepare`.
     pin_memory: yield images in pinned memory (without `device`).
-    rank, world_size: which process of how many this is; by default torch.distributed says so when an
+    rank, world_size: this process and the number of processes; by default torch.distributed's when an
         iteration starts. Step s of all ranks together is step s of one process with batches of
         `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows at an epoch's
-        end are left out. Ranks that need the same rows (tensor parallel) get the same rank.
+        end are left out. Tensor-parallel ranks, which need the same rows, pass the same rank.
     num_workers, prefetch_factor, multiprocessing_context: as for DataLoader. Workers stay alive.
-    cache_directory: keep decoded images there, in a file that later runs and other processes share, and
-        what is fetched of a pool at an address. By default workers share decoded images in memory (up to
-        4 GiB), and what is fetched is kept in $LPLD_LABELS_CACHE or ~/.cache.
+    cache_directory: keep decoded images there, in a file shared with later runs and other processes, and
+        files fetched from a remote pool. By default workers share decoded images in memory (up to 4 GiB),
+        and fetched files are kept in $LPLD_LABELS_CACHE or ~/.cache.
     """
     if batch_size is not None and batch_size < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
     if temperature is not None and not callable(temperature):
         check_temperature(temperature)
+    processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
     reader = _opened(pool, cache_directory)
     normalisation = None
     if normalise is not False:
@@ -122,7 +122,6 @@ def pool_loader(
         batch=batch_size,
         drop_last=drop_last,
     )
-    _check_workers(num_workers, prefetch_factor)
     images = find_images(reader, images_dir)
     batches = LabelBatches(
         reader,
@@ -130,20 +129,26 @@ def pool_loader(
         buffers=num_workers * prefetch_factor + 1,
         shared=num_workers > 0,
     )
-    finishing = Finishing(
-        batches=batches,
-        classes=reader.images.classes.astype(np.int64),
-        normalisation=normalisation,
-        temperature=temperature,
-        pin_memory=pin_memory,
-    )
-    make = partial(
-        _training_batches,
-        how=finishing,
-        memory=BufferPool(),
-        device=None if device is None else torch.device(device),
-        transform=transform,
-    )
+    classes, memory = reader.images.classes.astype(np.int64), BufferPool()
+
+    def cut(prepared: Iterator[Prepared], prepared_for: torch.device | None) -> Maker:
+        maker = BatchMaker(
+            prepared=prepared,
+            batches=batches,
+            classes=classes,
+            normalisation=normalisation,
+            temperature=temperature,
+            pin_memory=pin_memory,
+            memory=memory,
+            device=torch.device(device or prepared_for or "cpu"),
+        )
+
+        def make(step: Step) -> Any:
+            batch = maker.make(None if batch_size is None else step.units, step.before.epoch)
+            return batch if transform is None else transform(batch)
+
+        return make
+
     stream = LabelStream(
         batches,
         schedule,
@@ -151,7 +156,7 @@ def pool_loader(
         prefetch_factor=prefetch_factor,
         multiprocessing_context=multiprocessing_context,
     )
-    return PoolLoader(TrainingSteps(stream, schedule, make, _processes(rank, world_size)), pool=reader)
+    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader)
 
 
 def label_loader(
@@ -168,17 +173,27 @@ def label_loader(
     multiprocessing_context: Any = None,
     cache_directory: Location | None = None,
 ) -> PoolLoader:
-    """Open a pool without its images; returns a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
+    """Open a pool without its images; return a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
-    For trainers with an image pipeline of their own. One item is one label batch, since its views were mixed
-    with each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are left
-    out. Parameters are those of `pool_loader`.
+    For trainers with their own image pipeline. One item is one label batch, since its views are mixed with
+    each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are left out.
+    Parameters are those of `pool_loader`.
     """
+    processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
     reader = _opened(pool, cache_directory)
     schedule = Schedule.of(
         reader, sampling=sampling, seed=seed, batches_per_epoch=batches_per_epoch, equal_epochs=equal_epochs
     )
-    _check_workers(num_workers, prefetch_factor)
+    classes = reader.images.classes.astype(np.int64)
+
+    def cut(prepared: Iterator[Prepared], _: torch.device | None) -> Maker:
+        def make(_: Step) -> UndecodedBatch:
+            item = next(prepared)
+            targets = classes[item.views.images]
+            return UndecodedBatch(views=item.views, targets=targets, parts=item.parts, codec=reader.codec)
+
+        return make
+
     stream = LabelStream(
         LabelBatches(reader),
         schedule,
@@ -186,12 +201,11 @@ def label_loader(
         prefetch_factor=prefetch_factor,
         multiprocessing_context=multiprocessing_context,
     )
-    make = partial(_label_batches, codec=reader.codec, classes=reader.images.classes.astype(np.int64))
-    return PoolLoader(TrainingSteps(stream, schedule, make, _processes(rank, world_size)), pool=reader)
+    return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader)
 
 
 def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
-    """Return the pool; what is fetched from an address is kept on disk."""
+    """Return the pool's reader, with a disk cache for a remote pool."""
     if isinstance(pool, PoolReader):
         return pool
     if not is_address(pool):
@@ -200,17 +214,16 @@ def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> Po
     return PoolReader(pool, cache=DiskCache(folder / FETCHED, CACHE_BYTES))
 
 
-def _check_workers(num_workers: int, prefetch_factor: int) -> None:
+def _check_processes(
+    rank: int | None, world_size: int | None, num_workers: int, prefetch_factor: int
+) -> Callable[[], Processes]:
+    """Return a function that gives this process's rank and the number of processes when it is called."""
     if num_workers < 0 or prefetch_factor < 1:
         raise InvalidArgumentError(
             "number of workers or prefetch factor is out of range",
             expected="num_workers >= 0 and prefetch_factor >= 1",
             got=f"{num_workers} and {prefetch_factor}",
         )
-
-
-def _processes(rank: int | None, world_size: int | None) -> Callable[[], Processes]:
-    """Return what tells which process of how many this is, at the time of the call."""
     if (rank is None) != (world_size is None):
         raise InvalidArgumentError("give rank and world_size together", got=f"{rank} and {world_size}")
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
@@ -218,61 +231,20 @@ def _processes(rank: int | None, world_size: int | None) -> Callable[[], Process
     return partial(current_processes, rank, world_size)
 
 
-def _training_batches(
-    prepared: Iterator[Prepared],
-    prepared_for: torch.device | None,
-    schedule: Schedule,
-    *,
-    how: Finishing,
-    memory: BufferPool,
-    device: torch.device | None,
-    transform: Callable[[PoolBatch], Any] | None,
-) -> Maker:
-    """Return what cuts training batches. device: as given by the user; else `prepared_for`, else the CPU."""
-    maker = BatchMaker(prepared, how, memory, device or prepared_for or torch.device("cpu"))
-
-    def make(step: Step) -> Any:
-        batch = maker.make(None if schedule.batch is None else step.units, step.before.epoch)
-        return batch if transform is None else transform(batch)
-
-    return make
-
-
-def _label_batches(
-    prepared: Iterator[Prepared],
-    prepared_for: torch.device | None,
-    schedule: Schedule,
-    *,
-    codec: Codec,
-    classes: np.ndarray[Any, np.dtype[np.int64]],
-) -> Maker:
-    """Return what hands over label batches."""
-    del prepared_for, schedule
-
-    def make(step: Step) -> UndecodedBatch:
-        del step
-        item = next(prepared)
-        targets = classes[item.views.images]
-        return UndecodedBatch(views=item.views, targets=targets, parts=item.parts, codec=codec)
-
-    return make
-
-
 class TrainingSteps(Dataset[Any]):
     """The batches of this process by step, in any order; fast in the order of the steps.
 
-    Accelerate and Hugging Face's Trainer put a stock DataLoader around a loader's `dataset` and `sampler` to
-    skip batches. They get the same batches from any step on, for workers are behind this dataset.
+    Accelerate and Hugging Face's Trainer wrap a loader's `dataset` and `sampler` in a stock DataLoader to
+    skip batches; they get the same batches from any step on.
 
-    An iteration begins at `position`. If the one before was left in the middle, it begins with the next
-    epoch.
+    An iteration begins at `position`, or with the next epoch if the previous one was left in the middle.
     """
 
     def __init__(
         self,
         stream: LabelStream,
         schedule: Schedule,
-        make: Callable[[Iterator[Prepared], torch.device | None, Schedule], Maker],
+        cut: Callable[[Iterator[Prepared], torch.device | None], Maker],
         processes: Callable[[], Processes],
     ) -> None:
         self.schedule = schedule
@@ -280,7 +252,7 @@ class TrainingSteps(Dataset[Any]):
         self.processes = processes
         self.device: torch.device | None = None
         self._stream = stream
-        self._make_batches = make
+        self._cut = cut
         self._make: Maker | None = None
         self._stands: tuple[Position, Processes, torch.device | None] | None = None
         self._waiting = True
@@ -294,19 +266,19 @@ class TrainingSteps(Dataset[Any]):
         make = self._make
         if make is None or self._stands != (step.before, step.processes, self.device):
             prepared = self._stream.start(step.before, step.processes)
-            make = self._make_batches(prepared, self.device, self.schedule)
-        # If this fails, the stream is at no position one could go on from.
+            make = self._cut(prepared, self.device)
+        # If this fails, the stream's position is unknown, and the next step starts a new one.
         self._make = None
         batch = make(step)
         self._make = make
         self._stands = (step.after, step.processes, self.device)
-        if not self._waiting:  # else somebody has placed it elsewhere meanwhile
+        if not self._waiting:  # else the position was set meanwhile
             self.position = step.after
             self._waiting = step.is_last
         return batch
 
     __getitems__ = __getitem__
-    """What DataLoader calls for the items of a batch sampler; a step is its own batch."""
+    """DataLoader calls this for the items of a batch sampler; a step is one batch."""
 
     def begin(self) -> Position:
         """Start an iteration and return its position."""
@@ -316,12 +288,12 @@ class TrainingSteps(Dataset[Any]):
         return self.position
 
     def place(self, position: Position) -> None:
-        """Let the next iteration begin at a position."""
+        """Begin the next iteration at a position."""
         self.position = position
         self._waiting = True
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration play an epoch; from the middle of it if that is where we wait."""
+        """Choose the epoch of the next iteration; a position inside that epoch is kept."""
         if not (self._waiting and self.position.epoch == epoch):
             self.place(Position(epoch))
 
@@ -329,12 +301,11 @@ class TrainingSteps(Dataset[Any]):
 class StepSampler(BatchSampler, DistributedSampler[Any]):
     """The steps of the current epoch, from its start.
 
-    A batch sampler, for a step is a batch. A distributed one, for it names only this process's steps:
-    Lightning leaves such samplers alone.
+    A distributed batch sampler: a step is a batch, and Lightning does not replace distributed samplers.
     """
 
     def __init__(self, steps: TrainingSteps) -> None:
-        # Neither base's constructor has anything for us: no sampler inside, no process group needed yet.
+        # Not the bases' constructors: there is no inner sampler, and no process group yet.
         self._steps = steps
 
     def __iter__(self) -> Iterator[Step]:  # type: ignore[override]  # not lists of numbers
@@ -351,18 +322,16 @@ class StepSampler(BatchSampler, DistributedSampler[Any]):
 
 
 class PoolLoader(DataLoader[Any]):
-    """Made by `pool_loader` and `label_loader`, which say what it yields.
+    """A DataLoader made by `pool_loader` or `label_loader`.
 
-    One iteration at a time: starting another ends the one before. Workers are behind `dataset`;
-    `num_workers`, which counts those in front of it, is 0. It keeps its place as torchdata's
-    StatefulDataLoader does (`state_dict`, `load_state_dict`), which Lightning and Accelerate put into their
-    checkpoints.
+    One iteration at a time: starting another ends the previous one. Its own `num_workers` is 0, because the
+    workers belong to `dataset`. `state_dict` and `load_state_dict` work as those of torchdata's
+    StatefulDataLoader, which Lightning and Accelerate put into their checkpoints.
     """
 
     dataset: TrainingSteps
 
-    # What Accelerate looks for. It would take the loader apart to share out its batches, which are
-    # shared out already, so we say that this has been done; and that we keep our place ourselves.
+    # Accelerate looks for these: processes already share the batches, and the loader saves its position.
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
     end_of_dataloader = False
@@ -384,8 +353,8 @@ class PoolLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Number of batches this process yields in the current epoch.
 
-        In one resumed with another number of processes, at least those before and those still to come:
-        trainers that go on counting from a checkpoint stop at this number.
+        After a resume with another number of processes, at least the steps done plus those left: trainers
+        that resume counting from a checkpoint stop at this number.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()
@@ -419,19 +388,18 @@ class PoolLoader(DataLoader[Any]):
         self.dataset.set_epoch(epoch)
 
     def skip_to(self, epoch: int, steps: int) -> None:
-        """Let the next iteration begin in an epoch after some of its steps, which are not played."""
+        """Begin the next iteration in an epoch after some of its steps."""
         self.dataset.place(self.dataset.schedule.position(epoch, steps, self.dataset.processes()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is: the batch after the last one it yielded. Plain JSON values."""
+        """Return the position after the last batch yielded, as JSON values."""
         return {**self._identity(), **self.dataset.position._asdict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration begin at the batch that was next when the state was saved.
+        """Resume at the batch that was next when the state was saved.
 
-        The number of workers, the batch size (but for a change to or from whole label batches) and the
-        number of processes may differ, the pool, sampling and seed may not. All processes have the same
-        state: one serves all.
+        The number of workers and processes may differ, and the batch size except to or from whole label
+        batches; the pool, sampling and seed may not. All processes have the same state.
         """
         self.dataset.place(parse_state(state, self._identity()))
 
@@ -440,9 +408,8 @@ class PoolLoader(DataLoader[Any]):
         return {"version": STATE_VERSION, "pool": self._content_digest, **identity}
 
 
-# Accelerate expects of a loader that went through `accelerator.prepare`: batches on its device, and to be
-# told which loader is in use and when its last batch is out (so that gradient accumulation ends with an
-# epoch).
+# After `accelerator.prepare`, Accelerate expects batches on its device, and to know which loader is in use
+# and when its last batch is out (gradient accumulation ends with an epoch).
 
 
 def _prepared(loader: Any) -> bool:
