@@ -20,12 +20,10 @@ within an epoch, with the other two an epoch is as long as what is left of it.
 
 Second: steps and shares. An epoch is its label batches' rows laid end to end. With W processes and b rows
 per batch, step s of all processes together is rows [s * b * W, (s + 1) * b * W), of which process r takes
-the r-th
-b rows: what one process with batches of b * W rows takes in that step, in the same order. A last step of
-fewer rows is shared evenly too (unless drop_last leaves it out), so all processes make the same number of
-steps; at most W - 1 rows at an epoch's end are left out. Where batches are whole label batches, units below
-are label
-batches and b is 1: step s of process r is label batch s * W + r.
+the r-th b rows: the rows of one process with batches of b * W rows, in the same order. A last step of fewer
+rows is shared evenly too (unless drop_last), so all processes make the same number of steps; at most W - 1
+rows at an epoch's end are left out. For whole label batches, units below are label batches and b is 1: step s
+of process r is label batch s * W + r.
 
 Views are mixed with partners of their own label batch. A process that takes part of a label batch renders the
 rows it takes and their partners: up to twice its rows, none extra where b is a multiple of the label batch.
@@ -181,7 +179,7 @@ class Schedule:
         if epoch not in self._units:
             places = self.places(epoch)
             sizes = np.ones(len(places), np.int64) if self.batch is None else self.rows[places]
-            # The last few are kept: many ask, and workers are ahead.
+            # Keep the last few: they are used often, and workers are ahead.
             for old in list(self._units)[:-2]:
                 del self._units[old]
             self._units[epoch] = (places, np.cumsum(sizes, dtype=np.int64))
@@ -280,11 +278,10 @@ def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
 
 
 def current_processes(rank: int | None = None, world_size: int | None = None) -> Processes:
-    """Return which process of how many this is: as given, else torch.distributed's, else one of one.
+    """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
-    Asked for when an iteration starts, because launchers such as Lightning's set up torch.distributed after
-    the loader is made. A launcher's environment that says otherwise is refused: every process would train on
-    the same rows.
+    Called when an iteration starts, because Lightning sets up torch.distributed after the loader is made. A
+    launcher's environment that disagrees is refused: every process would train on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)

@@ -43,11 +43,11 @@ class Task(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """n rows of a label batch on their way to the training process.
+    """n rows of a label batch, sent to the training process.
 
-    slots: int64 [n], which rows. views: these rows first, then partners they are mixed with where not all
-    rows were asked for. parts: see `Codec.split`, of the n rows. pixels: None where they lie in
-    buffer number `buffer`, or where the loader has no images.
+    slots: int64 [n], which rows. views: these rows, then their mix partners if only some rows were requested.
+    parts: see `Codec.split`, of the n rows. pixels: None if they are in buffer number `buffer`, or if the
+    loader has no images.
     """
 
     slots: npt.NDArray[np.int64]
@@ -58,11 +58,11 @@ class Prepared(NamedTuple):
 
 
 class LabelBatches(Dataset[Prepared | LabelPoolError]):
-    """The label batches of a pool, by task. Errors are returned, so that they arrive as they were raised.
+    """The label batches of a pool, by task. Errors are returned, because DataLoader would change their type.
 
     store: the images; None prepares labels only.
-    buffers: how many label batches exist at once. Their pixels are written into memory that the workers share
-        with the training process, which costs no copy: uint8, or float32 where MixUp makes fractions.
+    buffers: how many label batches exist at once. Their pixels are in memory that workers share with the
+        training process: uint8, or float32 with MixUp.
     """
 
     def __init__(
@@ -127,10 +127,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
 
 
 class TaskSampler(Sampler[Task]):
-    """Tasks for the workers from `start` on, epoch after epoch without end.
-
-    Without end, because workers prepare the next epoch while this one is used up.
-    """
+    """Tasks for the workers from `start` on; endless, because workers prepare the next epoch early."""
 
     def __init__(self, batches: LabelBatches, schedule: Schedule, buffers: int) -> None:
         self.start = Position(0)
@@ -140,8 +137,8 @@ class TaskSampler(Sampler[Task]):
         self._buffers = buffers
 
     def __iter__(self) -> Iterator[Task]:
-        # The reader fetches ahead of this order. The generator must not hold this loader's pool, so that
-        # fetching stops when the loader is garbage-collected.
+        # The generator must not refer to this loader's pool: prefetching stops when the loader is
+        # garbage-collected.
         self._pool.prefetch(place for place, _ in _endless(self._schedule, self.start, self.processes))
         for made, (place, runs) in enumerate(_endless(self._schedule, self.start, self.processes)):
             self._pool.advance()
@@ -211,11 +208,10 @@ def as_it_is(item: Any) -> Any:
 
 
 def watch_parent(worker: int) -> None:
-    """End this process as soon as its parent is gone; given to DataLoader as worker_init_fn.
+    """End this process when its parent ends; DataLoader's worker_init_fn.
 
-    A DataLoader's worker notices by itself that its parent is gone, but before it exits it waits until its
-    results are written to their pipe. Nobody reads that pipe any more, and it never breaks, because every
-    worker holds its reading end: results of more than 64 KiB keep the worker alive for ever.
+    DataLoader's workers notice that too, but first wait until their results are written to a pipe that no
+    process reads and that never breaks, because every worker holds its reading end.
     """
     del worker
     threading.Thread(target=_exit_after, args=(os.getppid(),), name="parent watch", daemon=True).start()
@@ -224,9 +220,9 @@ def watch_parent(worker: int) -> None:
 def _exit_after(parent: int) -> None:
     process = multiprocessing.parent_process()
     sentinels = [process.sentinel] if process is not None else []
-    # The sentinel also knows of a parent that was gone before this thread began, and of one behind a
-    # fork server; the number also of one whose end of the sentinel another process has inherited.
+    # The sentinel covers a parent that ended before this thread began, or behind a fork server; the process
+    # number covers a sentinel whose other end another process inherited.
     while os.getppid() == parent and not connection.wait(sentinels, CHECK_SECONDS):
         pass
-    # No clean-up: it is the clean-up that hangs. The memory goes with the process.
+    # No clean-up: that is what hangs.
     os._exit(1)

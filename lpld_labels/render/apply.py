@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +48,8 @@ def apply_views(
 
     dtype: float32, or uint8 for the same values in a quarter of the bytes (not with MixUp, whose
         values are not whole numbers).
-    out: tensor to write into, as an earlier call returned it. Fresh memory costs more than the
-        arithmetic, so callers that are done with a batch should hand it back.
-    inside: the views are known to stay inside these images and this output, as those of a pool of them are
-        that were read, and those that were drawn from them; others are checked here.
+    out: tensor to write into, such as the result of an earlier call; fresh memory costs more than the work.
+    inside: skip the bounds check, for views that were read from a pool or drawn.
     """
     if not inside:
         check_bounds(views, store.table, augmentation)
@@ -58,7 +57,7 @@ def apply_views(
     shape = (views.rows, 3, augmentation.output_height, augmentation.output_width)
     if out is None:
         out = torch.empty(shape, dtype=dtype, memory_format=torch.channels_last)
-    _check_out(out, shape, dtype)
+    _check_out("views", out, shape, dtype, torch.device("cpu"))
     plain = out if dtype == torch.uint8 else _scratch_bytes(shape)
     _render(views, store, augmentation, plain)
     if views.cutout is not None:
@@ -135,12 +134,14 @@ def _check_dtype(dtype: torch.dtype, mix: Mix | None) -> None:
         raise InvalidArgumentError("MixUp's pixels are not whole numbers", expected="float32", got=dtype)
 
 
-def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    good = tuple(out.shape) == shape and out.dtype == dtype and out.device.type == "cpu"
-    if not good or not out.is_contiguous(memory_format=torch.channels_last):
+def _check_out(
+    what: str, out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    fits = tuple(out.shape) == shape and out.dtype == dtype and out.device == device
+    if not fits or not out.is_contiguous(memory_format=torch.channels_last):
         raise InvalidArgumentError(
-            "out does not fit the views",
-            expected=f"{dtype} {list(shape)} on the CPU, channels-last",
+            f"out does not fit the {what}",
+            expected=f"{dtype} {list(shape)} on {device}, channels-last",
             got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
         )
 
@@ -189,13 +190,7 @@ def normalise(
         out = torch.empty(
             pixels.shape, dtype=torch.float32, device=pixels.device, memory_format=torch.channels_last
         )
-    fits = out.shape == pixels.shape and out.dtype == torch.float32 and out.device == pixels.device
-    if not fits or not out.is_contiguous(memory_format=torch.channels_last):
-        raise InvalidArgumentError(
-            "out does not fit the pixels",
-            expected=f"float32 {list(pixels.shape)} on {pixels.device}, channels-last",
-            got=f"{out.dtype} {list(out.shape)} on {out.device}, strides {list(out.stride())}",
-        )
+    _check_out("pixels", out, tuple(pixels.shape), torch.float32, pixels.device)
     batch, _, height, width = out.shape
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
@@ -237,28 +232,21 @@ def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
     return resized[0].permute(1, 2, 0)
 
 
-def resize_pil(crop: Pixels, height: int, width: int) -> torch.Tensor:
-    """Bilinear by Pillow, on the crop alone, as torchvision does with PIL images."""
-    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(resized))
+def _resize_pil(method: Image.Resampling, crop: Pixels, height: int, width: int) -> torch.Tensor:
+    """Resize the crop alone by Pillow, as torchvision does with PIL images."""
+    return torch.from_numpy(np.array(Image.fromarray(crop).resize((width, height), method)))
 
 
-def resize_pil_bicubic(crop: Pixels, height: int, width: int) -> torch.Tensor:
-    """Bicubic by Pillow: what FKD's labelling program uses."""
-    resized = Image.fromarray(crop).resize((width, height), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(resized))
-
-
-# By the names of `RESIZE_CODES`.
 RESIZERS: dict[str, Resizer] = {
-    "pil": resize_pil,
-    "pil_bicubic": resize_pil_bicubic,
+    "pil": partial(_resize_pil, Image.Resampling.BILINEAR),
+    "pil_bicubic": partial(_resize_pil, Image.Resampling.BICUBIC),
     "torch": resize_torch,
 }
+"""By the names of `RESIZE_CODES`. FKD's labelling program uses pil_bicubic."""
 
 
 def find_resizer(name: str) -> Resizer:
-    """Return a backend by the name that manifests record."""
+    """Return a resize backend by the name in the manifest."""
     if name not in RESIZERS:
         raise InvalidArgumentError(
             "unknown resize backend",

@@ -3,11 +3,9 @@
 EXIF orientation is not applied: a view shows rows as the file stores them, as torchvision's loader does.
 Samples of 16 bits are scaled to 8; files whose samples have no agreed range (32 bits, floats) are refused.
 
-Files come from anywhere, and decoders are large programs. So this is the one place that calls them: with a
-fixed list of formats, within limits, and whatever they raise becomes an ImageReadError. A header of a few
-bytes
-can promise billions of pixels: the limit is compared with the header before anything is decoded, and threads
-that decode share it, so together they never hold more pixels than one image may have.
+Files are not trusted. Only this module calls decoders: with a fixed list of formats, within limits, and all
+their errors become ImageReadError. The size in the header is checked before anything is decoded, and all
+threads together never hold more pixels than one image may have.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ def decode_image(data: bytes, *, where: Path | str) -> npt.NDArray[np.uint8]:
         with room_for(width * height), contextlib.closing(image):
             part = _eight_bits(image, data)
             pixels = np.empty((height, width, 3), np.uint8)
-            # In strips: a large image is not to be held twice or thrice.
+            # In strips, so that a large image is not in memory twice.
             rows = max(1, _STRIP_PIXELS // width)
             for top in range(0, height, rows):
                 bottom = min(top + rows, height)
@@ -66,7 +64,7 @@ def image_size(data: bytes, *, where: Path | str) -> tuple[int, int]:
 def _opened(data: bytes, where: Path | str) -> ImageFile:
     most = max_pixels()
     if Image.MAX_IMAGE_PIXELS is not None and most > Image.MAX_IMAGE_PIXELS:
-        # Somebody has allowed it here; Pillow's own bound would refuse it still.
+        # Raise Pillow's own limit to the one that the environment allows.
         Image.MAX_IMAGE_PIXELS = most
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     if image.mode in _NO_RANGE and image.format not in _WIDE:
@@ -86,7 +84,7 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
             got=data.count(_SCAN),
             hint="replace or remove this file",
         )
-    # Pixels without regard to alpha are what is wanted; Pillow would warn of a palette's.
+    # Alpha is ignored; Pillow would warn about a palette's.
     image.info.pop("transparency", None)
     return image
 
@@ -147,7 +145,7 @@ def _scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def _readable(where: Path | str) -> Iterator[None]:
-    """Turn what Pillow says of a bad file into one clear ImageReadError."""
+    """Turn Pillow's errors into ImageReadError."""
     try:
         yield
     except LabelPoolError:
@@ -201,7 +199,7 @@ def too_many_pixels(where: Path | str, size: object) -> ImageReadError:
 
 
 class _Room:
-    """Room for the pixels of images that are being decoded; who finds none waits."""
+    """Limits the pixels of images that are being decoded at once."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -209,7 +207,7 @@ class _Room:
 
     @contextlib.contextmanager
     def taken(self, pixels: int) -> Iterator[None]:
-        """Take so much room; an image that is alone always finds some."""
+        """Wait until so many pixels may be decoded; a single image always may."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + pixels <= max_pixels())
             self._taken += pixels
@@ -230,7 +228,7 @@ def room_for(pixels: int) -> contextlib.AbstractContextManager[None]:
 
 
 def _begin_anew() -> None:
-    """Forget in a forked process what threads of its parent hold: they are not here to give it back."""
+    """Reset in a forked process: the parent's threads do not exist there."""
     global _room  # noqa: PLW0603
     _room = _Room()
 

@@ -1,7 +1,6 @@
 """Where images come from: a folder, or the pool itself where it carries them.
 
-`find_images` returns either. Both give an image's bytes by its row of the image table, and prove by its
-digest that it is the image that was labelled.
+`find_images` returns either. Both return an image's bytes by its row of the image table and check its digest.
 
 Image folders have one directory per class. The order is that of torchvision's ImageFolder (class directories
 sorted by name, files sorted within), so row numbers mean the same to both. Hidden files (names that begin
@@ -110,7 +109,7 @@ def scan_image_folder(
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of an image file. What is no file (a pipe, a device) is refused, not waited for."""
+    """Return the bytes of an image file; refuse pipes and devices."""
     try:
         return read_regular(path, most=max_bytes())
     except OSError as error:
@@ -127,7 +126,7 @@ def file_status(path: Path) -> os.stat_result:
 
 
 def passed_over(root: str | os.PathLike[str]) -> list[str]:
-    """Return the relative POSIX paths of files in class folders that are no images by their names."""
+    """Return the relative POSIX paths of files in class folders without an image extension."""
     folder = Path(root)
     return [
         path
@@ -138,11 +137,8 @@ def passed_over(root: str | os.PathLike[str]) -> list[str]:
 
 
 def try_each_kind(root: str | os.PathLike[str], paths: Iterable[str]) -> None:
-    """Decode the first image of each kind (ending of its name), to know early of a kind that cannot be."""
-    first: dict[str, str] = {}
-    for path in paths:
-        first.setdefault(Path(path).suffix.lower(), path)
-    for path in first.values():
+    """Decode one image of each extension, so that unsupported kinds fail early."""
+    for path in {Path(path).suffix.lower(): path for path in reversed(list(paths))}.values():
         decode_image(read_file(Path(root) / path), where=Path(root) / path)
 
 
@@ -156,10 +152,9 @@ def _file_paths(folder: Path, class_name: str) -> list[str]:
 
 
 def _directories(top: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield every directory below `top` that is not hidden, with the names of its files.
+    """Yield every visible directory below `top` with its file names.
 
-    Links are followed, but none may lead to a directory for the second time: a few that lead to each other
-    would be a tree without end.
+    Links are followed; a directory that is reached twice is refused, since links could form a cycle.
     """
     seen: set[tuple[int, int]] = set()
     for directory, below, names in os.walk(top, followlinks=True, onerror=_cannot_list):
@@ -185,16 +180,12 @@ def _image_paths(folder: Path, class_name: str) -> list[str]:
     """Return the relative POSIX paths of a class's images, in ImageFolder order."""
     paths = [path for path in _file_paths(folder, class_name) if path.lower().endswith(EXTENSIONS)]
     for path in paths:
-        if not _is_text(path):
+        # Python represents undecodable bytes of file names as lone surrogates.
+        if not path.isascii() and any("\udc80" <= letter <= "\udcff" for letter in path):
             raise ImageReadError(
                 f"file name is not UTF-8: {path!r}", where=folder / class_name, hint="rename this file"
             )
     return paths
-
-
-def _is_text(path: str) -> bool:
-    """Whether a path can be stored; Python carries undecodable bytes of file names as lone surrogates."""
-    return path.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in path)
 
 
 def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -262,7 +253,7 @@ class FolderImages:
 
 
 def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource:
-    """Return the images of a pool: those in a folder, where one is given, else those that it carries."""
+    """Return the images in the folder, or without one those packed in the pool."""
     if folder is not None:
         class_names(folder)
         return FolderImages(folder, pool.images)
@@ -273,7 +264,7 @@ def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource
 
 
 def no_images(pool: str) -> InvalidArgumentError:
-    """Return what is said where images are wanted of a pool that does not carry them."""
+    """Return the error for a pool without images."""
     return InvalidArgumentError(
         "the pool does not carry its images",
         where=pool,
@@ -284,10 +275,9 @@ def no_images(pool: str) -> InvalidArgumentError:
 def check_images(
     source: ImageSource, *, indices: Iterable[int] | None = None, progress: Progress | None = None
 ) -> None:
-    """Prove that images are those of the table, by their content digests.
+    """Compare images with the table's digests; raise an error for the first that is missing or changed.
 
-    indices: rows to check, all of them unless given. Rows without a digest are checked for being there.
-    Raises an error that names the first file that is missing or changed.
+    indices: rows to check; all by default. Rows without a digest are only checked for existence.
     """
     rows = range(len(source.table)) if indices is None else [int(index) for index in indices]
     for done, _ in enumerate(map_in_threads(source.read, rows), 1):

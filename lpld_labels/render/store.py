@@ -115,7 +115,7 @@ class ImageStore:
 
 
 class SharedMemory:
-    """A file in memory without a name: it goes with the last process that has it open, however that ends."""
+    """An unnamed file in memory; the system frees it with the last process that has it open."""
 
     def __init__(self, size: int) -> None:
         self._name = f"lpld-images-{uuid.uuid4().hex}"
@@ -125,7 +125,7 @@ class SharedMemory:
         self.path = Path(f"/proc/{os.getpid()}/fd/{handle}")
 
     def is_there(self) -> bool:
-        """Whether the path still leads to this memory; its process may have ended since it was pickled."""
+        """Whether the process that made this memory still runs."""
         try:
             return self._name in str(self.path.readlink())
         except OSError:
@@ -136,11 +136,9 @@ class PixelFile:
     """Decoded images in one file that all processes of a machine share, mapped into memory.
 
     Layout, little endian: one uint64 seal per image, then the images' pixels back to back in table order. A
-    seal of 0 means not there yet; otherwise its low 32 bits are the CRC-32 of the pixels, which each process
-    checks once. So any number of processes may fill the file at the same time without locks: they write the
-    same bytes, and a torn write is noticed and the image decoded again.
-
-    Processes that may not write the file use what it holds and decode the rest.
+    seal of 0 means missing; otherwise its low 32 bits are the CRC-32 of the pixels, which each process checks
+    once. Processes fill the file at the same time without locks: they write the same bytes, and an image with
+    a torn write is decoded again. Without write permission, a process decodes what is missing.
     """
 
     def __init__(self, path: Path, table: ImageTable) -> None:
@@ -179,10 +177,9 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write the pixels, then their seal: whoever sees the seal checks it against the pixels.
+        """Write the pixels, then their seal.
 
-        Written through the file and not the map: a full disk is then an error, not a signal that
-        ends the process.
+        Through the file and not the map, so a full disk is an error, not a signal.
         """
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
@@ -210,7 +207,7 @@ def _ends(table: ImageTable) -> npt.NDArray[np.int64]:
 
 
 def _make_room(path: Path, total: int) -> None:
-    """Make the file and reserve its space; a file that is there, or is made meanwhile, keeps its contents."""
+    """Create the file and reserve its space; an existing file keeps its contents."""
     missing = total - (path.stat().st_size if path.exists() else 0)
     if missing <= 0:
         return
@@ -223,26 +220,19 @@ def _make_room(path: Path, total: int) -> None:
             got=f"{free} free",
             hint="choose another directory or keep decoded images in memory",
         )
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _reserve(handle, total)
-    finally:
-        os.close(handle)
-
-
-def _reserve(handle: int, total: int) -> None:
-    """Take the space at once: where others take it meanwhile, a page of the map would end the process."""
-    try:
-        os.posix_fallocate(handle, 0, total)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        if os.fstat(handle).st_size < total:
-            os.ftruncate(handle, total)
+    with path.open("ab") as file:
+        try:
+            # Reserved now: on a full disk, reading an unreserved page of the map would end the process.
+            os.posix_fallocate(file.fileno(), 0, total)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            if os.fstat(file.fileno()).st_size < total:
+                file.truncate(total)
 
 
 def _available_memory() -> int:
-    """Return the bytes of memory that programs could still take; 0 where memory cannot be shared this way."""
+    """Return the bytes of free memory; 0 where memory cannot be shared this way."""
     if not hasattr(os, "memfd_create"):
         return 0
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
