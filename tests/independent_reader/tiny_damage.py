@@ -179,8 +179,8 @@ def moved(row: int, offset: int, size: int) -> Change:
     def change(pool: TinyPool) -> None:
         """Change it and write index and manifest again."""
         found = pool.index[row]
-        values = {"group_offset": found["group_offset"] + offset, "group_bytes": found["group_bytes"] + size}
-        index(row, **values)(pool)
+        values = {"group_offset": offset, "group_bytes": size, "label_bytes": size}
+        index(row, **{name: found[name] + more for name, more in values.items()})(pool)
 
     return change
 
