@@ -56,13 +56,13 @@ def command(
 
     POOL is a directory, a URI, or a pool.json alone. Reads the manifest and nothing else.
 
-    --recipe prints command lines in which capital words stand for paths. With the images and weights that
-    were used (lines that begin with # say how to know them) they make a pool of the same content digest, on
-    like hardware and with the same libraries; `build --like POOL` runs them.
+    --recipe prints command lines in which capital words stand for paths. With the same images and weights
+    (lines that begin with # identify them), hardware and libraries they make a pool of the same content
+    digest; `build --like POOL` runs them.
 
     --card writes README.md: what the pool is, how it was made, how to load and verify it. The Hugging Face
-    hub shows it as the data set's card, and `datasets.load_dataset(POOL, "views")` finds its files by it. It
-    is no part of the pool, and one that somebody has edited is only replaced with --overwrite.
+    hub shows it as the data set's card, and `datasets.load_dataset(POOL, "views")` needs it to find files. It
+    is not part of the pool; an edited card is only replaced with --overwrite.
 
     \b
     Examples:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
-_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 def card_text(
@@ -59,21 +58,12 @@ def card_text(
         classes=classes,
         packed=bool(manifest.files_of("packed")),
         configs=_configs(manifest),
-        size=size_category(manifest.counts.rows),
         augmentation=augmentation_words(manifest.header.augmentation),
         recipe="\n".join(recipe),
         fidelities=_fidelities(manifest),
         sizes=[(part, human_bytes(size)) for part, size in sizes.items()],
         format_version=FORMAT_VERSION,
     )
-
-
-def size_category(rows: int) -> str:
-    """Return the hub's word for so many rows."""
-    if rows < 1000:
-        return "n<1K"
-    power = min(len(str(rows)) - 4, len(_SIZES) - 1)
-    return f"n>{_SIZES[-1]}" if power == len(_SIZES) - 1 else f"{_SIZES[power]}<n<{_SIZES[power + 1]}"
 
 
 def class_folders(table: ImageTable) -> list[str] | None:

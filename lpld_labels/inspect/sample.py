@@ -112,7 +112,7 @@ def gather_facts(pool: PoolReader) -> PoolFacts:
 
 
 def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample:
-    """Read a random choice of batches."""
+    """Measure a random choice of batches."""
     chosen = choose_batches(pool, list(pool.keys))
     parts = [np.zeros(0, row_type(pool.classes))]
     keys: list[BatchKey] = []
@@ -165,9 +165,7 @@ def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Do
 
 def entropy(shares: Doubles) -> Doubles:
     """Return the entropy of probabilities [B, C] in bits: float64 [B]; 0 log 0 is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(shares > 0, shares * np.log2(shares), 0.0)
-    terms[np.isnan(shares)] = np.nan
+    terms = shares * np.log2(np.where(shares > 0, shares, 1.0))
     return np.asarray(np.abs(terms.sum(axis=1)))
 
 

@@ -20,7 +20,7 @@ from lpld_labels.render.store import ImageStore
 
 VIEWS = 96
 EXTREMES = 12
-"""How many of the most and of the least confident ones are among them."""
+"""Of the views, so many are the most confident ones and as many the least."""
 PICTURE_BYTES = 3_600_000
 """Bytes of all pictures as text; the page may have 5 MB."""
 SOURCE_SIDE = 192

@@ -16,7 +16,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader, PoolWriter, Teacher
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.inspect.card import card_text, size_category
+from lpld_labels.inspect.card import card_text
 from lpld_labels.pool.card_file import is_untouched
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
@@ -193,9 +193,3 @@ def test_nothing_leaves_its_cell(tmp_path: Path) -> None:
     assert json.loads(named.removeprefix("pretty_name: ")).startswith("x`` ``` # big |")
     assert "\x1b" not in text
     assert len([line for line in outside if line.startswith("# ")]) == 1
-
-
-def test_the_hub_has_words_for_sizes() -> None:
-    cases = {0: "n<1K", 999: "n<1K", 1000: "1K<n<10K", 99_999: "10K<n<100K", 3_000_000: "1M<n<10M"}
-    cases |= {10**9: "1B<n<10B", 10**12: "n>1T", 10**13: "n>1T"}
-    assert {rows: size_category(rows) for rows in cases} == cases
