@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from lpld_labels.errors import without_secrets
+
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 _SHOWN_FILES = 3
@@ -23,24 +25,11 @@ out_argument = click.argument("out", type=click.Path())
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
 )
-val_by_order_option = click.option(
-    "--val-by-order",
-    is_flag=True,
-    help="The class folders of --val may have other names: they come in the same order.",
-)
-threads_option = click.option(
-    "--threads", type=click.IntRange(1), help="CPU threads per process.  [default: all, shared out]"
-)
 
 
 def json_option(instead_of: str = "a table") -> Decorator[Any]:
     """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print JSON instead of {instead_of}.")
-
-
-def jobs_option(what: str = "Processes.") -> Decorator[Any]:
-    """Add -j, --jobs."""
-    return click.option("-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help=what)
 
 
 def preset_option(*, without: str) -> Decorator[Any]:
@@ -81,6 +70,17 @@ def says_if_finished(file: Path) -> Iterator[None]:
     if before is not None and _identity(file) == before and not quiet():
         where = file if file.is_dir() else file.parent
         click.echo(f"{where}: finished before, nothing was left to do", err=True)
+
+
+@contextlib.contextmanager
+def says_if_stopped(out: Path | str) -> Iterator[None]:
+    """Tell on Ctrl-C that the same command resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = without_secrets(str(out))
+        click.echo(f"stopped: finished work is safe in {where}; run the same command again", err=True)
+        raise
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

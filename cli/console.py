@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lpld_labels.errors import without_secrets
+from lpld_labels.inspect.text import human_bytes
 
 from .common import quiet
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.table import Table
+
+_SHOWN = 10
+"""How many entries of a list a table shows."""
 
 
 def stdout_console() -> Console:
@@ -32,8 +36,9 @@ def stdout_console() -> Console:
     return Console(width=None if known else 120)
 
 
+@cache
 def stderr_console() -> Console:
-    """Return the console for everything that is not data (stderr)."""
+    """Return the console for everything that is not data (stderr). One: its progress bars may be nested."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -84,55 +89,31 @@ def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of numbers or words.
-
-    may_go: columns with a higher number are left out first where there is no room; 0 never.
-    """
-
-    heading: str
-    cells: Sequence[str]
-    justify_right: bool = True
-    may_go: int = 0
+def show(title: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the result of a command: JSON, or a table of the same facts."""
+    if as_json:
+        print_json(dict(facts))
+    else:
+        stdout_console().print(facts_table(title, _rows(facts)))
 
 
-def fitted_table(
-    console: Console, columns: Sequence[Column], *, title: str = "", bold_row: int | None = None
-) -> Table:
-    """Return a table whose numbers are whole at the console's width; it says which columns had no room."""
-    left = list(columns)
-    table = _table(title, left, (), bold_row)
-    unlimited = console.options.update(max_width=10_000)
-    while console.measure(table, options=unlimited).maximum > console.width and any(c.may_go for c in left):
-        left.remove(max(left, key=lambda column: column.may_go))
-        table = _table(title, left, [column for column in columns if column not in left], bold_row)
-    return table
+def _rows(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in facts.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _rows(value, f"{name} ")
+        elif isinstance(value, list | tuple):
+            if value:
+                more = [f"and {len(value) - _SHOWN} more (see --json)"] if len(value) > _SHOWN else []
+                yield name, "\n".join([*map(_words, value[:_SHOWN]), *more])
+        elif value is not None:
+            is_size = isinstance(value, int) and "bytes" in name.split()
+            yield name, human_bytes(value) if is_size else _words(value)
 
 
-def _table(title: str, columns: Sequence[Column], gone: Sequence[Column], bold_row: int | None) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title=escape(title) or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for column in columns:
-        table.add_column(
-            column.heading,
-            justify="right" if column.justify_right else "left",
-            no_wrap=True,
-            overflow="crop",
-        )
-    for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
-        table.add_row(*map(escape, cells), style="bold" if number == bold_row else None)
-    if gone:
-        names = ", ".join(" ".join(column.heading.split()) for column in gone)
-        table.caption = f"no room for: {names} (see --json)"
-        table.caption_justify = "left"
-    return table
+def _words(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ": ".join(map(_words, value.values()))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

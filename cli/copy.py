@@ -8,10 +8,8 @@ from typing import Any
 
 import click
 
-from lpld_labels.inspect.text import human_bytes
-
 from .common import FOLDER, json_option, out_argument, overwrite_option, says_if_finished
-from .console import facts_table, print_json, stdout_console
+from .console import show
 from .progress import progress_bar
 
 
@@ -50,11 +48,7 @@ def command(
         facts = _unpack(pools[0], out)
     else:
         facts = _copy(pools, out, images, overwrite)
-    if as_json:
-        print_json(facts)
-        return
-    rows = [(name.replace("_", " "), _shown(name, value)) for name, value in facts.items()]
-    stdout_console().print(facts_table("Copy", rows))
+    show("Copy", facts, as_json=as_json)
 
 
 def _copy(pools: tuple[str, ...], out: str, images: Path | None, overwrite: bool) -> dict[str, Any]:
@@ -112,9 +106,3 @@ def _unpack(pool: str, folder: str) -> dict[str, Any]:
         with says_if_finished(Path(folder)), progress_bar("writing images") as progress:
             written = unpack_images(images, folder, progress=progress)
     return {"pool": pool, "folder": folder, "images": len(images.table), "written": written}
-
-
-def _shown(name: str, value: Any) -> str:
-    if name in ("bytes", "image_bytes", "sent", "found"):
-        return human_bytes(value)
-    return ", ".join(value) if isinstance(value, list) else str(value)

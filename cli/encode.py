@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_labels.inspect.text import human_bytes
 from lpld_labels.transforms.settings import EncodeSettings
 
 from .common import json_option, out_argument, overwrite_option, pool_argument, quiet, says_if_finished
-from .console import facts_table, print_json, print_line, stdout_console, times_smaller
-from .groups import EngineOptions
+from .console import show, times_smaller
+from .groups import ExecutorOptions
 from .options import settings_options, take
 from .progress import progress_bar
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @pool_argument
 @out_argument
 @settings_options(EncodeSettings)
-@settings_options(EngineOptions)
+@settings_options(ExecutorOptions)
 @overwrite_option
 @json_option()
 def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
@@ -51,11 +50,11 @@ def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any)
       lpld-labels encode pool small --codec klt
       lpld-labels encode pool small --codec klt --fidelity 0.99 --temperature 1
       lpld-labels encode pool small --codec klt --jobs 4
-      lpld-labels encode pool half --codec int8 --engine ray --ray-address 10.0.0.1:6379
+      lpld-labels encode pool half --codec int8 --ray 10.0.0.1:6379
       lpld-labels encode pool small --codec klt --views drawn
       lpld-labels encode small again --views stored
     """
-    workers = take(EngineOptions, options)
+    workers = take(ExecutorOptions, options)
     workers.require_shared(out)
 
     from lpld_labels.format.schema import MANIFEST_FILE
@@ -72,13 +71,7 @@ def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any)
         settings = take(EncodeSettings, options)
         result = encode_pool(reader, out, settings, executor=executor, overwrite=overwrite, progress=progress)
     facts = _facts(pool, out, result)
-    if as_json:
-        print_json(facts)
-    elif result.fidelity is None:
-        sizes = f"{human_bytes(result.before)} -> {human_bytes(result.after)}"
-        print_line(f"views {result.manifest.views}: {sizes}, written to {out}")
-    else:
-        _show(facts, result.codec.describe())
+    show(f"Encode {pool}", facts, as_json=as_json)
     if result.fidelity is not None and result.after > result.before and not quiet():
         smaller = times_smaller(result.before / result.after)
         click.echo(f"note: the new pool is larger than the old one ({smaller})", err=True)
@@ -103,18 +96,3 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
         "fidelity": None if result.fidelity is None else result.fidelity.as_json(),
         "content_digest": result.manifest.content_digest,
     }
-
-
-def _show(facts: dict[str, Any], codec: str) -> None:
-    sizes, fidelity = facts["bytes"], facts["fidelity"]
-    kept = ", ".join(f"T = {temperature}: {value:.4f}" for temperature, value in fidelity["kept"].items())
-    rows = {
-        "codec": codec,
-        "bytes": f"{human_bytes(sizes['before'])} -> {human_bytes(sizes['after'])}, "
-        f"{times_smaller(sizes['smaller'])}; {sizes['after_per_row']:g} per row, views {facts['views']}",
-        "kept": f"{kept} (on {fidelity['rows']} rows)",
-        "top-1": f"{fidelity['top1']:.4f} of the rows have the same largest class",
-        "written": facts["out"],
-        "content": facts["content_digest"],
-    }
-    stdout_console().print(facts_table(f"Encode {facts['pool']}", rows.items()))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from lpld_labels.inspect.text import human_bytes
 from lpld_labels.interop.settings import ExportOptions
 
 from .common import json_option, out_argument, overwrite_option, pool_argument, quiet, says_if_finished
-from .console import print_json, stdout_console
+from .console import show
 from .options import settings_options, take
 from .progress import progress_bar
-
-if TYPE_CHECKING:
-    from lpld_labels.interop.exporting import ExportReport
 
 FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
 
@@ -70,31 +66,14 @@ def command(
         report = export_pool(
             reader, out, label_format=label_format, options=options, overwrite=overwrite, progress=progress
         )
-    if not quiet():
-        _say_what_holds(report)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        _show(report)
-
-
-def _say_what_holds(report: ExportReport) -> None:
-    """Print notes and claims on stderr: they are for people, whatever goes to stdout."""
-    for note in report.notes:
+    facts = report.as_json()
+    if not as_json:
+        del facts["notes"], facts["claims"]
+    show("Export", facts, as_json=as_json)
+    for note in () if quiet() else report.notes:
         click.echo(f"note: {note}", err=True)
-    for claim in report.claims:
+    for claim in () if quiet() else report.claims:
         verdict = "replays exactly" if claim.holds else "does not replay exactly"
         click.echo(f"{claim.program}, {claim.option}: {verdict}", err=True)
         for part in claim.why.split("; ") if claim.why else ():
             click.echo(f"  {part}", err=True)
-
-
-def _show(report: ExportReport) -> None:
-    console = stdout_console()
-    console.print(
-        f"{report.batches} batches, {report.rows} rows, {human_bytes(report.bytes)} "
-        f"written to {report.folder} as {report.format}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )

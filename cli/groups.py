@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -20,7 +20,93 @@ if TYPE_CHECKING:
 _NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory."
 _WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
 _NORMALISATION = "Normalisation, where the weights do not say."
-_THREADS = "CPU threads per process.  [default: all, shared out]"
+THREADS = "CPU threads per process.  [default: all, shared out]"
+_RAY_HERE = "local"
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there, before anything else is done."""
+    import torch
+
+    from lpld_core.networks.weights import first_line
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = first_line(error)
+        raise click.BadParameter(f"'{device}' is not usable here: {reason}", param_hint="--device") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """Who does the work: processes of this machine, or a Ray cluster."""
+
+    jobs: Annotated[
+        int | None, Setting("Processes.  [default: 1; with Ray, as many as there is room for]", ge=1)
+    ] = None
+    ray: Annotated[
+        str | None,
+        Setting(
+            f"Work on a Ray cluster: HOST:PORT of its head, or '{_RAY_HERE}' to start Ray here. All workers "
+            "need the same paths: a shared disk."
+        ),
+    ] = None
+
+    def require_shared(self, out: str) -> None:
+        """Refuse an address if workers of other machines have no place to gather a pool for it."""
+        from lpld_labels.io.addresses import is_address
+        from lpld_labels.io.disk_cache import CACHE_VARIABLE
+
+        if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
+            raise click.UsageError(
+                "workers of a cluster gather a pool in a directory that all share, and send it from there: "
+                f"name one by ${CACHE_VARIABLE}, or write to a shared directory and use 'lpld-labels copy'"
+            )
+
+    def threads_each(self, threads: int | None) -> int:
+        """Return the CPU threads of a worker: those given, else 1 on a cluster, else this machine's share."""
+        if self.ray is not None:
+            return threads or 1
+        return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
+
+    @contextlib.contextmanager
+    def opened(self, *, threads: int | None = None, gpus: float = 0.0) -> Iterator[Executor]:
+        """Open the executor. threads, gpus: what a worker of a cluster holds."""
+        if self.ray is None:
+            from lpld_labels.exec.local import LocalExecutor
+
+            yield LocalExecutor(self.jobs or 1)
+            return
+        from lpld_labels.exec.ray import RayExecutor, RaySettings
+
+        settings = RaySettings(
+            address=None if self.ray == _RAY_HERE else self.ray,
+            workers=self.jobs,
+            gpus_per_task=gpus,
+            cpus_per_task=float(self.threads_each(threads)),
+        )
+        with RayExecutor(settings) as executor:
+            yield executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchExecutorOptions(ExecutorOptions):
+    """Workers that run a network."""
+
+    gpus_per_task: Annotated[
+        float | None,
+        Setting("GPUs a Ray worker holds, such as 0.5.  [default: 1 with --device cuda, else 0]", ge=0),
+    ] = None
+
+    def opened_on(self, device: str, threads: int | None) -> contextlib.AbstractContextManager[Executor]:
+        """Open the executor for workers that compute on a device."""
+        gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
+        return self.opened(threads=threads, gpus=gpus)
+
+    def check_device(self, device: str) -> None:
+        """Refuse a device that is not on this machine, if this machine does the work."""
+        if self.ray is None:
+            check_device(device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +114,7 @@ class MachineOptions:
     """Where torch computes."""
 
     device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
-    threads: Annotated[int | None, Setting(_THREADS, ge=1)] = None
+    threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,22 +129,17 @@ class NetworkOptions(MachineOptions):
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
-    def prepare_machine(self, workers: EngineOptions | None = None) -> Machine:
-        """Set the number of threads, refuse a device that is not there; return what workers compute with.
-
-        workers: who does the work, if not this process alone.
-        """
+    def prepare_machine(self, workers: TorchExecutorOptions | None = None) -> Machine:
+        """Set this process's threads, check the device, and return where workers compute."""
         import torch
 
         from lpld_core.teachers.teacher import Machine
 
-        workers = workers or EngineOptions()
+        workers = workers or TorchExecutorOptions()
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        if workers.engine == "local":
-            check_device(self.device)
-        share = max(1, (os.cpu_count() or 1) // (workers.jobs or 1))
-        return Machine(device=self.device, threads=self.threads or workers.threads or share)
+        workers.check_device(self.device)
+        return Machine(device=self.device, threads=workers.threads_each(self.threads))
 
     def load(self, *, classes: int | None = None, device: str | None = None) -> LoadedTeacher:
         """Load the network; refuse one with another class count. device: instead of the command line's."""
@@ -87,99 +168,17 @@ class TeacherOptions:
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
-    def choices(self, base: tuple[TeacherChoice, ...] = ()) -> tuple[TeacherChoice, ...]:
-        """Pair each teacher with its weights.
-
-        base: teachers where none are named; what is given replaces parts of them.
-        """
-        chosen = tuple(TeacherChoice(name=name) for name in self.teachers) or base
-        if not chosen:
+    def choices(self, preset: tuple[TeacherChoice, ...] = ()) -> tuple[TeacherChoice, ...]:
+        """Pair each teacher with its weights. preset: teachers if none are given."""
+        names = self.teachers or tuple(teacher.name for teacher in preset)
+        if not names:
             raise click.UsageError("Missing option '--teacher'.")
-        if self.weights and len(self.weights) != len(chosen):
+        if self.weights and len(self.weights) != len(names):
             raise click.UsageError(
-                f"give --teacher-weights once per --teacher ({len(chosen)} times), got {len(self.weights)}"
+                f"give --teacher-weights once per --teacher ({len(names)} times), got {len(self.weights)}"
             )
+        size = None if self.size is None else (self.size, self.size)
         return tuple(
-            TeacherChoice(
-                name=teacher.name,
-                weights=self.weights[number] if self.weights else teacher.weights,
-                input_size=teacher.input_size if self.size is None else (self.size, self.size),
-                mean=self.mean or teacher.mean,
-                std=self.std or teacher.std,
-            )
-            for number, teacher in enumerate(chosen)
+            TeacherChoice(name=name, weights=weights, input_size=size, mean=self.mean, std=self.std)
+            for name, weights in zip(names, self.weights or (DEFAULT_WEIGHTS,) * len(names), strict=True)
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Who does the work: processes of this machine, or a Ray cluster."""
-
-    jobs: Annotated[
-        int | None, Setting("Processes.  [default: 1; with ray, as many as there is room for]", ge=1)
-    ] = None
-    engine: Annotated[
-        Literal["local", "ray"],
-        Setting(
-            "Processes of this machine, or a Ray cluster. All workers need the same paths: a shared disk."
-        ),
-    ] = "local"
-    ray_address: Annotated[
-        str | None, Setting("HOST:PORT of the cluster's head.  [default: Ray started here]")
-    ] = None
-    cpus_per_task: Annotated[float | None, Setting("CPUs a Ray worker holds.  [default: 1]", ge=0)] = None
-    gpus_per_task: Annotated[float | None, Setting("GPUs a Ray worker holds.  [default: 0]", ge=0)] = None
-
-    def __post_init__(self) -> None:
-        if self.engine == "local":
-            for name in ("ray_address", "cpus_per_task", "gpus_per_task"):
-                if getattr(self, name) is not None:
-                    raise click.UsageError(f"--{name.replace('_', '-')} goes with --engine ray")
-
-    def require_shared(self, out: str) -> None:
-        """Refuse an address if workers of other machines have no place to gather a pool for it."""
-        from lpld_labels.io.addresses import is_address
-        from lpld_labels.io.disk_cache import CACHE_VARIABLE
-
-        if self.engine == "ray" and is_address(out) and not os.environ.get(CACHE_VARIABLE):
-            raise click.UsageError(
-                "workers of a cluster gather a pool in a directory that all share, and send it from there: "
-                f"name one by ${CACHE_VARIABLE}, or write to a shared directory and use 'lpld-labels copy'"
-            )
-
-    @property
-    def threads(self) -> int | None:
-        """CPU threads of a worker that holds some CPUs; None where the machine's are shared out."""
-        return None if self.engine == "local" else max(1, int(self.cpus_per_task or 1))
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[Executor]:
-        """Give the engine; what it has started goes afterwards."""
-        if self.engine == "local":
-            from lpld_labels.exec.local import LocalExecutor
-
-            yield LocalExecutor(self.jobs or 1)
-            return
-        from lpld_labels.exec.ray import RayExecutor, RaySettings
-
-        settings = RaySettings(
-            address=self.ray_address,
-            workers=self.jobs,
-            gpus_per_task=self.gpus_per_task or 0.0,
-            cpus_per_task=1.0 if self.cpus_per_task is None else self.cpus_per_task,
-        )
-        with RayExecutor(settings) as engine:
-            yield engine
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there, before anything else is done."""
-    import torch
-
-    from lpld_core.networks.weights import first_line
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = first_line(error)
-        raise click.BadParameter(f"'{device}' is not usable here: {reason}", param_hint="--device") from None

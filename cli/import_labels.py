@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from lpld_labels.inspect.text import human_bytes
 from lpld_labels.interop.settings import ImportOptions
 
 from .common import FOLDER, json_option, out_argument, overwrite_option, says_if_finished
-from .console import facts_table, print_json, stdout_console, times_smaller
-from .groups import EngineOptions
+from .console import show
+from .groups import ExecutorOptions
 from .options import settings_options, take
 from .progress import progress_bar
 
-if TYPE_CHECKING:
-    from lpld_labels.interop.importing import ImportReport
-
 FORMATS = ("auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd")
-SHOWN_HOLES = 5
 
 
 @click.command("import")
@@ -40,7 +35,7 @@ SHOWN_HOLES = 5
     show_default=True,
     help="Who wrote the folder; auto finds out from its layout and one file.",
 )
-@settings_options(EngineOptions)
+@settings_options(ExecutorOptions)
 @click.option(
     "--skip-bad",
     is_flag=True,
@@ -88,10 +83,8 @@ def command(
     from lpld_labels.interop.importing import detect_format, import_labels, require_importable
     from lpld_labels.render.images import scan_image_folder
 
-    if (given["mean"] is None) != (given["std"] is None):
-        raise click.UsageError("--mean and --std go together")
     options = take(ImportOptions, given)
-    workers = take(EngineOptions, given)
+    workers = take(ExecutorOptions, given)
     workers.require_shared(out)
     require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)
@@ -110,23 +103,7 @@ def command(
                 overwrite=overwrite,
                 progress=progress,
             )
-    if as_json:
-        print_json(report.as_json())
-    else:
-        _show(report, source, out)
-
-
-def _show(report: ImportReport, source: Path, out: str) -> None:
-    size = f"{human_bytes(report.source_bytes)} -> {human_bytes(report.pool_bytes)}"
-    rows = [
-        ("format", report.format),
-        ("batches", f"{report.batches} in {report.epochs} epochs, {report.rows} rows"),
-        ("labels", f"{report.classes} classes, codec {report.codec}, {report.images} images"),
-        ("bytes", f"{size}, {times_smaller(report.source_bytes / report.pool_bytes)}"),
-    ]
-    rows += [(what, line) for what in ("found", "assumed", "odd") for line in getattr(report, what)]
-    rows += [("[red]left out[/]", f"{hole['file']}: {hole['why']}") for hole in report.holes[:SHOWN_HOLES]]
-    if len(report.holes) > SHOWN_HOLES:
-        rows.append(("[red]left out[/]", f"and {len(report.holes) - SHOWN_HOLES} more (see --json)"))
-    rows += [("written", out), ("content", report.content_digest)]
-    stdout_console().print(facts_table(f"Imported {source}", rows))
+    facts = report.as_json()
+    if not as_json:
+        facts |= {"source": str(source), "pool": out}
+    show(f"Imported {source}", facts, as_json=as_json)

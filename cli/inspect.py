@@ -58,7 +58,7 @@ def command(
 
     --recipe prints command lines in which capital words stand for paths. With the same images and weights
     (lines that begin with # identify them), hardware and libraries they make a pool of the same content
-    digest; `build --like POOL` runs them.
+    digest.
 
     --card writes README.md: what the pool is, how it was made, how to load and verify it. The Hugging Face
     hub shows it as the data set's card, and `datasets.load_dataset(POOL, "views")` needs it to find files. It

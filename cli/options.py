@@ -17,7 +17,7 @@ import click
 from lpld_core.settings import Part
 from lpld_labels.settings import SettingField, setting_fields
 
-from .parameters import CHANNELS, PART, TEXT, Number, NumberOrWord, NumberRange
+from .parameters import CHANNELS, PART, TEXT, Number, NumberRange
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,14 +27,12 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "codecs": ("--codec",),
     "cutout_fraction": ("--cutout",),
     "jobs": ("-j", "--jobs"),
-    "label_format": ("--format",),
     "learning_rate": ("--lr",),
     "network": ("--teacher",),
     "patch_grid": ("--patches",),
-    "scale_by_t2": ("--t2",),
     "teachers": ("--teacher",),
     "weights": ("--teacher-weights",),
-    "TrainSettings.workers": ("-j", "--workers"),
+    "workers": ("-j", "--workers"),
 }
 """Fields whose options are not simply --name-of-the-field."""
 FILES = ("weights",)
@@ -42,26 +40,24 @@ FILES = ("weights",)
 
 
 def settings_options(
-    cls: type,
-    *,
-    preset: Any = None,
-    unset: bool = False,
-    leave_out: type | None = None,
-    types: Mapping[str, Any] | None = None,
+    cls: type, *, preset: Any = None, unset: bool = False, types: Mapping[str, Any] | None = None
 ) -> Callable[[F], F]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
     preset: settings that a --preset may replace: options are None unless given, and help shows the preset's
-    values. unset: options are None unless given, for defaults that depend on other options (help texts
-    say on which).
-    leave_out: a class whose fields are left out. types: click types of fields whose own do not say enough.
+    values. unset: options are None unless given. types: click types of fields whose own do not say enough.
     """
 
     def add(command: F) -> F:
-        left_out = set() if leave_out is None else {entry.name for entry in fields(leave_out)}
+        defaults = {entry.name: entry.default for entry in fields(cls)}
         for entry in reversed(setting_fields(cls).values()):
-            if entry.setting.option and entry.name not in left_out:
-                command = _option(cls, entry, preset, (types or {}).get(entry.name), unset=unset)(command)
+            if entry.setting.option:
+                shown = default = defaults[entry.name]
+                if preset is not None:
+                    shown, default = getattr(preset, entry.name), None
+                elif unset and default is not MISSING:
+                    default = None
+                command = _option(entry, (types or {}).get(entry.name), default, shown)(command)
         return command
 
     return add
@@ -77,36 +73,28 @@ def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: 
     return cls(**values) if base is None else replace(base, **values)  # type: ignore[type-var]
 
 
-def _option(cls: type, entry: SettingField, preset: Any, special: Any, *, unset: bool) -> Callable[[F], F]:
-    unset = unset or preset is not None
-    spelled = SPELLED.get(f"{cls.__name__}.{entry.name}") or SPELLED.get(
-        entry.name, (f"--{entry.name.replace('_', '-')}",)
-    )
-    kind, help_text = entry.kinds[0], entry.setting.help
-    default = next(known.default for known in fields(cls) if known.name == entry.name)
-    more: dict[str, Any] = {}
+def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Callable[[F], F]:
+    """Return the option of a field. special: its click type. shown: the default that help names."""
+    words = SPELLED.get(entry.name, (f"--{entry.name.replace('_', '-')}",))
+    kind, text = entry.kinds[0], entry.setting.help
+    more: dict[str, Any] = {"default": None if default is MISSING else default}
+    if default is MISSING and "[default:" not in text:
+        more = {"required": True}
     if special is not None:
         more["type"] = special
     elif kind is bool:
-        if unset or default is True:
-            spelled = (f"{spelled[0]}/--no-{spelled[0].removeprefix('--')}",)
-        else:
+        if default is False:
             more["is_flag"] = True
+        else:
+            words = (f"{words[0]}/--no-{words[0].removeprefix('--')}",)
     elif get_origin(kind) is tuple and ... not in get_args(kind):
         more |= {"type": Number(), "nargs": len(get_args(kind)), "metavar": "LOW HIGH"}
     else:
         more |= {"type": _click_type(entry), "multiple": kind == tuple[str, ...]}
-    if default is MISSING and "[default:" not in help_text and preset is None:
-        more["required"] = True
-    else:
-        more["default"] = None if unset or default is MISSING else default
-    if kind is not bool and "[default:" not in help_text:
-        shown = default if preset is None else getattr(preset, entry.name)
-        if shown not in (None, (), MISSING):
-            help_text += (
-                f"  [default: {' '.join(map(_plain, shown if isinstance(shown, tuple) else (shown,)))}]"
-            )
-    return click.option(*spelled, entry.name, help=help_text.strip(), **more)
+    if kind is not bool and "[default:" not in text and shown not in (None, (), MISSING):
+        values = shown if isinstance(shown, tuple) else (shown,)
+        text += f"  [default: {' '.join(map(_plain, values))}]"
+    return click.option(*words, entry.name, help=text.strip(), **more)
 
 
 def _plain(value: object) -> str:
@@ -116,8 +104,7 @@ def _plain(value: object) -> str:
 def _click_type(entry: SettingField) -> Any:
     """Return the click type of a field that takes one value."""
     if entry.choices:
-        takes_numbers = any(kind in (int, float) for kind in entry.kinds)
-        return NumberOrWord(entry.choices) if takes_numbers else click.Choice(entry.choices)
+        return click.Choice(entry.choices)
     setting, kind = entry.setting, entry.kinds[0]
     if kind is int:
         least, most = setting.ge, setting.le

@@ -1,11 +1,12 @@
-"""Option types that more than one command uses: numbers, text, sizes, shares in per cent, parts of a job."""
+"""Types of options: finite numbers, text, sizes, parts of a job, values per colour channel."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -14,23 +15,13 @@ from lpld_core.settings import Part
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.format.strict_json import is_text
 
-UNITS = {"": 1, "B": 1} | {
-    spelling: size
-    for power, letter in enumerate("KMGT", 1)
-    for spelling, size in (
-        (letter, 1000**power),
-        (f"{letter}B", 1000**power),
-        (f"{letter}IB", 1024**power),
-        (f"{letter}I", 1024**power),
-    )
-}
-_PART_DIGITS = 9
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z-]*|%)\s*")
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Z-]*|%)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """A number of bytes, or times something that only the command knows."""
+    """A number of bytes, or a multiple of something that only the command knows."""
 
     number: float
     of: Literal["bytes", "pool", "images"]
@@ -40,8 +31,21 @@ class Amount:
         return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
 
 
+_UNITS = {
+    "": Amount(number=1, of="bytes"),
+    "B": Amount(number=1, of="bytes"),
+    "%": Amount(number=0.01, of="pool"),
+    "X": Amount(number=1, of="pool"),
+    "X-IMAGES": Amount(number=1, of="images"),
+} | {
+    f"{letter}{end}": Amount(number=base**power, of="bytes")
+    for power, letter in enumerate("KMGT", 1)
+    for end, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
+}
+
+
 class Number(click.types.FloatParamType):
-    """A finite number: click takes nan and inf for numbers, and nan for one in every range."""
+    """A finite number; click accepts nan and inf, and nan in every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
@@ -55,120 +59,65 @@ class NumberRange(Number, click.FloatRange):
     """A finite number in a range."""
 
 
-class Text(click.types.StringParamType):
-    """Text that can be written down; words of a command line may hold bytes that are none."""
+class Parsed(click.ParamType[Any]):
+    """A value that a function makes of a word; its ValueError says what is wrong."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text."""
-        text: str = super().convert(value, param, ctx)
-        if not is_text(text):
-            self.fail(f"{text!r} is not text.", param, ctx)
-        return text
+    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show the form in help."""
+        del param, ctx
+        return self.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _text(word: str) -> str:
+    if not is_text(word):  # a word of the command line may be any bytes
+        raise ValueError(f"{word!r} is not text")
+    return word
+
+
+def _part(word: str) -> Part:
+    match = _PART.fullmatch(word)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"expected I/N with 1 <= I <= N, got '{word}'")
+    return Part(number=int(match[1]), of=int(match[2]))
+
+
+def _channels(word: str) -> tuple[float, ...]:
+    problem = f"expected three numbers separated by commas, all finite, got {word!r}"
+    try:
+        numbers = tuple(float(part) for part in word.split(","))
+    except ValueError:
+        raise ValueError(problem) from None
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+        raise ValueError(problem)
+    return numbers
+
+
+def _size(word: str, *, images: bool) -> Amount:
+    match = _SIZE.fullmatch(word)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    known = unit is not None and (images or unit.of != "images")
+    if match is None or unit is None or not known or not 0 < float(match[1]) * unit.number < math.inf:
+        forms = "300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"
+        forms += " or 1x-images (of the images)" if images else ""
+        raise ValueError(f"{word!r} is not a size; write {forms}")
+    return replace(unit, number=float(match[1]) * unit.number)
 
 
 NUMBER = Number()
-TEXT = Text()
+TEXT = Parsed("TEXT", _text)
 SEED = click.IntRange(0, MAX_SEED)
-
-
-class Budget(click.ParamType[Amount]):
-    """Bytes (``30K``, ``300MB``, ``1 GiB``, ``4000``) or a share of the pool's (``10%``, ``2x``).
-
-    images: whether a multiple of the images' bytes (``1x-images``) is allowed too.
-    """
-
-    name = "size"
-
-    def __init__(self, *, images: bool = False) -> None:
-        self._units = {unit: Amount(number=size, of="bytes") for unit, size in UNITS.items()}
-        self._units |= {"%": Amount(number=0.01, of="pool"), "X": Amount(number=1, of="pool")}
-        if images:
-            self._units["X-IMAGES"] = Amount(number=1, of="images")
-        forms = "300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"
-        self._forms = f"{forms} or 1x-images (of the images)" if images else forms
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Amount:
-        """Return the amount, above 0."""
-        if isinstance(value, Amount):
-            return value
-        match = _NUMBER.fullmatch(str(value))
-        unit = self._units.get(match[2].upper()) if match else None
-        if match is None or unit is None or not 0 < float(match[1]) * unit.number < math.inf:
-            self.fail(f"{value!r} is not a size; write {self._forms}", param, ctx)
-        return replace(unit, number=float(match[1]) * unit.number)
-
-
-class PartParam(click.ParamType[Part]):
-    """``2/3``, the second of three shares."""
-
-    name = "I/N"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Show the form in help."""
-        del param, ctx
-        return self.name
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Part:
-        """Return the part."""
-        if isinstance(value, Part):
-            return value
-        number, _, parts = str(value).partition("/")
-        short = max(len(number), len(parts)) <= _PART_DIGITS
-        if not (short and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-            self.fail(f"expected I/N with 1 <= I <= N, got '{value}'", param, ctx)
-        return Part(number=int(number), of=int(parts))
-
-
-class Channels(click.ParamType["tuple[float, ...]"]):
-    """Three numbers separated by commas, one per colour channel."""
-
-    name = "R,G,B"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Show the form in help."""
-        del param, ctx
-        return self.name
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """Return the numbers."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            numbers = ()
-        if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
-            self.fail(f"expected three numbers separated by commas, all finite, got {value!r}", param, ctx)
-        return numbers
-
-
-class NumberOrWord(click.ParamType["float | str"]):
-    """A finite number, or one of a few words."""
-
-    name = "number"
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = tuple(words)
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Show the words in help."""
-        del param, ctx
-        return "|".join((*self._words, "NUMBER"))
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return the number or the word."""
-        if value in self._words:
-            return str(value)
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            self.fail(f"expected {', '.join(self._words)} or a number, got '{value}'", param, ctx)
-        return number
-
-
-PART = PartParam()
-CHANNELS = Channels()
+PART = Parsed("I/N", _part)
+CHANNELS = Parsed("R,G,B", _channels)
+POOL_BUDGET = Parsed("SIZE", partial(_size, images=False))
+BUDGET = Parsed("SIZE", partial(_size, images=True))

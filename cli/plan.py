@@ -12,29 +12,29 @@ from lpld_labels.transforms.settings import PlanSettings
 
 from .common import (
     FOLDER,
-    jobs_option,
     json_option,
     overwrite_option,
     pool_argument,
-    quiet,
     says_if_finished,
 )
-from .console import Column, fitted_table, print_json, print_line, stdout_console
+from .console import print_json, show, stdout_console
 from .options import settings_options, take
-from .parameters import Amount, Budget
+from .parameters import BUDGET, Amount
 from .progress import progress_bar
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.plan import BudgetPlan
 
 
 @click.command("plan")
 @pool_argument
-@settings_options(PlanSettings, types={"budget": Budget(images=True)})
+@settings_options(PlanSettings, types={"budget": BUDGET})
 @click.option("--images", type=FOLDER, help="The image folder, to weigh the images.")
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
-@jobs_option("Processes of --apply.")
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes of --apply.")
 @overwrite_option
 @json_option()
 def command(
@@ -86,8 +86,8 @@ def command(
             _show(facts, plan)
         if out is not None:
             facts["applied"] = _apply(reader, out, plan, jobs=jobs, overwrite=overwrite)
-            if not as_json and not quiet():
-                _say_applied(facts["applied"])
+            if not as_json:
+                show(f"Written {out}", facts["applied"], as_json=False)
     if as_json:
         print_json(facts)
 
@@ -113,38 +113,36 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     console = stdout_console()
     weight = f"{human_bytes(facts['bytes']['pool'])}, {facts['views_per_image']:g} views per image"
     title = f"{facts['pool']} ({weight}) within {human_bytes(facts['budget'])}"
-    recommended = plan.rows.index(plan.recommended)
     # The caption's place is the console's own line: a table's title is folded at the table's width.
     console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
-    console.print(fitted_table(console, _columns(plan), bold_row=recommended))
+    console.print(_table(plan))
     chosen = plan.recommended
     ratio = "" if chosen.pruned is None else f"prune {chosen.ratio:.4g}x, "
     console.print(f"-> {ratio}{chosen.title}: {chosen.reason}", highlight=False)
 
 
-def _columns(plan: BudgetPlan) -> list[Column]:
-    """Return the table, column by column; those that decide never go."""
-    rows = plan.rows
-    kept = [
-        Column(
-            heading=f"kept\nT={temperature:g}",
-            cells=[f"{row.fidelity.kept[temperature]:.4f}" for row in rows],
-            may_go=0 if temperature == plan.settings.temperature else 1,
+def _table(plan: BudgetPlan) -> Table:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    temperatures = list(plan.recommended.fidelity.kept)
+    table.add_column("")
+    table.add_column("codec", no_wrap=True)
+    for heading in ("prune", "bytes", "views\n/image", *(f"kept\nT={one:g}" for one in temperatures)):
+        table.add_column(heading, justify="right", overflow="fold")
+    for row in plan.rows:
+        table.add_row(
+            "->" if row.recommended else "",
+            escape(row.title),
+            "none" if row.pruned is None else f"{row.ratio:.4g}x",
+            human_bytes(row.bytes),
+            f"{row.views_per_image:.3g}",
+            *(f"{row.fidelity.kept[one]:.4f}" for one in temperatures),
+            style="bold" if row.recommended else None,
         )
-        for temperature in rows[0].fidelity.kept
-    ]
-    return [
-        Column(heading="", cells=["->" if row.recommended else "" for row in rows]),
-        Column(heading="codec", cells=[row.title for row in rows], justify_right=False),
-        Column(
-            heading="prune", cells=["none" if row.pruned is None else f"{row.ratio:.4g}x" for row in rows]
-        ),
-        Column(heading="bytes", cells=[human_bytes(row.bytes) for row in rows]),
-        Column(heading="bytes\n/row", cells=[f"{row.bytes / row.rows:.0f}" for row in rows], may_go=3),
-        Column(heading="views\n/image", cells=[f"{row.views_per_image:.3g}" for row in rows]),
-        *kept,
-        Column(heading="top-1\nkept", cells=[f"{row.fidelity.top1:.3f}" for row in rows], may_go=2),
-    ]
+    return table
 
 
 def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:
@@ -164,11 +162,3 @@ def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwri
         "fidelity": plan.recommended.fidelity.as_json(),
         "content_digest": manifest.content_digest,
     }
-
-
-def _say_applied(facts: dict[str, Any]) -> None:
-    kept = ", ".join(f"{value:.4f} at T = {t}" for t, value in facts["fidelity"]["kept"].items())
-    print_line(
-        f"written {facts['out']}: {facts['batches']} batches, {human_bytes(facts['bytes'])}, kept {kept}",
-        err=True,
-    )

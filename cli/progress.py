@@ -52,7 +52,7 @@ def progress_bar(what: str, *, hidden: bool = False) -> Iterator[Progress]:
     if hidden or (quiet() and not progress_as_json()):
         yield Progress()
     elif not progress_as_json() and stderr_console().is_terminal:
-        with _bars() as bars:
+        with _display() as bars:
             bar = _Bar(bars, what)
             yield bar
             if not bar.known:
@@ -82,15 +82,7 @@ def _ticking(act: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-_running: list[Bars] = []
-"""The display on the screen: rich allows one."""
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Bars]:
-    if _running:
-        yield _running[-1]
-        return
+def _display() -> Bars:
     from rich import progress
     from rich.console import ConsoleRenderable
     from rich.text import Text
@@ -116,12 +108,7 @@ def _bars() -> Iterator[Bars]:
         progress.TimeRemainingColumn(elapsed_when_finished=True),
         progress.TextColumn("{task.fields[note]}"),
     )
-    with Display(*columns, console=stderr_console()) as bars:
-        _running.append(bars)
-        try:
-            yield bars
-        finally:
-            _running.pop()
+    return Display(*columns, console=stderr_console())
 
 
 class _Bar(Progress):

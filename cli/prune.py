@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_labels.inspect.text import human_bytes
 from lpld_labels.transforms.settings import PruneSettings
 
 from .common import json_option, out_argument, overwrite_option, pool_argument, says_if_finished
-from .console import facts_table, print_json, stdout_console
+from .console import show
 from .options import settings_options, take
-from .parameters import Amount, Budget
+from .parameters import POOL_BUDGET, Amount
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @click.command("prune")
 @pool_argument
 @out_argument
-@settings_options(PruneSettings, types={"budget": Budget()})
+@settings_options(PruneSettings, types={"budget": POOL_BUDGET})
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option
 @json_option()
@@ -57,11 +56,6 @@ def command(
       lpld-labels prune pool small --budget 300MB --dry-run
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
     """
-    if (options["ratio"] is None) == (budget is None):
-        raise click.UsageError("give either --ratio or --budget")
-    if (options["by"] == "random") != (options["prefer"] is None):
-        raise click.UsageError("--prefer goes with --by METRIC, and --by METRIC needs --prefer")
-
     from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.publish import coverage_of, views_per_image
     from lpld_labels.pool.reader import PoolReader
@@ -88,10 +82,7 @@ def command(
             facts |= {"out": out, "content_digest": manifest.content_digest}
         kept = coverage_of(views_per_image(reader, plan.kept), reader.images.classes)
         facts["coverage"] = {"pool": asdict(reader.manifest.coverage), "kept": asdict(kept)}
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts)
+    show(f"Prune {reader.location}", facts, as_json=as_json)
 
 
 def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
@@ -102,30 +93,3 @@ def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict
         "batches": {"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
         "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
     }
-
-
-def _show(facts: dict[str, Any]) -> None:
-    batches, sizes = facts["batches"], facts["bytes"]
-    rows = {
-        "keep": f"{batches['kept']} of {batches['candidates']} batches (the pool has {batches['pool']})",
-        "bytes": f"{human_bytes(sizes['pool'])} -> {human_bytes(sizes['kept'])}, {sizes['smaller']:.3g}x",
-        "chosen": _choice(facts["parameters"]),
-        "coverage": _coverage(facts["coverage"]),
-    }
-    if "out" in facts:
-        rows |= {"written": facts["out"], "content": facts["content_digest"]}
-    stdout_console().print(facts_table(f"Prune {facts['pool']}", rows.items()))
-
-
-def _choice(parameters: dict[str, Any]) -> str:
-    by, prefer = parameters["by"], parameters["prefer"]
-    how = "at random" if by == "random" else f"{prefer} by {by}"
-    return f"{how}, {parameters['level']} level, seed {parameters['random_seed']}"
-
-
-def _coverage(coverage: dict[str, Any]) -> str:
-    pool, kept = coverage["pool"], coverage["kept"]
-    return (
-        f"{kept['images']} of {pool['images']} images, {kept['classes']} of {pool['classes']} classes; "
-        f"views per image: fewest {kept['minimum']}, median {kept['median']:g}"
-    )

@@ -1,4 +1,4 @@
-"""Several processes of ``lpld-labels train``: starting them, and letting one of them speak for all."""
+"""Several processes of ``lpld-labels train`` (torchrun): only one of them reports errors."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from lpld_labels.errors import LabelPoolError, WorkerDiedError
 if TYPE_CHECKING:
     from lpld_core.train.ranks import Ranks
 
-_MOST_PATIENCE = 60.0
-"""Seconds that a process at most waits for the first of its machine to say what is wrong with the command."""
+_MOST_SECONDS = 60.0
+"""How long a process waits for the first process of its machine to report what is wrong with the command."""
 _chosen = False
-"""Whether this is the process that says how the run ended."""
+"""Whether this process reports how the run ended."""
 
 
-class SpokenOnce(click.Command):
-    """A command that a launcher may start several times: what all find wrong with it is said by one."""
+class ReportOnce(click.Command):
+    """A command that a launcher may start several times: errors that all processes find are reported once."""
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
-        with _left_to_the_first():
+        with _first_reports():
             return super().make_context(*given, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _left_to_the_first():
+        with _first_reports():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _left_to_the_first() -> Iterator[None]:
-    """Let only the first process of a machine tell errors, unless another was chosen to (`one_voice`)."""
+def _first_reports() -> Iterator[None]:
+    """Let the first process of a machine report errors, unless `one_voice` chose another."""
     try:
         yield
     except (LabelPoolError, click.ClickException) as error:
         if not _chosen and "RANK" in os.environ and os.environ.get("LOCAL_RANK", "0") != "0":
-            # The launcher ends this one with the first. Would this one end before, the first could not speak.
-            time.sleep(_MOST_PATIENCE)
+            # The launcher stops all processes when one ends: if this one ended first, nothing would be said.
+            time.sleep(_MOST_SECONDS)
             _leave(error.exit_code if isinstance(error, click.ClickException) else 1)
         raise
 
 
 @contextlib.contextmanager
 def one_voice(ranks: Ranks) -> Iterator[None]:
-    """Let one of the processes say how the run ended, and others leave without a word."""
+    """Let one process report how the run ended; the others exit silently."""
     if ranks.world == 1:
         yield
         return
     from lpld_labels.loader.workers import watch_parent
 
-    # A killed launcher leaves its processes behind: they would go on for nobody and keep the run locked.
+    # Processes of a killed launcher would continue and keep the run locked.
     watch_parent(0)
     with contextlib.suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, _asked_to_stop)
+        signal.signal(signal.SIGTERM, _stop)
     try:
         yield
     except KeyboardInterrupt:
@@ -74,13 +74,13 @@ def one_voice(ranks: Ranks) -> Iterator[None]:
         raise
 
 
-def _asked_to_stop(number: int, frame: object) -> NoReturn:
+def _stop(number: int, frame: object) -> NoReturn:
     del frame
     name = signal.Signals(number).name
     raise WorkerDiedError(f"asked to stop ({name})", hint="run the same command again to resume")
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: what other processes are waiting for here will never come."""
+    """Exit at once: other processes wait for work that will not come."""
     sys.stderr.flush()
     os._exit(code)

@@ -20,14 +20,13 @@ from .common import (
     pool_argument,
     preset_option,
     quiet,
-    threads_option,
-    val_by_order_option,
+    says_if_stopped,
 )
-from .console import print_json, print_line
-from .groups import check_device
+from .console import show
+from .groups import THREADS, check_device
 from .options import settings_options, take
 from .progress import progress_bar
-from .ranks import SpokenOnce, one_voice
+from .ranks import ReportOnce, one_voice
 
 if TYPE_CHECKING:
     from lpld_core.train.evaluate import Accuracy
@@ -36,17 +35,21 @@ if TYPE_CHECKING:
     from lpld_core.train.trainer import EpochProgress
 
 
-@click.command("train", cls=SpokenOnce)
+@click.command("train", cls=ReportOnce)
 @pool_argument
 @click.option(
     "--images", type=FOLDER, help="The labelled image folder; not needed if POOL carries its images."
 )
 @click.option("--val", type=FOLDER, help="Image folder to measure accuracy on.")
-@val_by_order_option
+@click.option(
+    "--val-by-order",
+    is_flag=True,
+    help="The class folders of --val may have other names: they come in the same order.",
+)
 @click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
 @preset_option(without="imagenet1k with --sampling shuffled")
 @settings_options(TrainSettings, preset=preset_named(None).train)
-@threads_option
+@click.option("--threads", type=click.IntRange(1), help=THREADS)
 @overwrite_option
 @json_option("text")
 def command(
@@ -86,7 +89,7 @@ def command(
     """
     if val_by_order and val is None:
         raise click.UsageError("--val-by-order goes with --val")
-    from lpld_core.train.ranks import joined_ranks
+    from lpld_core.train.ranks import joined_ranks, threads_of_a_rank
     from lpld_labels.io.addresses import redact
     from lpld_labels.transforms.outputs import require_apart
 
@@ -97,46 +100,44 @@ def command(
     # Neither a query nor a password becomes the name of a directory.
     out = out or Path(f"{Path(redact(pool).partition('?')[0].rstrip('/')).name}-student")
     inputs = [pool, *(str(folder) for folder in (images, val) if folder is not None)]
-    caches = [] if settings.image_cache is None else [settings.image_cache]
-    require_apart(out, *inputs, *caches)
-    for cache in caches:
-        require_apart(cache, *inputs)
-    job = (pool, images, (val, val_by_order), out, settings, threads)
-    with joined_ranks(settings.device) as ranks, one_voice(ranks):
-        try:
-            result = _train(*job, overwrite=overwrite, ranks=ranks)
-        except KeyboardInterrupt:
-            if ranks.first:
-                click.echo(f"stopped: what is done is safe in {out}; run the same command again", err=True)
-            raise
-    if not ranks.first:
-        return
-    if result.resumed_from == settings.epochs and not quiet():
-        click.echo(f"{out}: finished before, nothing was left to do", err=True)
-    _show(result, as_json)
+    require_apart(out, *inputs)
+    if settings.image_cache is not None:
+        require_apart(settings.image_cache, out, *inputs)
+    import torch
+
+    torch.set_num_threads(threads_of_a_rank(threads))
+    with says_if_stopped(out), joined_ranks(settings.device) as ranks, one_voice(ranks):
+        result = _train(pool, images, val, val_by_order, out, settings, overwrite=overwrite, ranks=ranks)
+    if ranks.first:
+        if result.resumed_from == settings.epochs and not quiet():
+            click.echo(f"{out}: finished before, nothing was left to do", err=True)
+        accuracy = result.accuracy
+        facts = {
+            "weights": str(result.weights),
+            "steps": result.steps,
+            "resumed_from_epoch": result.resumed_from,
+            "top1": accuracy and accuracy.top1,
+            "top5": accuracy and accuracy.top5,
+        }
+        show("Student", facts, as_json=as_json)
 
 
 def _train(
     pool: str,
     images: Path | None,
-    validation_folder: tuple[Path | None, bool],
+    val: Path | None,
+    val_by_order: bool,
     out: Path,
     settings: TrainSettings,
-    threads: int | None,
     *,
     overwrite: bool,
     ranks: Ranks,
 ) -> TrainResult:
-    """Train; validation_folder: where it is, and whether its classes are told by their order."""
-    import torch
-
     from lpld_core.train.evaluate import ValidationSet
-    from lpld_core.train.ranks import threads_of_a_rank
     from lpld_core.train.student import train_student
     from lpld_labels.pool.reader import PoolReader
 
-    torch.set_num_threads(threads_of_a_rank(threads))
-    val, by_order = validation_folder
+    hidden = not ranks.first
     with PoolReader(pool) as reader:
         augmentation = reader.header.augmentation
         size = (augmentation.output_height, augmentation.output_width)
@@ -144,8 +145,7 @@ def _train(
         if val is not None:
             if ranks.first:
                 look_over(val)
-            validation = ValidationSet(val, size=size, by_order=by_order)
-        hidden = not ranks.first
+            validation = ValidationSet(val, size=size, by_order=val_by_order)
         with (
             progress_bar("checking images", hidden=hidden) as checked,
             progress_bar("training steps", hidden=hidden) as progress,
@@ -167,20 +167,3 @@ def _train(
                 overwrite=overwrite,
                 ranks=ranks,
             )
-
-
-def _show(result: TrainResult, as_json: bool) -> None:
-    accuracy = result.accuracy
-    if as_json:
-        print_json(
-            {
-                "weights": str(result.weights),
-                "steps": result.steps,
-                "resumed_from_epoch": result.resumed_from,
-                "top1": None if accuracy is None else accuracy.top1,
-                "top5": None if accuracy is None else accuracy.top5,
-            }
-        )
-        return
-    score = "" if accuracy is None else f"top-1 {accuracy.top1:.2%}, top-5 {accuracy.top5:.2%}; "
-    print_line(f"{score}{result.steps} steps, student in {result.weights}")

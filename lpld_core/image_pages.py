@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
@@ -12,7 +12,6 @@ from lpld_core.images import RealFolder
 from lpld_core.recover.folder import evenly
 from lpld_labels.inspect.charts import Bar, Chart, bars
 from lpld_labels.inspect.page import jpeg_uri, render_page
-from lpld_labels.inspect.text import shortened
 
 _CLASSES = 20
 _PICTURES = 600
@@ -30,19 +29,6 @@ def analysis_page(analysis: Analysis, folders: Folders) -> bytes:
         lead=f"Features of one model; Gaussian kernel of bandwidth {analysis.bandwidth:.4g}.",
         charts=_charts(analysis),
         settings=[],
-        **_sheets(folders),
-    )
-
-
-def recovery_page(record: Mapping[str, Any], folders: Folders) -> bytes:
-    """Return the images of a recovery, beside real ones where these are given. record: recover.json."""
-    settings = sorted((name, shortened(str(value), 300)) for name, value in record.items())
-    return render_page(
-        "images.html",
-        title=f"Images recovered by {record.get('method', 'unknown')}",
-        lead=f"{len(folders[0][1]):,} images of {folders[0][1].classes:,} classes.",
-        charts=[],
-        settings=[(name, value) for name, value in settings if name != "class_names"],
         **_sheets(folders),
     )
 

@@ -274,8 +274,8 @@ def _student_chains(demo: Demo) -> list[Chain]:
     forms = [(source, f"{ratio}x") for source, ratios in RATIOS.items() for ratio in ratios]
     if demo.pool("lpld", "klt").is_dir():
         forms.append(("lpld", "klt"))
-    # Four points of accuracy make a curve for the page; work of minutes needs no checkpoints.
-    often = ("--evaluate-every", max(demo.epochs // 4, 100), "--save-every", demo.epochs)
+    # Four points of accuracy make a curve for the page.
+    often = ("--evaluate-every", max(demo.epochs // 4, 100))
     paper = ("--preset", "imagenet1k")
     network = ("--student", NETWORK, "--epochs", demo.epochs, "--lr", LEARNING_RATE, "--threads", 1)
     recipe = (*paper, *network, *often)

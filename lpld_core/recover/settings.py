@@ -62,7 +62,7 @@ class ImageSettings:
     ] = 0.08
     seed: Annotated[int, Setting("All noise and views follow from it.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Of the image files.")] = "jpeg"
-    quality: Annotated[int, Setting("Of JPEG files.", ge=1, le=100)] = 95
+    quality: Annotated[int, Setting("Of JPEG files.", option=False, ge=1, le=100)] = 95
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -81,7 +81,7 @@ class RecoverSettings(ImageSettings):
     roll: Annotated[int, Setting("Greatest random shift in pixels.  [default: the preset's]", ge=0)]
     roll_direction: Annotated[
         RollDirection,
-        Setting("Shifts of either sign, or down and right only.  [default: the preset's; cda: forward]"),
+        Setting("Shifts of either sign, or down and right only.", option=False),
     ] = "both"
     statistics_kind: Annotated[
         StatisticsKind,
@@ -95,9 +95,9 @@ class RecoverSettings(ImageSettings):
             ge=1,
         ),
     ] = 10
-    batch_size: Annotated[int, Setting("Classes in a sre2l or cda batch.", ge=1)] = 100
+    batch_size: Annotated[int, Setting("Classes in a sre2l or cda batch.", option=False, ge=1)] = 100
     first_layer_weight: Annotated[
-        float, Setting("Weight of the first BatchNorm layer; all others have 1.", ge=0)
+        float, Setting("Weight of the first BatchNorm layer; all others have 1.", option=False, ge=0)
     ] = 10.0
 
     def __post_init__(self) -> None:
@@ -131,8 +131,8 @@ class RecoverSettings(ImageSettings):
 class RdedSettings(ImageSettings):
     """Settings of rded: images of tiles x tiles crops of real images."""
 
-    candidates: Annotated[int, Setting("rded: real images per class.", ge=1)] = 300
-    crops: Annotated[int, Setting("rded: tried per real image.", ge=1)] = 5
+    candidates: Annotated[int, Setting("rded: real images per class.", option=False, ge=1)] = 300
+    crops: Annotated[int, Setting("rded: tried per real image.", option=False, ge=1)] = 5
     tiles: Annotated[int, Setting("rded: crops on a side of an image.", option=False, ge=1)] = 2
 
     def __post_init__(self) -> None:

@@ -272,24 +272,6 @@ def run_build(
     return BuildResult(labelled=labelled, manifest=manifest)
 
 
-def settings_like(manifest: Manifest, *, where: str) -> BuildSettings:
-    """Return the settings of the build in a pool's lineage."""
-    builds = [step for step in manifest.header.lineage if step.operation == "build"]
-    if not builds:
-        raise InvalidArgumentError(
-            "the pool was not labelled by build, so there is nothing to follow",
-            where=where,
-            expected="a lineage that begins with 'build'",
-        )
-    known = builds[-1].parameters
-    settings = lineage.settings_from(BuildSettings, known.get(lineage.SETTINGS))
-    teachers = tuple(
-        replace(choice, weights=choice.weights or DEFAULT_WEIGHTS) for choice in settings.teachers
-    )
-    threads = known.get("threads")
-    return replace(settings, teachers=teachers, threads=threads if isinstance(threads, int) else None)
-
-
 def wanted_batches(
     images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
 ) -> list[BatchKey]:

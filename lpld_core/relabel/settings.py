@@ -53,9 +53,7 @@ class BuildSettings(ViewSettings):
     threads: Annotated[int | None, Setting("CPU threads per process.  [default: all, shared out]", ge=1)] = (
         None
     )
-    workers: Annotated[
-        int, Setting("Threads that prepare pixels.  [default: 1 on a CPU, up to 8 beside a GPU]", ge=1)
-    ] = 1
+    workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
     image_cache: Annotated[
         Path | None,
         Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),

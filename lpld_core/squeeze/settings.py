@@ -26,7 +26,7 @@ class SqueezeSettings:
     update: Annotated[
         Update, Setting("Moments over all views, or the paper's moving average over batches.")
     ] = "exact"
-    momentum: Annotated[float, Setting("Of the moving average.", gt=0, lt=1)] = 0.1
+    momentum: Annotated[float, Setting("Of the moving average.", option=False, gt=0, lt=1)] = 0.1
     batch_size: Annotated[
         int, Setting("Images in a forward pass; exact moments do not depend on it.", ge=1)
     ] = 256

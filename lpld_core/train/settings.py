@@ -49,14 +49,16 @@ class TrainSettings:
         ),
     ] = "shuffled"
     mean: Annotated[
-        tuple[float, ...] | None, Setting("Normalisation, where the pool's teachers do not say.")
+        tuple[float, ...] | None,
+        Setting("Normalisation, where the pool's teachers do not say."),
     ] = None
     std: Annotated[
-        tuple[float, ...] | None, Setting("Normalisation, where the pool's teachers do not say.")
+        tuple[float, ...] | None,
+        Setting("Normalisation, where the pool's teachers do not say."),
     ] = None
 
     loss: Annotated[Loss, Setting("KL divergence, or squared error of logits plus the true class.")] = "kl"
-    gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", ge=0)] = 0.1
+    gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", option=False, ge=0)] = 0.1
     temperature: Annotated[float, Setting("Of the labels in the kl loss, at first.", gt=0)] = 20.0
     temperature_schedule: Annotated[
         TemperatureSchedule,
@@ -64,26 +66,34 @@ class TrainSettings:
     ] = "constant"
     student_temperature: Annotated[
         float | StudentTemperature,
-        Setting("Of the student's output: the teacher's, or the best of the last epoch's last batch.", gt=0),
+        Setting(
+            "Of the student's output: the teacher's, or the best of the last epoch's last batch.",
+            option=False,
+            gt=0,
+        ),
     ] = "teacher"
-    scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by the temperature squared.")] = False
+    scale_by_t2: Annotated[
+        bool, Setting("Multiply the kl loss by the temperature squared.", option=False)
+    ] = False
     tail: Annotated[
         Tail, Setting("Classes left out by top-k labels get the stored level, or nothing.", option=False)
     ] = "stored"
-    label_smoothing: Annotated[float, Setting("Share taken from the label.", ge=0, lt=1)] = 0.0
+    label_smoothing: Annotated[float, Setting("Share taken from the label.", option=False, ge=0, lt=1)] = 0.0
 
     optimizer: Annotated[Optimizer, Setting()] = "adamw"
     learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
-    weight_decay: Annotated[float, Setting(ge=0)] = 0.01
+    weight_decay: Annotated[float, Setting(option=False, ge=0)] = 0.01
     decay_on: Annotated[
         DecayOn, Setting("'weights' spares biases and normalisation layers.", option=False)
     ] = "weights"
-    momentum: Annotated[float, Setting("Of SGD.", ge=0, lt=1)] = 0.9
-    schedule: Annotated[Schedule, Setting("How the learning rate falls.")] = "cosine"
+    momentum: Annotated[float, Setting("Of SGD.", option=False, ge=0, lt=1)] = 0.9
+    schedule: Annotated[Schedule, Setting("How the learning rate falls.", option=False)] = "cosine"
     rate_steps: Annotated[
         RateSteps, Setting("The rate changes once an epoch, or with every step.", option=False)
     ] = "epoch"
-    warmup_epochs: Annotated[float, Setting("Epochs in which the rate rises linearly.", ge=0)] = 0.0
+    warmup_epochs: Annotated[
+        float, Setting("Epochs in which the rate rises linearly.", option=False, ge=0)
+    ] = 0.0
     ema: Annotated[
         float | None,
         Setting("Average the weights with this decay, e.g. 0.99, and save the average.", ge=0, lt=1),

@@ -56,7 +56,7 @@ class RayExecutor(Executor):
         """Refuse what cannot work: Ray is not installed, or nothing listens at the address."""
         if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
             raise ClusterError(
-                "a task must hold something", hint="give --cpus-per-task or --gpus-per-task above 0"
+                "a task must hold something", hint="give cpus_per_task or gpus_per_task above 0"
             )
         self._settings = settings
         self._ray = _import_ray(settings.address)
@@ -129,7 +129,7 @@ class RayExecutor(Executor):
                 where=self._settings.address or "Ray on this machine",
                 expected=", ".join(f"{amount:g} {name}" for name, amount in wanted.items()),
                 got="; ".join(found),
-                hint="ask for less (--cpus-per-task, --gpus-per-task), or add machines",
+                hint="ask for less (--threads, --gpus-per-task), or add machines",
             )
         return room
 
@@ -148,7 +148,7 @@ def _import_ray(address: str | None) -> Any:
         if error.name != "ray":
             raise
         raise ClusterError(
-            "Ray is not installed", hint="pip install 'lpld-labels[ray]', or use --engine local"
+            "Ray is not installed", hint="pip install 'lpld-labels[ray]', or leave out --ray"
         ) from None
 
 
@@ -171,7 +171,7 @@ def _no_cluster(address: str, reason: str) -> ClusterError:
     return ClusterError(
         f"no Ray cluster answers: {reason}",
         where=address,
-        hint="start one (ray start --head) and this machine's part of it, or leave out --ray-address",
+        hint="start one (ray start --head) and this machine's part of it, or use --ray local",
     )
 
 
@@ -295,8 +295,8 @@ class _WorkerGroup:
         return WorkerDiedError(
             problem,
             where=self._job.where,
-            hint="finished work is kept; if memory ran out, let each task hold more "
-            "(--cpus-per-task), then run the same command again",
+            hint="finished work is kept; if memory ran out, use fewer workers "
+            "(--jobs), then run the same command again",
         )
 
     def _ask_for_news(self) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -108,7 +109,7 @@ def test_three_parts(images: Path, expected: str, tmp_path: Path, cli: Cli) -> N
     for part in ("2/3", "3/3", "1/3"):
         result = cli("build", images, out, *TEACHER, *SETTINGS, "--part", part)
         assert result.exit_code == 0, result.output
-        assert ("the last part publishes" in result.stdout) == (part != "1/3")
+        assert ("the last part publishes" in result.stderr) == (part != "1/3")
         assert (out / "pool.json").exists() == (part == "1/3")
     assert digest(out) == expected
 
@@ -213,8 +214,9 @@ def test_a_dry_run_says_what_it_costs_and_touches_nothing(images: Path, tmp_path
     shown = subprocess.run(
         command(images, out, "--dry-run", "-j", 2), capture_output=True, text=True, check=True
     )
-    assert "1,080 images" in shown.stdout
-    assert "2 workers" in shown.stdout
+    assert re.search(r"forwards\W+1080", shown.stdout)
+    assert re.search(r"workers\W+2", shown.stdout)
+    assert "about " in shown.stdout
 
 
 def test_overwrite_puts_another_pool_in_place(images: Path, tmp_path: Path, cli: Cli) -> None:

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from lpld_cli.main import LAZY_COMMANDS, group
-from lpld_cli.parameters import Amount, Budget
+from lpld_cli.parameters import BUDGET, POOL_BUDGET, Amount
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from lpld_cli.parameters import Amount, Budget
     ],
 )
 def test_sizes_as_people_write_them(text: str, amount: Amount) -> None:
-    found = Budget(images=True).convert(text, None, None)
+    found = BUDGET.convert(text, None, None)
     assert found.of == amount.of
     assert found.number == pytest.approx(amount.number)
     assert found.bytes(pool=1000, images=50) == int(
@@ -38,7 +38,7 @@ def test_sizes_as_people_write_them(text: str, amount: Amount) -> None:
 @pytest.mark.parametrize("text", ["much", "30Q", "-3", "0", "0%", "0x", "", "MB", "1x-images"])
 def test_what_is_no_size_is_answered_with_all_forms(text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
-        Budget().convert(text, None, None)
+        POOL_BUDGET.convert(text, None, None)
     for form in ("300MB", "30K", "1 GiB", "4000", "10%", "0.5x"):
         assert form in str(caught.value)
 
@@ -67,7 +67,6 @@ def test_one_word_for_one_thing() -> None:
     assert options["train"]["-j"] is options["train"]["--workers"]
     for name in ("build", "train", "squeeze", "analyze"):
         assert options[name]["-b"] is options[name]["--batch-size"]
-    assert "--warmup-epochs" in options["train"]
     assert "--sampling" in options["train"]
 
 

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import Result
 from lpld_cli.main import LAZY_COMMANDS, group
-from lpld_cli.parameters import NUMBER, PART, TEXT, Budget, Number, NumberRange, Text
+from lpld_cli.parameters import NUMBER, PART, POOL_BUDGET, TEXT, Number, NumberRange
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.inspect.card import card_text
@@ -54,14 +54,13 @@ def test_a_number_is_finite(text: str) -> None:
 
 def test_text_can_be_written_down() -> None:
     assert TEXT.convert("é", None, None) == "é"
-    assert isinstance(TEXT, Text)
     with pytest.raises(click.BadParameter, match=r"udcff"):
         TEXT.convert(NO_TEXT, None, None)
 
 
 def test_sizes_and_parts_have_an_end() -> None:
     with pytest.raises(click.BadParameter, match="not a size"):
-        Budget().convert("9" * 400, None, None)
+        POOL_BUDGET.convert("9" * 400, None, None)
     with pytest.raises(click.BadParameter, match="expected I/N"):
         PART.convert("1/" + "9" * 5000, None, None)
 
@@ -74,7 +73,7 @@ def test_sizes_and_parts_have_an_end() -> None:
         (("plan", "POOL", "--budget", "1K", "--min-fidelity", "nan"), "--min-fidelity"),
         (("prune", "POOL", "OUT", "--ratio", "nan"), "--ratio"),
         (("train", "POOL", "--images", "OUT", "--lr", "nan"), "--lr"),
-        (("train", "POOL", "--images", "OUT", "--mean", "nan,0,0", "--std", "1,1,1"), "--mean"),
+        (("build", "POOL", "OUT", "--mean", "nan,0,0", "--std", "1,1,1"), "--mean"),
         (("verify", "POOL", "--tolerance", "nan"), "--tolerance"),
         (("build", "POOL", "OUT", "--teacher", NO_TEXT), "--teacher"),
         (("inspect", "POOL", "--card", "--name", NO_TEXT), "--name"),

@@ -24,7 +24,7 @@ class Settings:
     batch_size: Annotated[int | None, Setting("Rows.  [default: the pool's]", ge=1)] = None
     learning_rate: Annotated[float, Setting("Rate.", gt=0, le=1)] = 0.5
     by: Annotated[Literal["random", "diff"], Setting("How.")] = "random"
-    heat: Annotated[float | Literal["same"], Setting("Of the output.", gt=0)] = "same"
+    heat: Annotated[float | Literal["same"], Setting("Of the output.", option=False, gt=0)] = "same"
     crop_scale: Annotated[tuple[float, float], Setting("Area.", ge=0, le=1)] = (0.1, 1.0)
     mean: Annotated[tuple[float, ...] | None, Setting("Normalisation.")] = None
     codecs: Annotated[tuple[str, ...], Setting("Codecs.")] = ()
@@ -57,16 +57,13 @@ def test_what_is_not_given_has_the_field_s_default() -> None:
 
 
 def test_every_kind_of_field_is_parsed() -> None:
-    words = (
-        "--ipc 3 -b 8 --lr 0.25 --by diff --heat 4 --crop-scale 0.2 0.9 --mean 1,2,3 --codec f16 --codec klt"
-    )
+    words = "--ipc 3 -b 8 --lr 0.25 --by diff --crop-scale 0.2 0.9 --mean 1,2,3 --codec f16 --codec klt"
     settings, _ = run(*words.split(), "--no-flip", "--amp", "--part", "2/3", "--cache", "here")
     assert settings == Settings(
         ipc=3,
         batch_size=8,
         learning_rate=0.25,
         by="diff",
-        heat=4.0,
         crop_scale=(0.2, 0.9),
         mean=(1.0, 2.0, 3.0),
         codecs=("f16", "klt"),
@@ -90,7 +87,6 @@ def test_help_shows_default_range_and_choices() -> None:
     assert "-b, --batch-size INTEGER RANGE Rows. [default: the pool's] [x>=1]" in text
     assert "--lr FLOAT RANGE Rate. [default: 0.5] [0<x<=1]" in text
     assert "--by [random|diff] How. [default: random]" in text
-    assert "--heat same|NUMBER" in text
     assert "--part I/N" in text
     assert "--mean R,G,B" in text
     assert "--ipc INTEGER RANGE Images per class. [x>=1; required]" in text
@@ -105,7 +101,6 @@ def test_help_shows_default_range_and_choices() -> None:
         "--ipc 1 --lr 0",
         "--ipc 1 --lr nan",
         "--ipc 1 --by luck",
-        "--ipc 1 --heat hot",
         "--ipc 1 --mean 1,2",
         "--ipc 1 --part 4/3",
     ],

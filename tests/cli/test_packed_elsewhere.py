@@ -55,8 +55,6 @@ def test_commands_take_the_address(cli: Cli, address: str, images: Path, tmp_pat
     alone = run(cli, "inspect", f"{address}/pool.json", "--recipe", "--json")
     assert told["lines"] == json.loads(alone.stdout)["lines"]
     assert "--pack" in told["lines"][-1]
-    made = run(cli, "build", images, tmp_path / "made", "--like", address, "--json")
-    assert json.loads(made.stdout)["same_content_as_like"] is True
     assert "The images are inside." in run(cli, "inspect", address, "--card", "-").stdout
     assert f"{address}/README.md" in run(cli, "inspect", address, "--card").stdout
     with PoolReader(address) as pool:

@@ -1,4 +1,4 @@
-"""`inspect --recipe` and `build --like`: a manifest, images and teacher make a pool again, to the digest."""
+"""`inspect --recipe`: a manifest, images and teacher make a pool again, to the digest."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from lpld_cli.recipe import recipe
 
-from lpld_labels import PoolReader, PoolWriter
+from lpld_labels import PoolWriter
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.pool.pool_files import manifest_of
 from lpld_labels.transforms.selection import kept_count, ratio_that_keeps
-from tests.cli.build_runs import one_line_error
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 
@@ -105,67 +103,6 @@ def test_the_manifest_alone_makes_the_pool_again(name: str, cli: Cli, images: Pa
     assert made.content_digest == wanted.content_digest
     assert bool(made.files_of("packed")) == bool(wanted.files_of("packed"))
 
-    result = cli("build", images, tmp_path / "again", "--like", manifest, "--json")
-    assert result.exit_code == 0, result.output
-    if not json.loads(result.stdout)["same_content_as_like"]:
-        assert len(lines) > 1
-        assert "inspect --recipe prints these commands" in result.stderr
-        return
-    found = manifest_of(tmp_path / "again")
-    assert found.content_digest == wanted.content_digest
-    assert (found.views, bool(found.files_of("packed"))) == (wanted.views, bool(wanted.files_of("packed")))
-
-
-def test_a_pool_grows_from_its_manifest_alone(cli: Cli, images: Path, tmp_path: Path) -> None:
-    """From 40x to 20x: what a 20x build makes, and in place only the difference is labelled."""
-    long = SMALL.replace("--epochs 5", "--epochs 16")
-    run(cli, tmp_path, images, f"build IMAGES POOL {long} --mix cutmix --ratio 40")
-    run(cli, tmp_path, images, f"build IMAGES POOL20 {long} --mix cutmix --ratio 20")
-    assert [manifest_of(tmp_path / pool).counts.batches for pool in ("POOL", "POOL20")] == [2, 4]
-    wanted = manifest_of(tmp_path / "POOL20").content_digest
-    alone = shutil.copyfile(tmp_path / "POOL" / "pool.json", tmp_path / "alone.json")
-    cli("build", images, tmp_path / "again", "--like", alone, "--ratio", 20)
-    assert manifest_of(tmp_path / "again").content_digest == wanted
-    like = ("--like", tmp_path / "POOL", "--ratio", 20, "--json")
-    facts = json.loads(cli("build", images, tmp_path / "POOL", *like).stdout)
-    assert (facts["labelled_batches"], facts["content_digest"]) == (2, wanted)
-    # And from 20x, whose manifest it is now, to 10x.
-    ten = json.loads(cli("build", images, tmp_path / "ten", "--like", alone, "--ratio", 10, "--json").stdout)
-    assert ten["batches"] == 8
-
-
-def test_other_options_change_what_they_say_and_nothing_else(cli: Cli, images: Path, tmp_path: Path) -> None:
-    run(cli, tmp_path, images, f"build IMAGES POOL {SMALL} --mix cutmix --ratio 4")
-    result = cli("build", images, tmp_path / "other", "--like", tmp_path / "POOL", "--seed", 4)
-    assert result.exit_code == 0, result.output
-    assert "warning" not in result.stderr
-    before, after = manifest_of(tmp_path / "POOL"), manifest_of(tmp_path / "other")
-    assert after.header.seed == 4
-    assert replace(after.header, seed=3, lineage=()) == replace(before.header, lineage=())
-
-
-def test_other_weights_are_refused_unless_meant(cli: Cli, images: Path, tmp_path: Path) -> None:
-    run(cli, tmp_path, images, f"build IMAGES POOL {SMALL} --ratio 8")
-    document = json.loads((tmp_path / "POOL" / "pool.json").read_text())
-    document["teachers"][0]["weights_digest"] = "0" * 64
-    alone = tmp_path / "alone.json"
-    alone.write_text(json.dumps(document))
-    result = cli("build", images, tmp_path / "out", "--like", alone)
-    assert result.exit_code == 1
-    one_line_error(result)
-    assert "is not the pool's" in result.stderr
-    assert not (tmp_path / "out").exists()
-    again = cli("build", images, tmp_path / "out", "--like", alone, *shlex.split(TEACHER))
-    assert again.exit_code == 0, again.output
-
-
-def test_other_images_are_labelled_and_said_to_be_others(cli: Cli, images: Path, tmp_path: Path) -> None:
-    run(cli, tmp_path, images, f"build IMAGES POOL {SMALL} --ratio 8")
-    others = write_images(tmp_path / "others", per_class=8)
-    result = cli("build", others, tmp_path / "out", "--like", tmp_path / "POOL", "--json")
-    assert json.loads(result.stdout)["same_content_as_like"] is False
-    assert "warning: the content is not that of" in result.stderr
-
 
 def test_what_is_not_known_is_a_remark(tmp_path: Path) -> None:
     steps = (
@@ -205,12 +142,3 @@ def test_a_ratio_keeps_exactly_as_many() -> None:
     for candidates in (1, 7, 80, 333, 3001):
         for kept in range(1, candidates + 1, max(1, candidates // 50)):
             assert kept_count(candidates, ratio_that_keeps(kept, candidates)) == kept
-
-
-def test_like_needs_a_pool_that_was_built(cli: Cli, images: Path, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", make_batches(1, 2)).close()
-    result = cli("build", images, tmp_path / "out", "--like", tmp_path / "pool")
-    assert result.exit_code == 1
-    assert "not labelled by build" in result.stderr
-    with PoolReader(tmp_path / "pool") as pool:
-        assert pool.manifest.header.lineage == ()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import pytest
 from click.testing import Result
 
 from tests.lpld_core.networks import noisy_folder
-from tests.lpld_labels.inspect.pages import read_page
 
 Cli = Callable[..., Result]
 NETWORK = ("--teacher", "tests.lpld_core.networks:tiny_net", "--size", "8", "--threads", "1")
@@ -39,14 +39,14 @@ def test_images_by_every_method(cli: Cli, squeezed: tuple[str, ...], real: Path,
     for method, more in (
         ("lpld", ()),
         ("lpld", ("--statistics-kind", "global")),
-        ("sre2l", ("--batch-size", "2")),
+        ("sre2l", ()),
         ("cda", ()),
-        ("rded", ("--real", real, "--crops", "2")),
+        ("rded", ("--real", real)),
     ):
         out = tmp_path / f"out{len(made)}"
         result = cli("recover", out, *squeezed, *SHORT, "--method", method, *more)
         assert result.exit_code == 0, result.output
-        assert "6 images made" in result.stdout
+        assert re.search(r"made images\W+6", result.stdout)
         assert "contact_sheet.png" in result.stdout
         made[out] = images(out)
         record = json.loads((out / "recover.json").read_text())
@@ -55,18 +55,6 @@ def test_images_by_every_method(cli: Cli, squeezed: tuple[str, ...], real: Path,
         assert set(made[out]) - {"contact_sheet.png"} == expected
     contents = [tuple(sorted(files.items())) for files in made.values()]
     assert len(set(contents)) == 5, "two methods made the same images"
-
-
-def test_the_page_shows_the_images_beside_real_ones(
-    cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path
-) -> None:
-    html = tmp_path / "page.html"
-    result = cli("recover", tmp_path / "out", *squeezed, *SHORT, "--real", real, "--html", html)
-    assert result.exit_code == 0, result.output
-    page = read_page(html.read_bytes())
-    assert len([1 for name, _ in page.tags if name == "img"]) == 3 * (2 + 9)
-    for text in ("Images recovered by lpld", "class2", "real", "iterations"):
-        assert text in page.text
 
 
 def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: Path, tmp_path: Path) -> None:
@@ -79,13 +67,11 @@ def test_options_reach_the_settings(cli: Cli, squeezed: tuple[str, ...], real: P
     assert record("tiny")["roll_direction"] == "both"
     large = record("large", "--preset", "imagenet1k")
     assert (large["roll"], large["roll_direction"], large["learning_rate"]) == (32, "forward", 0.25)
-    either = record("either", "--preset", "imagenet1k", "--roll-direction", "both", "--lr", 0.5)
-    assert either["roll_direction"] == "both"
+    either = record("either", "--preset", "imagenet1k", "--lr", 0.5)
     assert (either["learning_rate"], either["alpha"]) == (0.5, 0.01)
     assert record("cda", "--method", "cda", "--seed", 3)["roll_direction"] == "forward"
-    padded = record("rded", "--method", "rded", "--real", real, "--candidates", 9)
-    assert (padded["candidates"], padded["crops"]) == (9, 5)
-    assert (padded["format"], padded["quality"]) == ("png", 95)
+    rded = record("rded", "--method", "rded", "--real", real)
+    assert (rded["candidates"], rded["crops"], rded["format"], rded["quality"]) == (300, 5, "png", 95)
 
 
 def test_second_run_keeps_what_is_there(cli: Cli, squeezed: tuple[str, ...], tmp_path: Path) -> None:
@@ -150,7 +136,6 @@ def test_network_without_batchnorm_is_refused(cli: Cli, tmp_path: Path) -> None:
     [
         ((), "lpld needs --statistics FILE"),
         (("--method", "rded"), "rded needs --real"),
-        (("--method", "sre2l", "--statistics-kind", "class"), "no class statistics to match"),
         (("--method", "sre2l", "--part", "3/2"), "expected I/N"),
         (("--method", "magic"), "'magic' is not one of"),
     ],

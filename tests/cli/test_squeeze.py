@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +24,10 @@ def test_statistics_are_saved_and_described(cli: Cli, real: Path, tmp_path: Path
     out = tmp_path / "s.safetensors"
     result = cli("squeeze", real, out, *TINY, "--batch-size", 4)
     assert result.exit_code == 0, result.output
-    assert "3 classes x 2 BatchNorm layers from 18 images (exact)" in result.stdout
-    assert "next to" in result.stdout
-    assert "one pass has 5: one pass is not enough" in result.stdout
+    shown = " ".join(result.stdout.replace("│", " ").split())
+    for fact in ("update exact", "classes 3", "layers 2", "images 18", "model bytes", "bound available 5"):
+        assert fact in shown
+    assert "bound one pass suffices no" in shown
     statistics = ClassStatistics.load(out)
     assert statistics.class_names == ("class0", "class1", "class2")
     assert statistics.counts.tolist() == [6, 6, 6]
@@ -46,7 +48,7 @@ def test_random_views_in_several_passes(cli: Cli, real: Path, tmp_path: Path) ->
     out = tmp_path / "s.safetensors"
     result = cli("squeeze", real, out, *TINY, "--views", "crop", "--passes", 3)
     assert result.exit_code == 0, result.output
-    assert "from 54 random views (exact)" in result.stdout
+    assert re.search(r"images\W+54", result.stdout)
     statistics = ClassStatistics.load(out)
     assert (statistics.views, statistics.passes, statistics.counts.tolist()) == ("crop", 3, [18, 18, 18])
     again = cli("squeeze", real, tmp_path / "t.safetensors", *TINY, "--views", "crop", "--json")
@@ -77,7 +79,7 @@ def test_teacher_is_trained_first(cli: Cli, real: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "t.safetensors.unfinished").exists()
     result = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training)
     assert result.exit_code == 0, result.output
-    assert "teacher: top-1" in result.stdout
+    assert "teacher top1" in result.stdout
     again = cli("squeeze", real, tmp_path / "s.safetensors", *network, *training)
     assert again.exit_code == 0
     assert "is there already, from the same squeeze" in again.stderr
@@ -159,7 +161,6 @@ def test_class_without_images_is_named(cli: Cli, tmp_path: Path) -> None:
         (("--epochs", "3"), "go with --train-teacher"),
         (("--train-teacher",), "needs --teacher-weights FILE"),
         (("--device", "nowhere"), "not usable here"),
-        (("--momentum", "1.5"), "--momentum"),
     ],
 )
 def test_contradictory_options_are_usage_errors(

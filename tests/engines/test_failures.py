@@ -74,8 +74,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ray_is_not_installed(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(inputs)
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert one_line(cli(*WORDS[name], "--engine", "ray")) == (
-        "error: Ray is not installed; pip install 'lpld-labels[ray]', or use --engine local"
+    assert one_line(cli(*WORDS[name], "--ray", "local")) == (
+        "error: Ray is not installed; pip install 'lpld-labels[ray]', or leave out --ray"
     )
     assert not Path("out").exists()
 
@@ -83,16 +83,9 @@ def test_ray_is_not_installed(name: str, cli: Cli, inputs: Path, monkeypatch: py
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_listens(name: str, cli: Cli, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(inputs)
-    result = cli(*WORDS[name], "--engine", "ray", "--ray-address", "127.0.0.1:1")
+    result = cli(*WORDS[name], "--ray", "127.0.0.1:1")
     assert one_line(result).startswith("error: 127.0.0.1:1: no Ray cluster answers: ")
     assert not Path("out").exists()
-
-
-@pytest.mark.parametrize("option", ["--ray-address", "--cpus-per-task"])
-def test_options_of_ray_go_with_it(cli: Cli, option: str, tmp_path: Path) -> None:
-    result = cli("encode", tmp_path, tmp_path / "out", "--codec", "int8", option, "1")
-    assert result.exit_code == 2
-    assert f"{option} goes with --engine ray" in result.stderr
 
 
 def test_a_command_on_a_cluster(
@@ -104,7 +97,7 @@ def test_a_command_on_a_cluster(
     write_pool(Path("pool"), make_batches(2, 6)).close()
     asked = ("--codec", "int8", "--json")
     expected = cli("encode", "pool", "expected", *asked)
-    ray = ("--engine", "ray", "--ray-address", cluster.address, "-j", 2)
+    ray = ("--ray", cluster.address, "-j", 2)
     found = cli("--progress", "json", "encode", "pool", "out", *asked, *ray)
     assert found.exit_code == 0, found.output
     digests = {json.loads(result.stdout)["content_digest"] for result in (expected, found)}
