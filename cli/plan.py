@@ -131,7 +131,7 @@ def _table(plan: BudgetPlan) -> Table:
     table.add_column("")
     table.add_column("codec", no_wrap=True)
     for heading in ("prune", "bytes", "views\n/image", *(f"kept\nT={one:g}" for one in temperatures)):
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="right", overflow="fold", no_wrap=heading == "bytes")
     for row in plan.rows:
         table.add_row(
             "->" if row.recommended else "",
@@ -139,7 +139,7 @@ def _table(plan: BudgetPlan) -> Table:
             "none" if row.pruned is None else f"{row.ratio:.4g}x",
             human_bytes(row.bytes),
             f"{row.views_per_image:.3g}",
-            *(f"{row.fidelity.kept[one]:.4f}" for one in temperatures),
+            *(f"{row.fidelity.kept[one]:.3f}" for one in temperatures),
             style="bold" if row.recommended else None,
         )
     return table

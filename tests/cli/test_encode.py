@@ -40,7 +40,15 @@ def test_json(cli: Cli, pool: Path, tmp_path: Path) -> None:
 def test_table(cli: Cli, pool: Path, tmp_path: Path) -> None:
     result = cli("encode", pool, tmp_path / "out", "--codec", "topk:5:8")
     assert result.exit_code == 0, result.output
-    for word in ("topk", "k 5", "value_bits 8", "->", "T = 20", "top-1", "written"):
+    for word in (
+        "topk",
+        "parameters k ",
+        "parameters value bits",
+        "bytes after",
+        "fidelity kept 20",
+        "fidelity top1",
+        "out ",
+    ):
         assert word in result.stdout
 
 
