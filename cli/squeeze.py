@@ -95,6 +95,10 @@ def command(
         statistics = finished_squeeze(out, teacher, folder, settings)
         if statistics is not None:
             click.echo(f"{out} is there already, from the same squeeze", err=True)
+            if unfinished_beside(out).exists():
+                # An earlier run stopped between its last write and this removal.
+                with workplace(unfinished_beside(out)):
+                    pass
         else:
             _require_replaceable(out, overwrite)
             with workplace(unfinished_beside(out)) as place, progress_bar("squeezing images") as progress:

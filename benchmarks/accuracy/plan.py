@@ -114,7 +114,6 @@ def quick_cells(scale: Scale) -> list[Cell]:
         Cell(method="sre2l", ratio=10),
         Cell(method="rded", ratio=10, pool="epochs", student=scale.other_students[0]),
         Cell(method="lpld", ratio=10, by="confidence", prefer="easy"),
-        Cell(method="lpld", ratio=10, drop_easy=0.1, drop_hard=0.3),
         Cell(method="lpld", ratio=2, codec="klt"),
         Cell(method="lpld", ratio=10, labels="ensemble", loss="mse+gt"),
     ]

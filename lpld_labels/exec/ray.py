@@ -7,10 +7,12 @@ others continue. Only tasks, counts and small facts pass through this process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
 import socket
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,13 +94,19 @@ class RayExecutor(Executor):
         return state.facts
 
     def __enter__(self) -> RayExecutor:
+        # Ray prints what happens to nodes on stdout, which belongs to a command's data.
+        self._messages = contextlib.redirect_stdout(sys.stderr)
+        self._messages.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._started:
-            self._ray.shutdown()
+        try:
+            if self._started:
+                self._ray.shutdown()
+        finally:
+            self._messages.__exit__(kind, error, trace)
         self._started, self._workers = False, None
 
     def _connect(self) -> None:

@@ -40,7 +40,27 @@ def to_json(document: dict[str, Any]) -> bytes:
         text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         return (text + "\n").encode("utf-8")
     except ValueError as error:
+        _refuse_unwritable(document, "")
         raise InvalidArgumentError(f"cannot be written as JSON: {error}") from None
+
+
+def _refuse_unwritable(value: object, field: str) -> None:
+    """Name the first field that JSON cannot hold."""
+    expected = None
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_unwritable(name, field)
+            _refuse_unwritable(inner, f"{field}.{name}" if field else name)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            _refuse_unwritable(inner, f"{field}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        expected = "a finite number"
+    elif isinstance(value, str) and not is_text(value):
+        expected = "text that UTF-8 can encode"
+    if expected is not None:
+        problem = f"field '{field}' cannot be written as JSON"
+        raise InvalidArgumentError(problem, expected=expected, got=repr(value)[:_SHOWN])
 
 
 def from_json(data: bytes, *, where: str) -> Any:

@@ -47,7 +47,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["inspect", "--json"],
         ["verify"],
         ["prune", "OUT", "--ratio", "3"],
-        ["report", "--out", "OUT"],
         ["report", "POOL"],
         ["copy", "OUT", "--images", "IMAGES"],
         ["copy", "OUT", "--unpack"],

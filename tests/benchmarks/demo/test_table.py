@@ -49,4 +49,4 @@ def test_the_seed_reaches_what_learns_from_true_classes(
     monkeypatch.setattr("lpld_core.train.evaluate.ValidationSet", lambda *where, **size: None)
     demo = Demo(out=tmp_path, seed=7, epochs=1, teacher_epochs=1, iterations=1)
     train_on_true_classes(demo)
-    assert [job.seed for job in jobs] == [7]
+    assert [job.recipe.seed for job in jobs] == [7]

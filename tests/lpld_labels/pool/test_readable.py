@@ -56,8 +56,8 @@ def test_a_header_that_cannot_be_read_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (math.nan, r"field 'lineage\[0\]\.parameters\.value' cannot be written down"),
-        ("a\udcff", r"expected text, got 'a\\udcff'"),
+        (math.nan, r"field 'lineage\[0\]\.parameters\.value' cannot be written as JSON"),
+        ("a\udcff", r"expected text .*, got 'a\\udcff'"),
         (10**30, "is out of range"),
         ("x" * MAX_JSON_BYTES, "too large"),
     ],
@@ -81,5 +81,5 @@ def test_a_manifest_that_cannot_be_read_is_not_published(tmp_path: Path, value: 
 def test_what_json_cannot_hold_is_named() -> None:
     with pytest.raises(InvalidArgumentError, match=r"field 'a\[1\]\.b' .*finite number, got inf"):
         to_json({"a": [1.0, {"b": math.inf}]})
-    with pytest.raises(InvalidArgumentError, match=r"field 'a' .*text, got '\\udcff'"):
+    with pytest.raises(InvalidArgumentError, match=r"field 'a' .*text .*, got '\\udcff'"):
         to_json({"a": {"\udcff": 1}})

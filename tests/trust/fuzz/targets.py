@@ -240,5 +240,5 @@ TARGETS: dict[str, Target] = {
         seeds=_torch_zips,
         parsers=("interop/torch_file.py", "interop/batch_file.py"),
     ),
-    "image": Target(run=_image, seeds=lambda: list(image_seeds()), parsers=("render/decoding.py",)),
+    "image": Target(run=_image, seeds=lambda: list(image_seeds()), parsers=("render/decode.py",)),
 }
