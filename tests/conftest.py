@@ -43,6 +43,8 @@ __all__ = [
 # seconds. Set before torch and BLAS are loaded; programs that tests start inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Some runners set the width of a terminal that is not there, and tables would fit themselves to it.
+os.environ.pop("COLUMNS", None)
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("LPLD_SHARED_DATA", PROJECT.parent / "shared" / "data"))

@@ -35,8 +35,9 @@ from lpld_labels.loader.schedule import (
 )
 from lpld_labels.loader.workers import LabelBatches, LabelStream, Prepared, as_it_is
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.images import find_images
+from lpld_labels.render.images import FolderImages, find_images
 from lpld_labels.render.store import ImageStore
+from lpld_labels.transforms.outputs import require_apart
 
 Location = str | os.PathLike[str]
 Maker = Callable[[Step], Any]
@@ -123,6 +124,8 @@ def pool_loader(
         drop_last=drop_last,
     )
     images = find_images(reader, images_dir)
+    if cache_directory is not None and isinstance(images, FolderImages):
+        require_apart(cache_directory, images.root)
     batches = LabelBatches(
         reader,
         ImageStore(images, cache_directory=cache_directory, workers=num_workers),

@@ -81,7 +81,9 @@ class EncodeSettings:
         fitting = [name for name in ("fidelity", "temperature") if getattr(self, name) is not None]
         if self.codec is None:
             if self.views is None or fitting:
-                raise InvalidArgumentError("no codec and no views are given", hint="give --codec, --views or both")
+                raise InvalidArgumentError(
+                    "no codec and no views are given", hint="give --codec, --views or both"
+                )
             return
         from lpld_labels.codecs import codec_kind
 
