@@ -6,7 +6,6 @@ says can leave its cell or code block.
 
 from __future__ import annotations
 
-import functools
 import html
 import json
 import re
@@ -18,6 +17,7 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE
 from lpld_labels.format.strict_json import is_text
+from lpld_labels.inspect.page import template_environment
 from lpld_labels.inspect.summary import COMPONENT_NAMES, augmentation_words, step_words, summary_of
 from lpld_labels.inspect.text import human_bytes, printable
 
@@ -50,19 +50,22 @@ def card_text(
     summary = summary_of(manifest, name)
     sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
     sizes["all"] = summary.total_bytes
-    template = _environment().get_template("card.md")
-    return template.render(
-        manifest=manifest,
-        name=printable(name),
-        licence=licence,
-        classes=classes,
-        packed=bool(manifest.files_of("packed")),
-        configs=_configs(manifest),
-        augmentation=augmentation_words(manifest.header.augmentation),
-        recipe="\n".join(recipe),
-        fidelities=_fidelities(manifest),
-        sizes=[(part, human_bytes(size)) for part, size in sizes.items()],
-        format_version=FORMAT_VERSION,
+    return (
+        _environment()
+        .get_template("card.md")
+        .render(
+            manifest=manifest,
+            name=printable(name),
+            licence=licence,
+            classes=classes,
+            packed=bool(manifest.files_of("packed")),
+            configs=_configs(manifest),
+            augmentation=augmentation_words(manifest.header.augmentation),
+            recipe="\n".join(recipe),
+            fidelities=_fidelities(manifest),
+            sizes=[(part, human_bytes(size)) for part, size in sizes.items()],
+            format_version=FORMAT_VERSION,
+        )
     )
 
 
@@ -118,19 +121,8 @@ def _fenced(code: str, language: str) -> _Markdown:
     return _Markdown(f"{fence}{language}\n{code.strip()}\n{fence}")
 
 
-@functools.cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
-    environment = Environment(
-        loader=PackageLoader("lpld_labels.inspect"),
-        autoescape=select_autoescape(),
-        finalize=_escaped,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment(finalize=_escaped, keep_trailing_newline=True)
     environment.filters |= {
         "code": lambda text: _Markdown("`" + printable(text).replace("`", "'") + "`"),
         "fenced": _fenced,

@@ -1,13 +1,12 @@
 """Check a pool from end to end: every byte, every row, every label.
 
-Names all damaged files instead of stopping at the first. A strict check, for pools from strangers, runs in a
+Lists all damaged files instead of stopping at the first. A strict check, for pools from strangers, runs in a
 child process with limits of memory and time, so that no file can crash the caller or exhaust its memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
@@ -50,7 +49,7 @@ from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.index import Group
 from lpld_labels.pool.packed_images import packed_images
-from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest
+from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, verified
 from lpld_labels.pool.publish import coverage_of
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import label_schema
@@ -62,15 +61,15 @@ _FOLDERS = tuple(
 _WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
 """Files whose contents are checked right after their bytes."""
 MEMORY_BYTES = 4 * 1024**3
-"""On top of what the child uses at its start. Whole pools need a few hundred MB."""
+"""On top of what the child uses at its start. Sound pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1
-"""Of processor time: in any case, and for each megabyte of the pool."""
+"""Of processor time: for any pool, and for each megabyte of it."""
 _OUT_OF_MEMORY = 77
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something wrong with a file of the pool."""
+    """What is wrong with a file of the pool."""
 
     file: str
     message: str
@@ -95,7 +94,7 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    strict: in a child process with limits; also report what the format allows and no pool of ours has.
+    strict: check in a child process with limits; also report what the format allows and no pool of ours has.
     progress: called with (bytes done, bytes in all).
     """
     if strict:
@@ -104,7 +103,6 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
 
 
 def _check_here(location: Location, *, strict: bool, progress: Progress | None) -> CheckReport:
-    """Check a pool in this process."""
     with contextlib.ExitStack() as stack:
         cache = None
         if is_address(location):
@@ -115,24 +113,24 @@ def _check_here(location: Location, *, strict: bool, progress: Progress | None) 
 
 
 class _Check:
-    """One check of one pool. damaged: files with wrong bytes. components: bytes by component."""
+    """One check of one pool."""
 
     def __init__(self, location: Location, cache: DiskCache | None, progress: Progress | None) -> None:
         self._location, self._cache, self._progress = location, cache, progress
         self._files = open_files(location, cache)
         self._manifest = read_manifest(self._files)
-        self._done, self._total = 0, sum(entry.bytes for entry in self._manifest.files)
+        self._total = sum(entry.bytes for entry in self._manifest.files)
+        self._done = self._batches = self._rows = 0
         self._damaged: set[str] = set()
         self._problems: list[Problem] = []
-        self._batches = self._rows = 0
         self._components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check what opening a pool needs, then shard after shard; nothing is read through links."""
+        """Check what opening a pool needs, then shard by shard; nothing is read through links."""
         manifest = self._manifest
         with self._blame(MANIFEST_FILE):
             if not is_address(self._location):
-                # What links out of the pool lead to may be another file tomorrow.
+                # A link out of the pool may lead to another file tomorrow.
                 paths = [MANIFEST_FILE, *(entry.path for entry in manifest.files)]
                 refuse_links_out(str(local_path(self._location)), paths)
         if not self._problems:
@@ -154,7 +152,7 @@ class _Check:
 
     @contextlib.contextmanager
     def _blame(self, file: str) -> Iterator[list[str]]:
-        """Record the messages added to the list, and the error that ends the block, as problems of a file."""
+        """Record messages added to the list, and the error that ends the block, as problems of a file."""
         found: list[str] = []
         try:
             yield found
@@ -166,10 +164,13 @@ class _Check:
 
     def _check_bytes(self, entry: FileEntry) -> None:
         """Compare a file with its digest."""
-        problem = _wrong_bytes(self._files, entry)
-        if problem is not None:
+        try:
+            for _ in verified(entry, self._files.chunks(entry), self._files.at(entry.path)):
+                pass
+        except PoolCorruptError as error:
+            facts = f" (expected {error.expected}, got {error.got})" if error.got else ""
             self._damaged.add(entry.path)
-            self._problems.append(Problem(file=entry.path, message=problem))
+            self._problems.append(Problem(file=entry.path, message=f"{error.problem}{facts}"))
 
     def _finish(self, entry: FileEntry) -> None:
         """Drop a checked file from the cache and report progress."""
@@ -215,7 +216,7 @@ class _Check:
     # Contents
 
     def _check_shards(self, pool: PoolReader | None) -> None:
-        """Check shards, their contents only if the pool is open; then the manifest's sums."""
+        """Check shards, but their contents only if the pool is open; then the manifest's sums."""
         counted = np.zeros(0 if pool is None else len(pool.images), np.int64)
         views = dict(enumerate(self._manifest.files_of("views")))
         for shard, labels in enumerate(self._manifest.files_of("labels")):
@@ -239,7 +240,6 @@ class _Check:
                 found.extend(_manifest_problems(pool, self._components, counted))
 
     def _check_packed(self, pool: PoolReader | None) -> None:
-        """Check packed images."""
         packed = None if pool is None else packed_images(pool)
         for entry in self._manifest.files_of("packed"):
             self._check_bytes(entry)
@@ -251,7 +251,7 @@ class _Check:
     def _check_shard(
         self, pool: PoolReader, shard: int, numbers: list[int], views: FileEntry | None, labels: FileEntry
     ) -> bool:
-        """Check the contents of a shard's intact files; return whether they are right."""
+        """Check the contents of a shard's undamaged files; return whether everything is right."""
         before = len(self._problems)
         intact = views is None or views.path not in self._damaged
         if intact:
@@ -270,7 +270,7 @@ class _Check:
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield where a labels file, read by its footer as other programs do, is not what the index says."""
+        """Yield where a labels file differs from the index when it is read by its footer, as others do."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
@@ -287,8 +287,9 @@ class _Check:
             yield "row groups do not lie where the batch index says"
             return
         for number, group in enumerate(groups):
-            problem = _wrong_keys(pool, file, shard, number)
-            problem = problem or _other_payload(pool, file, shard, number, group)
+            problem = _wrong_keys(pool, file, shard, number) or _other_payload(
+                pool, file, shard, number, group
+            )
             if problem is not None:
                 yield problem
                 return
@@ -297,23 +298,6 @@ class _Check:
         parts = weighed(((chunk.column, chunk.bytes) for chunk in chunks), entry.bytes, owners)
         for name, size in parts.items():
             self._components[name] += size
-
-
-def _wrong_bytes(files: PoolFiles, entry: FileEntry) -> str | None:
-    """Read every byte of a file and return what is wrong with it, or None."""
-    state, size = hashlib.sha256(), 0
-    try:
-        for chunk in files.chunks(entry):
-            state.update(chunk)
-            size += len(chunk)
-    except PoolCorruptError as error:
-        told = f" (expected {error.expected}, got {error.got})" if error.got else ""
-        return f"{error.problem}{told}"
-    if size != entry.bytes:
-        return f"file has the wrong size (expected {entry.bytes} bytes, got {size})"
-    if state.hexdigest() != entry.digest:
-        return f"bytes changed (expected SHA-256 {entry.digest[:12]}..., got {state.hexdigest()[:12]}...)"
-    return None
 
 
 def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[str]:
@@ -325,21 +309,21 @@ def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[st
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield batches whose views are not what index and image table say; reading them looks at everything."""
+    """Yield the first batch whose views contradict the index or the image table, or break a rule."""
     for number in numbers:
         try:
-            # Building the record again applies every rule a writer has to keep.
+            # Building the record anew applies every rule that writers must keep.
             replace(pool.views_at(number))
         except LabelPoolError as error:
             yield f"{pool.index.key(number)}: {error}"
-            # The rest of its row group would say the same again.
+            # The other batches of its row group would have the same problem.
             return
 
 
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return which payload column of a row group is another one when Arrow reads it by the footer."""
+    """Return which payload column of a row group differs when Arrow reads it by the footer."""
     direct = pool.label_pages(shard).block(group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
@@ -372,7 +356,7 @@ def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int)
 
 
 def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> Iterator[str]:
-    """Yield batches whose labels are wrong; with `digests`, also those that have other digests."""
+    """Yield batches whose labels are wrong. digests: also compare the digest of each batch."""
     for number in numbers:
         key = pool.index.key(number)
         try:
@@ -395,7 +379,7 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 def _manifest_problems(
     pool: PoolReader, components: dict[Component, int], counted: npt.NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield what the manifest says of the whole pool that is not so. counted: views of each image."""
+    """Yield the sums of the manifest that are wrong. counted: views of each image."""
     manifest = pool.manifest
     facts = {
         "content_digest": (manifest.content_digest, pool.digest_of(pool.index.digests())),
@@ -413,8 +397,7 @@ def _manifest_problems(
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
     """Yield what the format allows and no pool of ours has.
 
-    None of it changes a label, but readers of other versions may come to see other things, and data that
-    nobody needs could hide there.
+    None of it changes a label, but other versions may show other things, and data could hide there.
     """
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
@@ -436,13 +419,13 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
             cast("IO[str]", child.stdin).write(location)
             cast("IO[str]", child.stdin).close()
             for line in cast("IO[str]", child.stdout):
-                told = json.loads(line)
-                if isinstance(told, dict):
-                    return msgspec.convert(told, CheckReport)
-                if isinstance(told, str):
-                    return _failed(manifest, told)
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    return msgspec.convert(message, CheckReport)
+                if isinstance(message, str):
+                    return _failed(manifest, message)
                 if progress is not None:
-                    progress(*told)
+                    progress(*message)
         except BaseException:
             child.kill()
             raise
@@ -460,7 +443,7 @@ def _failed(manifest: Manifest, message: str) -> CheckReport:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Limit this process, where the system can."""
+    """Limit memory and time of this process, on systems that can."""
     try:
         import resource
 
@@ -477,15 +460,15 @@ def _child() -> int:
     location = sys.stdin.read()
     _limit(int(sys.argv[1]), int(sys.argv[2]))
 
-    def tell(facts: object) -> None:
-        sys.stdout.write(f"{json.dumps(facts)}\n")
+    def send(message: object) -> None:
+        sys.stdout.write(f"{json.dumps(message)}\n")
         sys.stdout.flush()
 
     try:
-        report = _check_here(location, strict=True, progress=lambda done, total: tell([done, total]))
-        tell(asdict(report))
+        report = _check_here(location, strict=True, progress=lambda done, total: send([done, total]))
+        send(asdict(report))
     except LabelPoolError as error:
-        tell(str(error))
+        send(str(error))
     except MemoryError:
         return _OUT_OF_MEMORY
     return 0

@@ -6,31 +6,23 @@ only the labels it keeps.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Executor, Progress
-from lpld_labels.exec.local import ONE_PROCESS
-from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.exec.job import Progress
+from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.records import BatchKey
+from lpld_labels.io.addresses import Location
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.selection import (
-    Candidates,
-    Places,
-    Scores,
-    choose,
-    kept_count,
-    score_batches,
-)
+from lpld_labels.transforms.selection import Candidates, Places, choose, kept_count, score_batches
 from lpld_labels.transforms.settings import PruneSettings
 
 
@@ -55,7 +47,7 @@ class PrunePlan:
 
     @property
     def rows(self) -> int:
-        """Views that stay."""
+        """Number of views that stay."""
         return int(self.pool.index.rows[self.kept].sum(dtype=np.int64))
 
     @property
@@ -71,28 +63,32 @@ class PrunePlan:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What lineage records besides the settings."""
+        """What lineage records in addition to the settings."""
         return {
             "random_seed": self.seed,
             "kept_batches": self.count,
             "candidate_batches": len(self.candidates),
         }
 
-    @property
-    def step(self) -> LineageStep:
-        """The step of lineage."""
-        return lineage.step("prune", self.pool.manifest.content_digest, self.settings, **self.results)
-
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
     """Decide which batches stay. Random choice needs no byte of labels; metrics read them all once.
 
+    Only complete batches are candidates, unless there are none.
     progress: called with (done, total) batches while metrics are computed.
     """
-    candidates = _candidates(pool)
-    if settings.by != "random":
-        keys = pool.index.keys_at(candidates.places)
-        candidates = replace(candidates, scores=_scores(pool, keys, settings.by, progress))
+    index = pool.index
+    places = np.flatnonzero(index.rows == pool.header.batch_size)
+    if not len(places):
+        places = np.arange(len(index))
+    by_metric = settings.by != "random"
+    candidates = Candidates(
+        places=places,
+        epochs=index.epochs[places],
+        batches=index.batches[places],
+        rows=index.rows[places],
+        scores=score_batches(pool, places, settings.by, progress) if by_metric else None,
+    )
     seed = settings.seed if settings.seed is not None else pool.header.seed or 0
     plan = PrunePlan(pool=pool, settings=settings, seed=seed, candidates=candidates, kept=candidates.places)
     if settings.ratio is not None:
@@ -112,7 +108,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
 @writes_pools
 def prune_pool(
     pool: PoolReader,
-    out: str | os.PathLike[str],
+    out: Location,
     settings: PruneSettings,
     *,
     overwrite: bool = False,
@@ -128,36 +124,20 @@ def prune_pool(
     found = finished_before(out, step)
     if found is not None:
         return found
-    return write_pruned(
-        plan_prune(pool, settings, progress=progress), out, overwrite=overwrite, progress=progress
-    )
+    plan = plan_prune(pool, settings, progress=progress)
+    return write_pruned(plan, out, overwrite=overwrite, progress=progress)
 
 
 @writes_pools
 def write_pruned(
     plan: PrunePlan,
-    out: str | os.PathLike[str],
+    out: Location,
     *,
-    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the pool of a plan. progress: called with (done, total) batches copied."""
-    written = transform_plan(plan.pool, out, (plan.step,), keys=plan.keys, most_bytes=plan.settings.budget)
-    return run_plan(written, executor=executor, overwrite=overwrite, progress=progress)
-
-
-def _candidates(pool: PoolReader) -> Candidates:
-    """Return the complete batches, or all if none is complete."""
-    index = pool.index
-    places = np.arange(len(index), dtype=np.int64)
-    everything = Candidates(places=places, epochs=index.epochs, batches=index.batches, rows=index.rows)
-    complete = everything.subset(index.rows == pool.header.batch_size)
-    return complete if len(complete) else everything
-
-
-def _scores(pool: PoolReader, keys: list[BatchKey], metric: str, progress: Progress | None) -> Scores:
-    """Return the scores of some batches in the order given; the pool is read in file order."""
-    order = pool.index.in_file_order(keys)
-    score_of = dict(zip(order, score_batches(pool, order, metric, progress=progress), strict=True))
-    return np.array([score_of[key] for key in keys])
+    pool, settings = plan.pool, plan.settings
+    step = lineage.step("prune", pool.manifest.content_digest, settings, **plan.results)
+    pool_plan = transform_plan(pool, out, step, keys=plan.keys, most_bytes=settings.budget)
+    return run_plan(pool_plan, overwrite=overwrite, progress=progress)

@@ -12,15 +12,15 @@ diff_signed   z_y - max of the other classes' logits; negative where the teacher
 cut_ratio     the batch's stored mixing ratio, i.e. the weight of the view itself; 1 where nothing was mixed
 confidence    the largest softmax value
 
-A pool of probabilities p has z = log p, which differs from the logits by a shift per row only; a
-probability of 0 ranks as the smallest half, 2^-24, for averages need numbers.
+A pool of probabilities p has z = log p, which differs from the logits by a shift per row only. A
+probability of 0 counts as the smallest half, 2^-24, so that averages are finite.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -32,16 +32,17 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.random_streams import batch_ranks
-from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.reader import PoolReader
 
 Places = npt.NDArray[np.int64]
 """int64 [k], places in the batch index."""
 Scores = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Classes = npt.NDArray[np.integer]
 
-PREFERENCES = ("hard", "easy", "uniform")
-# An epoch is ranked as the batch no real epoch has.
 _WHOLE_EPOCH = MAX_INDEX + 1
+"""The batch number that ranks an epoch; no batch has it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,25 +56,14 @@ class Candidates:
     epochs: npt.NDArray[np.int32]
     batches: npt.NDArray[np.int32]
     rows: npt.NDArray[np.int32]
-    scores: Scores | None = None
+    scores: Scores | None
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def subset(self, chosen: npt.NDArray[np.bool_]) -> Candidates:
-        """Return the candidates where `chosen` (bool [n]) is true."""
-        return replace(
-            self,
-            places=self.places[chosen],
-            epochs=self.epochs[chosen],
-            batches=self.batches[chosen],
-            rows=self.rows[chosen],
-            scores=None if self.scores is None else self.scores[chosen],
-        )
-
 
 def require_ratio(ratio: float) -> None:
-    """Refuse a ratio that is none."""
+    """Refuse a ratio below 1."""
     if not (math.isfinite(ratio) and ratio >= 1):
         raise InvalidArgumentError("ratio is too small", expected="a number >= 1", got=ratio)
 
@@ -101,51 +91,34 @@ def ratio_that_keeps(kept: int, candidates: int) -> float:
 def choose(candidates: Candidates, count: int, *, level: str, prefer: str | None, seed: int) -> Places:
     """Return the places of `count` batches in key order.
 
-    prefer: None for random order, else which end of the scores to keep; ties go by random order.
-        At epoch level whole epochs are taken in that order and the last one is cut short.
+    level: "batch", or "epoch" to take runs of batches of an epoch and cut the last one short.
+    prefer: None for random order, else which end of the scores to keep; random order breaks ties.
     """
     if not 1 <= count <= len(candidates):
         raise InvalidArgumentError(
             "cannot keep that many batches", expected=f"1 to {len(candidates)}", got=count
         )
-    if prefer is not None and candidates.scores is None:
-        raise InvalidArgumentError("a preference needs a metric", expected="scores", got=prefer)
-    units = _Units(candidates, level)
-    order = units.ordered(seed, None if prefer is None else candidates.scores)
+    # A unit is what is kept or dropped as one: a batch, or an epoch.
+    epochs, batches, starts = candidates.epochs, candidates.batches, np.arange(len(candidates))
+    if level == "epoch":
+        epochs, starts = np.unique(epochs, return_index=True)
+        batches = np.full(len(epochs), _WHOLE_EPOCH)
+    sizes = np.diff(starts, append=len(candidates))
+    columns: list[npt.NDArray[Any]] = [batches, epochs, batch_ranks(seed, epochs, batches)]
+    if prefer is not None and candidates.scores is not None:
+        # The mean over all views of a unit.
+        total = np.add.reduceat(candidates.scores * candidates.rows, starts)
+        columns.append(total / np.add.reduceat(candidates.rows, starts))
+    order = np.lexsort(columns)
     if prefer == "easy":
         order = order[::-1]
     elif prefer == "uniform":
-        order = _evenly_spaced(order, units.sizes, count)
-    return np.sort(candidates.places[units.members(order)[:count]])
-
-
-class _Units:
-    """What is kept or dropped as one: batches, or epochs as runs of neighbouring batches."""
-
-    def __init__(self, candidates: Candidates, level: str) -> None:
-        self._rows = candidates.rows
-        if level == "batch":
-            self._starts = np.arange(len(candidates))
-            self._key = (candidates.epochs, candidates.batches)
-        else:
-            epochs, self._starts = np.unique(candidates.epochs, return_index=True)
-            self._key = (epochs, np.full(len(epochs), _WHOLE_EPOCH))
-        self.sizes: Places = np.diff(self._starts, append=len(candidates))
-
-    def ordered(self, seed: int, scores: Scores | None) -> Places:
-        """Return the units by score (mean over all views, hardest first), then in random order."""
-        columns: list[npt.NDArray[Any]] = [self._key[1], self._key[0], batch_ranks(seed, *self._key)]
-        if scores is not None:
-            total = np.add.reduceat(scores * self._rows, self._starts)
-            columns.append(total / np.add.reduceat(self._rows, self._starts))
-        return np.lexsort(columns)
-
-    def members(self, units: Places) -> Places:
-        """Return the candidates of some units, unit by unit in the order given."""
-        sizes = self.sizes[units]
-        ends = np.cumsum(sizes)
-        offsets = np.repeat(self._starts[units] - (ends - sizes), sizes)
-        return np.asarray(offsets + np.arange(len(offsets)))
+        order = _evenly_spaced(order, sizes, count)
+    # The candidates of these units, unit by unit.
+    chosen = sizes[order]
+    offsets = np.repeat(starts[order] - (np.cumsum(chosen) - chosen), chosen)
+    members = offsets + np.arange(len(offsets))
+    return np.sort(candidates.places[members[:count]])
 
 
 def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
@@ -158,18 +131,13 @@ def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
         number += 1
 
 
-Floats = npt.NDArray[np.float32]
-Classes = npt.NDArray[np.integer]
-
-
 def correct(logits: Floats, classes: Classes) -> Floats:
     """Return 1.0 where the largest logit is the image's own class: float32 [B]."""
     return np.asarray(logits.argmax(axis=1) == classes, np.float32)
 
 
-def diff(logits: Floats, classes: Classes) -> Floats:
+def diff(logits: Floats, _: Classes) -> Floats:
     """Return the gap between the two largest logits: float32 [B]."""
-    del classes
     top = np.partition(logits, -2, axis=1)[:, -2:]
     return np.asarray(top[:, 1] - top[:, 0])
 
@@ -182,16 +150,10 @@ def diff_signed(logits: Floats, classes: Classes) -> Floats:
     return np.asarray(logits[rows, classes] - others.max(axis=1))
 
 
-def confidence(logits: Floats, classes: Classes) -> Floats:
+def confidence(logits: Floats, _: Classes) -> Floats:
     """Return the largest softmax value: float32 [B]."""
-    del classes
     shifted = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(1.0 / np.exp(shifted).sum(axis=1))
-
-
-def cut_ratio(views: ViewBatch) -> float:
-    """Return the weight of the views themselves in the mix."""
-    return 1.0 if views.mix is None else views.mix.strength
 
 
 _LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
@@ -200,39 +162,23 @@ _LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
     "diff_signed": diff_signed,
     "confidence": confidence,
 }
-METRICS: tuple[str, ...] = ("correct", "diff", "diff_signed", "cut_ratio", "confidence")
 
 
-def score_batches(
-    pool: PoolReader,
-    keys: Sequence[BatchKey],
-    metric: str,
-    *,
-    progress: Progress | None = None,
-) -> npt.NDArray[np.float64]:
-    """Return each batch's mean over its views: float64 [len(keys)]. Holds one batch at a time.
+def score_batches(pool: PoolReader, places: Places, metric: str, progress: Progress | None = None) -> Scores:
+    """Return each batch's mean over its views: float64 [len(places)]. Holds one batch at a time.
 
-    Give the keys in file order (`PoolReader.index` knows it) to read the pool from front to back.
+    The pool is read from front to back.
     """
-    if metric not in METRICS:
-        raise InvalidArgumentError("unknown metric", expected=f"one of {', '.join(METRICS)}", got=metric)
-    image_classes = pool.images.classes
-    scores = np.empty(len(keys))
-    for number, key in enumerate(keys):
+    score_of: dict[BatchKey, float] = {}
+    keys = pool.index.keys_at(places)
+    for key in pool.index.in_file_order(keys):
         views = pool.read_views(key)
         if metric == "cut_ratio":
-            scores[number] = cut_ratio(views)
+            score_of[key] = 1.0 if views.mix is None else views.mix.strength
         else:
-            logits = _logits(pool, key)
-            scores[number] = _LABEL_METRICS[metric](logits, image_classes[views.images]).mean(
-                dtype=np.float64
-            )
+            logits = as_finite_logits(pool.read_labels(key, dtype=np.float32), pool.header.label_kind)
+            scores = _LABEL_METRICS[metric](logits, pool.images.classes[views.images])
+            score_of[key] = float(scores.mean(dtype=np.float64))
         if progress is not None:
-            progress(number + 1, len(keys))
-    return scores
-
-
-def _logits(pool: PoolReader, key: BatchKey) -> Floats:
-    """Return a batch's labels as logits, float32 [B, C]."""
-    labels: Floats = pool.read_labels(key, dtype=np.float32)
-    return as_finite_logits(labels, pool.header.label_kind)
+            progress(len(score_of), len(keys))
+    return np.array([score_of[key] for key in keys])

@@ -1,4 +1,4 @@
-"""Settings of `prune`, `encode` and `plan`. Help texts read them, so nothing here loads Arrow."""
+"""Settings of `prune`, `encode` and `plan`. Help texts read them, so this module must not import Arrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lpld_labels.settings import Setting, check_settings
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
-"""Of the best students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
+"""Best for students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class EncodeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """What a pool has to fit into, and what its labels must keep."""
+    """The budget of a pool, and what its labels must keep."""
 
     budget: Annotated[int, Setting("E.g. 300MB, 10% of the pool, or 1x-images with --images.", gt=0)]
     codecs: Annotated[
