@@ -69,12 +69,10 @@ def copy_pool(
             )
             size = sum(entry.bytes for entry in manifest.files)
             return Copied(manifest=manifest, files=len(manifest.files), sent=size, found=0)
+        require_apart(out, readers[0].location)
         if not is_address(out):
-            require_apart(out, readers[0].location)
             return fetch_pool(readers[0], pool_path(out), overwrite=overwrite, progress=progress)
         store = RemoteStore(os.fspath(out))
-        if is_address(locations[0]) and store.address == RemoteStore(os.fspath(locations[0])).address:
-            raise InvalidArgumentError("source and target are the same", where=store.shown)
         return send_pool(readers[0].files, store, overwrite=overwrite, progress=progress)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lpld_labels.codecs import Codec
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Executor, Progress
@@ -36,7 +35,6 @@ class EncodeResult:
     """
 
     manifest: Manifest
-    codec: Codec
     before: int
     after: int
     fidelity: Fidelity | None
@@ -78,13 +76,9 @@ def encode_pool(
             step = replace(step, parameters=step.parameters | {"fidelity": trial.fidelity.as_json()})
         plan = transform_plan(pool, out, step, codec=codec, bytes_per_row=bytes_per_row, views=settings.views)
         manifest = run_plan(plan, executor=executor, overwrite=overwrite, progress=progress)
-    # Of a pool that was found at an address, only the files that opening reads are here.
-    with PoolReader(out, check_sizes=False) as encoded:
-        codec = encoded.codec
     fidelity = manifest.header.lineage[-1].parameters.get("fidelity")
     return EncodeResult(
         manifest=manifest,
-        codec=codec,
         before=pool_bytes(pool.manifest),
         after=pool_bytes(manifest),
         fidelity=None if fidelity is None else Fidelity.from_json(fidelity),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.io.addresses import Location, is_address, local_path, redact
+from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url, redact
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 
@@ -28,7 +28,9 @@ def require_apart(out: Location, *inputs: Location) -> None:
 
 def _relation(out: Location, given: Location) -> str | None:
     if is_address(out) or is_address(given):
-        return "the same as" if redact(out) == redact(given) else None
+        both = is_address(out) and is_address(given)
+        same = both and normalize_url(redact(out)) == normalize_url(redact(given))
+        return "the same as" if same else None
     target, source = pool_path(out), pool_path(given)
     if target == source:
         return "the same as"

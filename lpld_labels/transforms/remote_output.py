@@ -15,7 +15,6 @@ import functools
 import hashlib
 import os
 import shutil
-import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -173,7 +172,6 @@ class Upload:
         self._old = old
         self._sizes = store.sizes()
         self._sent: set[str] = set()
-        self._lock = threading.Lock()
 
     def put(self, files: PoolFiles, entry: FileEntry) -> bool:
         """Send a file unless it is there; return whether it was sent.
@@ -183,8 +181,7 @@ class Upload:
         same_size = self._sizes.get(entry.path) == entry.bytes
         if same_size and self._store.digest(entry.path) == entry.digest:
             return False
-        with self._lock:
-            self._sent.add(entry.path)
+        self._sent.add(entry.path)
         retry_corrupt(lambda: self._send(files, entry))
         return True
 
@@ -260,9 +257,7 @@ def outgoing_folder(address: str) -> Path:
 
 def gathered_at(out: Location) -> Path:
     """Return the directory that a pool for `out` is written to: `out`, or the folder that is then sent."""
-    if not is_address(out):
-        return local_path(out)
-    return outgoing_folder(RemoteStore(os.fspath(out)).address) / "pool"
+    return outgoing_folder(os.fspath(out)) / "pool" if is_address(out) else local_path(out)
 
 
 @contextlib.contextmanager
@@ -280,9 +275,8 @@ def destination(
     store = RemoteStore(os.fspath(out))
     if store.scheme in ("http", "https"):
         raise StoreError("cannot be written to", where=store.shown, hint="write to s3:// or a directory")
-    folder = outgoing_folder(store.address)
-    path = folder / "pool"
-    with _naming_address(store, folder), locked_directory(folder):
+    path = gathered_at(out)
+    with _naming_address(store, path), locked_directory(path.parent):
         base = manifest_at(store)
         if not _is_complete(path):
             _fetch(base, store, path, whole=extend)
@@ -341,15 +335,13 @@ def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -
 
 
 @contextlib.contextmanager
-def _naming_address(store: RemoteStore, folder: Path) -> Iterator[None]:
-    """Make errors name the address instead of the folder that stands for it."""
+def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
+    """Make errors name the address instead of the directory that stands for it."""
     try:
         yield
     except LabelPoolError as error:
         facts: dict[str, Any] = {
-            name: getattr(error, name)
-            .replace(f"{folder}/pool", store.shown)
-            .replace(str(folder), store.shown)
+            name: getattr(error, name).replace(str(path), store.shown).replace(str(path.parent), store.shown)
             for name in ("where", "expected", "got", "hint")
         }
         raise type(error)(error.problem, **facts) from None

@@ -15,6 +15,9 @@ DEFAULT_MIN_FIDELITY = 0.95
 """Best for students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
 
 
+FromLossy = Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PruneSettings:
     """What to keep. Exactly one of `ratio` and `budget` is given."""
@@ -72,9 +75,7 @@ class EncodeSettings:
         Setting(f"klt: at which labels will be used.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
     seed: Annotated[int, Setting("klt: which rows are sampled.", ge=0, le=MAX_SEED)] = 0
-    from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
-        False
-    )
+    from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -120,9 +121,7 @@ class PlanSettings:
         Setting("Keep views in files or leave them to be drawn.  [default: as POOL does]"),
     ] = None
     seed: Annotated[int, Setting("Which rows are sampled.", ge=0, le=MAX_SEED)] = 0
-    from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
-        False
-    )
+    from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
         check_settings(self)
