@@ -1,7 +1,7 @@
 """The card of a pool: README.md, rendered from templates/card.md and the manifest.
 
-Text is escaped for Markdown unless a filter of the template puts it into code or JSON, so nothing a manifest
-says can leave its cell or code block.
+Text is escaped for Markdown unless a filter of the template puts it into code or JSON, so no text of a
+manifest can leave its cell or code block.
 """
 
 from __future__ import annotations
@@ -50,36 +50,33 @@ def card_text(
     summary = summary_of(manifest, name)
     sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
     sizes["all"] = summary.total_bytes
-    return (
-        _environment()
-        .get_template("card.md")
-        .render(
-            manifest=manifest,
-            name=printable(name),
-            licence=licence,
-            classes=classes,
-            packed=bool(manifest.files_of("packed")),
-            configs=_configs(manifest),
-            augmentation=augmentation_words(manifest.header.augmentation),
-            recipe="\n".join(recipe),
-            fidelities=_fidelities(manifest),
-            sizes=[(part, human_bytes(size)) for part, size in sizes.items()],
-            format_version=FORMAT_VERSION,
-        )
+    template = _environment().get_template("card.md")
+    return template.render(
+        manifest=manifest,
+        name=printable(name),
+        licence=licence,
+        classes=classes,
+        packed=bool(manifest.files_of("packed")),
+        configs=_configs(manifest),
+        augmentation=augmentation_words(manifest.header.augmentation),
+        recipe="\n".join(recipe),
+        fidelities=_fidelities(manifest),
+        sizes=[(part, human_bytes(size)) for part, size in sizes.items()],
+        format_version=FORMAT_VERSION,
     )
 
 
 def class_folders(table: ImageTable) -> list[str] | None:
-    """Return the folder of each class; None unless every class has one and no two the same."""
+    """Return the folder of each class; None unless every class has exactly one of its own."""
     folders = [path.rpartition("/")[0].partition("/")[0] for path in table.paths]
     pairs = sorted(set(zip(table.classes.tolist(), folders, strict=True)))
     names = [folder for _, folder in pairs]
-    whole = [label for label, _ in pairs] == list(range(len(pairs)))
-    return names if whole and all(names) and len(set(names)) == len(names) else None
+    one_each = [label for label, _ in pairs] == list(range(len(pairs)))
+    return names if one_each and all(names) and len(set(names)) == len(names) else None
 
 
 def _configs(manifest: Manifest) -> dict[str, str]:
-    """Return which files `datasets` shows under which name."""
+    """Return the configurations for `datasets`: name -> files."""
     found = {"views": "views/*.parquet"} if manifest.views == "stored" else {}
     found["images"] = "packed/*.parquet" if manifest.files_of("packed") else IMAGES_FILE
     if manifest.codec.parameters.get("layout") == "plain":
@@ -108,14 +105,14 @@ class _Markdown(str):
 
 
 def _escaped(value: object) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+    """Return a text escaped for Markdown, on one line."""
     if isinstance(value, _Markdown):
         return value
     return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", html.escape(printable(str(value)), quote=False))
 
 
 def _fenced(code: str, language: str) -> _Markdown:
-    """Return a code block with a fence that the code does not hold."""
+    """Return a code block with a fence longer than any in the code."""
     longest = max((len(run) for run in re.findall("`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
     return _Markdown(f"{fence}{language}\n{code.strip()}\n{fence}")

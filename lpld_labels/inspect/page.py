@@ -1,6 +1,6 @@
 """Pages: one HTML file each, rendered from templates/, that loads nothing and runs only its own script.
 
-Autoescape is on, so names of classes, files and teachers stay text whatever they contain.
+HTML is escaped, so names of classes, files and teachers stay text whatever they contain.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def render_page(template: str | Path, **content: Any) -> bytes:
     else:
         found = environment.get_template(template)
     style, script = _asset("page.css"), _asset("page.js")
-    # Hashes, not 'unsafe-inline': if text from outside ever got through as markup, it could still not run.
+    # Hashes, not 'unsafe-inline': even if foreign markup got into the page, it could not run.
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'"

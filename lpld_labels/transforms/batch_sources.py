@@ -23,13 +23,14 @@ from lpld_labels.transforms.outputs import pool_path
 
 @dataclass(frozen=True)
 class CopiedBatches:
-    """Batches of a pool as stored; items are keys."""
+    """Batches as stored in one of some pools; items are keys."""
 
-    pool: PoolReader
+    pools: tuple[PoolReader, ...]
 
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
-        for key in _in_reading_order(self.pool, keys):
-            yield _detached(self.pool.read_encoded(key))
+        for pool in self.pools:
+            for key in _in_reading_order(pool, [key for key in keys if key in pool]):
+                yield _detached(pool.read_encoded(key))
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def transform_plan(
     keys = pool.keys if keys is None else keys
     numbers = pool.index.numbers(keys)
     rows, label_bytes = pool.index.rows[numbers], pool.index.label_bytes[numbers]
-    source: BatchSource = CopiedBatches(pool)
+    source: BatchSource = CopiedBatches((pool,))
     content_digest = None
     if codec is None:
         content_digest = pool.digest_of(pool.index.digests_of(keys))

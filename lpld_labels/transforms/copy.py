@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from lpld_labels.pool.packed_images import PackedImages
 from lpld_labels.pool.packing import Packed, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch
 from lpld_labels.pool.unfinished import Unfinished, finish, unfinished
 from lpld_labels.render.images import FolderImages, ImageSource, check_images, find_images, map_in_threads
 from lpld_labels.transforms.batch_sources import CopiedBatches
@@ -96,10 +94,11 @@ def merge_pools(
     inputs = [pool.location for pool in pools]
     inputs += [str(images.root)] if isinstance(images, FolderImages) else []
     require_output(out, *inputs, overwrite=overwrite, step=lineage[-1] if lineage else None)
-    for other in pools[1:]:
+    identities = [pool_identity(one.header, one.codec, one.images, one.manifest.views) for one in pools]
+    for other, identity in zip(pools, identities, strict=True):
         require_alike(
-            _identity(first),
-            _identity(other),
+            identities[0],
+            identity,
             where=other.location,
             problem="pools cannot be merged",
             hint="merge pools of the same images, teachers, settings and codec; encode them afterwards",
@@ -117,7 +116,7 @@ def merge_pools(
             images=first.images,
             codec=first.codec,
             views=first.manifest.views,
-            source=_OfSeveral(tuple(pools)),
+            source=CopiedBatches(tuple(pools)),
             shards=cut_by_size(
                 list(places),
                 np.array([pool.index.rows[number] for pool, number in places.values()], np.int64),
@@ -130,21 +129,6 @@ def merge_pools(
         overwrite=overwrite,
         progress=progress,
     )
-
-
-@dataclass(frozen=True)
-class _OfSeveral:
-    """Batches of several pools; items are keys."""
-
-    pools: tuple[PoolReader, ...]
-
-    def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
-        for pool in self.pools:
-            yield from CopiedBatches(pool)([key for key in keys if key in pool])
-
-
-def _identity(pool: PoolReader) -> dict[str, Any]:
-    return pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views)
 
 
 def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int]]:
