@@ -18,7 +18,7 @@ from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.inspect.page import template_environment
-from lpld_labels.inspect.summary import COMPONENT_NAMES, augmentation_words, step_words, summary_of
+from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, augmentation_words, step_words
 from lpld_labels.inspect.text import human_bytes, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def card_text(
         raise InvalidArgumentError(
             "not a name of a licence", expected="one such as cc-by-4.0, mit or other", got=licence
         )
-    summary = summary_of(manifest, name)
+    summary = PoolSummary(location=name, manifest=manifest)
     sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
     sizes["all"] = summary.total_bytes
     template = _environment().get_template("card.md")

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, cast
@@ -140,8 +140,7 @@ class _Check:
                 self._check_shards(pool)
         self._check_names(strict=strict)
         if strict:
-            with self._blame(MANIFEST_FILE) as found:
-                found.extend(_manifest_oddities(self._files, manifest))
+            self._record(MANIFEST_FILE, _manifest_oddities(self._files, manifest))
         return CheckReport(
             files=len(manifest.files) + 1,
             bytes=pool_bytes(manifest),
@@ -151,14 +150,18 @@ class _Check:
         )
 
     @contextlib.contextmanager
-    def _blame(self, file: str) -> Iterator[list[str]]:
-        """Record messages added to the list, and the error that ends the block, as problems of a file."""
-        found: list[str] = []
+    def _blame(self, file: str) -> Iterator[None]:
+        """Record the error that ends the block as a problem of a file."""
         try:
-            yield found
+            yield
         except LabelPoolError as error:
-            found.append(str(error))
-        self._problems += [Problem(file=file, message=message) for message in found]
+            self._problems.append(Problem(file=file, message=str(error)))
+
+    def _record(self, file: str, messages: Iterable[str]) -> None:
+        """Record problems of a file, and the error that ends them."""
+        with self._blame(file):
+            for message in messages:
+                self._problems.append(Problem(file=file, message=message))
 
     # Files
 
@@ -170,7 +173,7 @@ class _Check:
         except PoolCorruptError as error:
             facts = f" (expected {error.expected}, got {error.got})" if error.got else ""
             self._damaged.add(entry.path)
-            self._problems.append(Problem(file=entry.path, message=f"{error.problem}{facts}"))
+            self._record(entry.path, [f"{error.problem}{facts}"])
 
     def _finish(self, entry: FileEntry) -> None:
         """Drop a checked file from the cache and report progress."""
@@ -185,10 +188,11 @@ class _Check:
         known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in self._manifest.files)}
         for name, link in self._files.names():
             if name not in known and (strict or name.startswith(_FOLDERS)):
-                message = "file is not part of the pool; finish the interrupted commit or delete it"
-                self._problems.append(Problem(file=name, message=message))
+                self._record(
+                    name, ["not part of the pool; finish the interrupted command, or delete the file"]
+                )
             if strict and link:
-                self._problems.append(Problem(file=name, message="a symbolic link, not a file"))
+                self._record(name, ["a symbolic link, not a file"])
 
     def _opened(self, stack: contextlib.ExitStack) -> PoolReader | None:
         """Check the tables and return the open pool; None where they are damaged."""
@@ -201,8 +205,7 @@ class _Check:
             return None
         for role, schema in (("batches", BATCH_SCHEMA), ("images", IMAGE_SCHEMA)):
             entry = next(entry for entry in manifest.files if entry.role == role)
-            with self._blame(entry.path) as found:
-                found.extend(_table(self._files, entry, schema))
+            self._record(entry.path, _table(self._files, entry, schema))
         if self._problems:
             return None
         pool = None
@@ -236,16 +239,14 @@ class _Check:
         if pool is not None and not self._problems:
             for role, owner in FILE_COMPONENTS.items():
                 self._components[owner] += sum(entry.bytes for entry in self._manifest.files_of(role))
-            with self._blame(MANIFEST_FILE) as found:
-                found.extend(_manifest_problems(pool, self._components, counted))
+            self._record(MANIFEST_FILE, _manifest_problems(pool, self._components, counted))
 
     def _check_packed(self, pool: PoolReader | None) -> None:
         packed = None if pool is None else packed_images(pool)
         for entry in self._manifest.files_of("packed"):
             self._check_bytes(entry)
             if packed is not None and entry.path not in self._damaged:
-                with self._blame(entry.path) as found:
-                    found.extend(packed.problems(entry))
+                self._record(entry.path, packed.problems(entry))
             self._finish(entry)
 
     def _check_shard(
@@ -256,17 +257,15 @@ class _Check:
         intact = views is None or views.path not in self._damaged
         if intact:
             blamed = self._manifest.files_of("batches")[0] if views is None else views
-            with self._blame(blamed.path) as found:
+            with self._blame(blamed.path):
                 if views is not None:
                     # Pages are checked before Arrow decodes them.
                     self._add_bytes(pool.open_parquet(views, VIEW_SCHEMA).chunks(), views, VIEW_OWNERS)
-                found.extend(_view_problems(pool, numbers))
+                self._record(blamed.path, _view_problems(pool, numbers))
         digests = intact and len(self._problems) == before
         if labels.path not in self._damaged:
-            with self._blame(labels.path) as found:
-                found.extend(self._label_pages(pool, labels, shard))
-            with self._blame(labels.path) as found:
-                found.extend(_label_problems(pool, numbers, digests=digests))
+            self._record(labels.path, self._label_pages(pool, labels, shard))
+            self._record(labels.path, _label_problems(pool, numbers, digests=digests))
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
@@ -284,12 +283,11 @@ class _Check:
         rows = np.diff(file.starts).tolist()
         found = [(p[0].offset, sum(c.bytes for c in p), r) for p, r in zip(payload, rows, strict=True) if p]
         if found != [(g.offset, g.bytes, g.rows if by_view else g.batches) for g in groups]:
-            yield "row groups do not lie where the batch index says"
+            yield "row groups are not where the batch index says"
             return
         for number, group in enumerate(groups):
-            problem = _wrong_keys(pool, file, shard, number) or _other_payload(
-                pool, file, shard, number, group
-            )
+            problem = _wrong_keys(pool, file, shard, number)
+            problem = problem or _other_payload(pool, file, shard, number, group)
             if problem is not None:
                 yield problem
                 return
@@ -329,7 +327,7 @@ def _other_payload(
     for name, array in direct.items():
         other = table[name].combine_chunks()
         if not other.equals(array.cast(other.type)):
-            return f"column '{name}' is another one by the footer than by the batch index, row group {number}"
+            return f"column '{name}' differs between the footer and the batch index, row group {number}"
     return None
 
 
@@ -403,7 +401,7 @@ def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
     if resize not in RESIZE_CODES:
-        yield f"field 'augmentation.resize' names code that is not known: {resize[:100]!r}"
+        yield f"field 'augmentation.resize' names an unknown resize code: {resize[:100]!r}"
 
 
 def _check_in_child(location: str, manifest: Manifest, progress: Progress | None) -> CheckReport:
@@ -429,9 +427,9 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
         except BaseException:
             child.kill()
             raise
-    ended = f"checking it ended the process: signal {-child.returncode}, or {seconds} s of processor time"
+    ended = f"the check was ended by signal {-child.returncode}, or by {seconds} s of processor time"
     if child.returncode == _OUT_OF_MEMORY:
-        ended = f"checking it takes more than {MEMORY_BYTES // 1024**2} MiB of memory"
+        ended = f"the check needs more than {MEMORY_BYTES // 1024**2} MiB of memory"
     return _failed(manifest, ended)
 
 

@@ -17,7 +17,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey
 from lpld_labels.inspect.sample import choose_batches
-from lpld_labels.inspect.summary import PoolSummary, step_words, summary_of
+from lpld_labels.inspect.summary import PoolSummary, step_words
 from lpld_labels.pool.reader import PoolReader
 
 
@@ -89,7 +89,7 @@ def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = 
     pools = dict(zip(pool_names([os.fspath(r.location) for r in readers]), readers, strict=True))
     compared = []
     for name, pool in pools.items():
-        summary = summary_of(pool.manifest, pool.location)
+        summary = PoolSummary(location=pool.location, manifest=pool.manifest)
         measured_by, fidelity = _fidelity(pool, pools)
         compared.append(ComparedPool(name=name, summary=summary, measured_by=measured_by, fidelity=fidelity))
         if progress is not None:

@@ -18,7 +18,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
-from lpld_labels.inspect.summary import PoolSummary, summary_of
+from lpld_labels.inspect.summary import PoolSummary
 from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.reader import PoolReader
 
@@ -99,7 +99,7 @@ def gather_facts(pool: PoolReader) -> PoolFacts:
     width = max(pool.classes, int(images.classes.max(initial=-1)) + 1)
     epochs, batches = np.unique(pool.index.epochs, return_counts=True)
     return PoolFacts(
-        summary=summary_of(pool.manifest, pool.location),
+        summary=PoolSummary(location=pool.location, manifest=pool.manifest),
         names=_class_names(images, width),
         images=images,
         image_views=views,

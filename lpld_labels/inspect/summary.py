@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
@@ -31,11 +31,17 @@ COMPONENT_NAMES: dict[Component, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSummary:
-    """A manifest and the bytes of all files by component. location: without secrets."""
+    """What a manifest says. location: of the pool, without secrets."""
 
     location: str
     manifest: Manifest
-    components: dict[Component, int]
+
+    @cached_property
+    def components(self) -> dict[Component, int]:
+        """Bytes of all files by part of the pool."""
+        components = {name: self.manifest.components[name] for name in COMPONENTS}
+        components["container"] += len(self.manifest.dump())
+        return components
 
     @property
     def total_bytes(self) -> int:
@@ -117,14 +123,7 @@ class PoolSummary:
 
 def summarise(location: Location) -> PoolSummary:
     """Return the summary of a pool, given the pool or its pool.json. Reads only the manifest."""
-    return summary_of(manifest_of(location), location)
-
-
-def summary_of(manifest: Manifest, location: str | os.PathLike[str]) -> PoolSummary:
-    """Return the summary of a pool with this manifest."""
-    components = {name: manifest.components[name] for name in COMPONENTS}
-    components["container"] += len(manifest.dump())
-    return PoolSummary(location=redact(location), manifest=manifest, components=components)
+    return PoolSummary(location=redact(location), manifest=manifest_of(location))
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:

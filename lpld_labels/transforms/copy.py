@@ -48,7 +48,7 @@ def copy_pool(
     """
     locations = [pools] if isinstance(pools, (str, os.PathLike)) else list(pools)
     if not locations:
-        raise InvalidArgumentError("nothing to copy", expected="a pool or more")
+        raise InvalidArgumentError("nothing to copy", expected="at least one pool")
     with ExitStack() as stack:
         # Batches are visited in file order, so one block of views and two shards at a time are enough.
         readers = [

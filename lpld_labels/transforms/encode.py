@@ -92,7 +92,7 @@ def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
             f"labels of this pool have already lost information to codec '{pool.codec.name}'",
             where=pool.location,
             expected="a pool in codec f16 or f32",
-            hint="encode the original pool, or insist (--from-lossy): fidelity is then that to these labels",
+            hint="encode the original pool, or accept fidelity measured on these labels (--from-lossy)",
         )
 
 

@@ -22,7 +22,7 @@ def require_apart(out: Location, *inputs: Location) -> None:
             raise InvalidArgumentError(
                 f"the output is {relation} an input, {given}",
                 where=out,
-                hint="choose a path beside it: nothing is ever written among what is read",
+                hint="choose a path beside it",
             )
 
 
@@ -53,6 +53,6 @@ def local_directory(out: Location) -> Path:
     """Return an output that must be a local directory as an absolute path."""
     if is_address(out):
         raise InvalidArgumentError(
-            "these files are written to a directory of this machine", where=out, hint="choose a local path"
+            "these files can only be written to a local directory", where=out, hint="choose a local path"
         )
     return local_path(out)

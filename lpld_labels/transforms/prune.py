@@ -22,18 +22,22 @@ from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.selection import Candidates, Places, choose, kept_count, score_batches
+from lpld_labels.transforms.selection import Places, Scores, choose, kept_count, score_batches
 from lpld_labels.transforms.settings import PruneSettings
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay. kept: numbers of the chosen candidates in the parent's index."""
+    """Which batches stay.
+
+    candidates, kept: numbers in the pool's index, in key order. scores: of the candidates, high is easy.
+    """
 
     pool: PoolReader
     settings: PruneSettings
     seed: int
-    candidates: Candidates
+    candidates: Places
+    scores: Scores | None
     kept: Places
 
     @property
@@ -57,9 +61,8 @@ class PrunePlan:
 
     def resized(self, count: int) -> PrunePlan:
         """Return the plan that keeps another number of batches."""
-        settings = self.settings
-        kept = choose(self.candidates, count, level=settings.level, prefer=settings.prefer, seed=self.seed)
-        return replace(self, kept=kept)
+        index, settings = self.pool.index, self.settings
+        return replace(self, kept=choose(index, self.candidates, self.scores, count, settings, self.seed))
 
     @property
     def results(self) -> dict[str, Any]:
@@ -78,19 +81,18 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
     progress: called with (done, total) batches while metrics are computed.
     """
     index = pool.index
-    places = np.flatnonzero(index.rows == pool.header.batch_size)
-    if not len(places):
-        places = np.arange(len(index))
+    candidates = np.flatnonzero(index.rows == pool.header.batch_size)
+    if not len(candidates):
+        candidates = np.arange(len(index))
     by_metric = settings.by != "random"
-    candidates = Candidates(
-        places=places,
-        epochs=index.epochs[places],
-        batches=index.batches[places],
-        rows=index.rows[places],
-        scores=score_batches(pool, places, settings.by, progress) if by_metric else None,
+    plan = PrunePlan(
+        pool=pool,
+        settings=settings,
+        seed=settings.seed if settings.seed is not None else pool.header.seed or 0,
+        candidates=candidates,
+        scores=score_batches(pool, candidates, settings.by, progress) if by_metric else None,
+        kept=candidates,
     )
-    seed = settings.seed if settings.seed is not None else pool.header.seed or 0
-    plan = PrunePlan(pool=pool, settings=settings, seed=seed, candidates=candidates, kept=candidates.places)
     if settings.ratio is not None:
         return plan.resized(kept_count(len(candidates), settings.ratio))
     budget = settings.budget or 0

@@ -204,7 +204,7 @@ class Upload:
         except PreconditionError:
             if self._store.read(entry.path) != data:
                 raise PoolConflictError(
-                    "files of another pool are here, or on their way",
+                    "files of another pool are here, finished or not",
                     where=self._store.at(entry.path),
                     hint=OVERWRITE_HINT,
                 ) from None
@@ -229,7 +229,7 @@ class Upload:
         return PoolConflictError(
             "another writer has published a pool here meanwhile",
             where=self._store.shown,
-            hint=f"nothing of this one is lost: {OVERWRITE_HINT}, and run the same command again",
+            hint=f"your pool is not lost: run the same command again, but {OVERWRITE_HINT}",
         )
 
 
@@ -261,13 +261,10 @@ def gathered_at(out: Location) -> Path:
 
 
 @contextlib.contextmanager
-def destination(
-    out: Location, *, overwrite: bool = False, extend: bool = False, progress: Progress | None = None
-) -> Iterator[Path]:
+def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
     """Yield a directory to write a pool to; if `out` is an address, the pool is then sent there.
 
     extend: the command adds to a pool that is there, so it is fetched first.
-    progress: called with (sent, total) bytes.
     """
     if not is_address(out):
         yield local_path(out)
@@ -282,8 +279,7 @@ def destination(
             _fetch(base, store, path, whole=extend)
         yield path
         if _is_complete(path):
-            files = PoolFiles(path)
-            send_pool(files, store, overwrite=overwrite, base=base if extend else None, progress=progress)
+            send_pool(PoolFiles(path), store, overwrite=overwrite, base=base if extend else None)
             shutil.rmtree(path)
         elif (path / MANIFEST_FILE).exists():
             # The pool at the address is the result already.

@@ -1,7 +1,7 @@
 """Which batches stay: pure functions from keys, scores and a seed to places in the batch index.
 
-`choose` picks from `Candidates`. Random order is the order of `batch_ranks`, and every order but `uniform`
-is a fixed sequence of which a prefix is kept. So a harder pruning is a subset of a milder one.
+Random order is the order of `batch_ranks`, and every order but `uniform` is a fixed sequence of which a
+prefix is kept. So a harder pruning is a subset of a milder one.
 
 Metrics are the paper's five ways to call a batch easy or hard; high is easy. Per view, with z its logits
 and y the class of its own image, averaged over the batch's views:
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -33,7 +32,9 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.limits import MAX_INDEX
 from lpld_labels.format.random_streams import batch_ranks
 from lpld_labels.format.records import BatchKey
+from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.reader import PoolReader
+from lpld_labels.transforms.settings import PruneSettings, require_ratio
 
 Places = npt.NDArray[np.int64]
 """int64 [k], places in the batch index."""
@@ -43,29 +44,6 @@ Classes = npt.NDArray[np.integer]
 
 _WHOLE_EPOCH = MAX_INDEX + 1
 """The batch number that ranks an epoch; no batch has it."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Candidates:
-    """Batches that may be kept, in key order.
-
-    places: int64 [n]. epochs, batches, rows: int32 [n]. scores: float64 [n], high is easy, or None.
-    """
-
-    places: Places
-    epochs: npt.NDArray[np.int32]
-    batches: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.int32]
-    scores: Scores | None
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-
-def require_ratio(ratio: float) -> None:
-    """Refuse a ratio below 1."""
-    if not (math.isfinite(ratio) and ratio >= 1):
-        raise InvalidArgumentError("ratio is too small", expected="a number >= 1", got=ratio)
 
 
 def kept_count(candidates: int, ratio: float) -> int:
@@ -88,37 +66,44 @@ def ratio_that_keeps(kept: int, candidates: int) -> float:
     return ratio if kept_count(candidates, ratio) == kept else math.nextafter(ratio, 0)
 
 
-def choose(candidates: Candidates, count: int, *, level: str, prefer: str | None, seed: int) -> Places:
-    """Return the places of `count` batches in key order.
+def choose(
+    index: BatchIndex,
+    candidates: Places,
+    scores: Scores | None,
+    count: int,
+    settings: PruneSettings,
+    seed: int,
+) -> Places:
+    """Return the places of `count` of the candidates in key order.
 
-    level: "batch", or "epoch" to take runs of batches of an epoch and cut the last one short.
-    prefer: None for random order, else which end of the scores to keep; random order breaks ties.
+    scores: float64 [candidates], high is easy; None for random order, which also breaks ties.
     """
     if not 1 <= count <= len(candidates):
         raise InvalidArgumentError(
             "cannot keep that many batches", expected=f"1 to {len(candidates)}", got=count
         )
     # A unit is what is kept or dropped as one: a batch, or an epoch.
-    epochs, batches, starts = candidates.epochs, candidates.batches, np.arange(len(candidates))
-    if level == "epoch":
+    epochs, batches = index.epochs[candidates], index.batches[candidates]
+    starts = np.arange(len(candidates))
+    if settings.level == "epoch":
         epochs, starts = np.unique(epochs, return_index=True)
         batches = np.full(len(epochs), _WHOLE_EPOCH)
     sizes = np.diff(starts, append=len(candidates))
     columns: list[npt.NDArray[Any]] = [batches, epochs, batch_ranks(seed, epochs, batches)]
-    if prefer is not None and candidates.scores is not None:
+    if scores is not None:
         # The mean over all views of a unit.
-        total = np.add.reduceat(candidates.scores * candidates.rows, starts)
-        columns.append(total / np.add.reduceat(candidates.rows, starts))
+        rows = index.rows[candidates]
+        columns.append(np.add.reduceat(scores * rows, starts) / np.add.reduceat(rows, starts))
     order = np.lexsort(columns)
-    if prefer == "easy":
+    if settings.prefer == "easy":
         order = order[::-1]
-    elif prefer == "uniform":
+    elif settings.prefer == "uniform":
         order = _evenly_spaced(order, sizes, count)
     # The candidates of these units, unit by unit.
     chosen = sizes[order]
     offsets = np.repeat(starts[order] - (np.cumsum(chosen) - chosen), chosen)
     members = offsets + np.arange(len(offsets))
-    return np.sort(candidates.places[members[:count]])
+    return np.sort(candidates[members[:count]])
 
 
 def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:

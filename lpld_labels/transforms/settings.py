@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -43,15 +44,19 @@ class PruneSettings:
         if (self.ratio is None) == (self.budget is None):
             raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
         if self.ratio is not None:
-            from lpld_labels.transforms.selection import require_ratio
-
             require_ratio(self.ratio)
         if (self.by == "random") != (self.prefer is None):
             raise InvalidArgumentError(
-                "prefer goes with a metric, and a metric needs prefer",
+                "prefer goes with a metric, and a metric needs it",
                 expected="by random without prefer, or a metric with it",
                 got=f"by {self.by}, prefer {self.prefer}",
             )
+
+
+def require_ratio(ratio: float) -> None:
+    """Refuse a ratio below 1."""
+    if not (math.isfinite(ratio) and ratio >= 1):
+        raise InvalidArgumentError("ratio is too small", expected="a number >= 1", got=ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ class EncodeSettings:
         fitting = [name for name in ("fidelity", "temperature") if getattr(self, name) is not None]
         if self.codec is None:
             if self.views is None or fitting:
-                raise InvalidArgumentError("no codec is given", expected="a codec, or views alone (--codec)")
+                raise InvalidArgumentError("no codec is given", hint="give --codec, or --views alone")
             return
         from lpld_labels.codecs import codec_kind
 
@@ -93,7 +98,7 @@ class EncodeSettings:
             )
         if kind.fitted and self.codec != kind.name:
             raise InvalidArgumentError(
-                f"codec '{kind.name}' has nothing after its name", expected=kind.name, got=self.codec
+                f"codec '{kind.name}' takes no parameters", expected=kind.name, got=self.codec
             )
 
 
