@@ -139,15 +139,9 @@ def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]
     """Return a random choice of some batches of a pool, in key order."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
-    rows_of = pool.index.rows[pool.index.numbers(keys)].tolist()
-    chosen: list[BatchKey] = []
-    rows = 0
-    for place in order.tolist():
-        if rows >= limit and len(chosen) >= LEAST_BATCHES:
-            break
-        chosen.append(keys[place])
-        rows += rows_of[place]
-    return sorted(chosen)
+    rows = pool.index.rows[pool.index.numbers(keys)][order].cumsum(dtype=np.int64)
+    count = max(int(np.searchsorted(rows, limit)) + 1, LEAST_BATCHES)
+    return sorted(keys[place] for place in order[:count].tolist())
 
 
 def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:

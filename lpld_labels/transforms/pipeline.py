@@ -103,7 +103,7 @@ def _run(
     records |= work.records(missing, checked=False) | work.records(others, checked=True)
     if len(records) < len(plan.shards):
         raise PoolConflictError(
-            "a finished shard was damaged meanwhile",
+            "a finished shard was damaged while this command ran",
             where=work.directory,
             hint="run the same command again to write it once more",
         )

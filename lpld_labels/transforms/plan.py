@@ -119,7 +119,7 @@ class BudgetPlan:
 def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
     """Find the most batches of each codec setting that fit the budget.
 
-    A codec that is fitted (``klt``) stands for one row per fidelity of FIDELITIES and the one asked for.
+    A fitted codec (``klt``) has a row for each fidelity of FIDELITIES and for the minimum.
     progress: called with (done, total) codec settings.
     """
     refuse_lossy(pool, accept=settings.from_lossy)
@@ -278,17 +278,17 @@ class _Planner:
                 pruned = self._everything.resized(count)
                 return size.total(count, pruned.rows, incomplete=count if pruned.rows < count * full else 0)
 
-            whole = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
-            fitting = self._fit(whole, weight)
+            everything = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
+            fitting = self._fit(everything, weight)
             if fitting is None or fitting[0] is None:
                 break
             rows = fitting[0].rows
         return codec, fitting
 
-    def _fit(self, whole: int, weight: Callable[[int], int]) -> _Fitting | None:
+    def _fit(self, everything: int, weight: Callable[[int], int]) -> _Fitting | None:
         """Return how much fits, given the bytes of everything and of any number of batches."""
-        if whole <= self._settings.budget:
-            return None, whole
+        if everything <= self._settings.budget:
+            return None, everything
         count = most_within(self._settings.budget, self._everything.count, weight)
         if count == 0:
             least = weight(1)

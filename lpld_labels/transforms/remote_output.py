@@ -227,7 +227,7 @@ class Upload:
 
     def _late(self) -> PoolConflictError:
         return PoolConflictError(
-            "another writer has published a pool here meanwhile",
+            "another writer has published a pool here",
             where=self._store.shown,
             hint=f"your pool is not lost: run the same command again, but {OVERWRITE_HINT}",
         )
