@@ -47,7 +47,7 @@ class PruneSettings:
             require_ratio(self.ratio)
         if (self.by == "random") != (self.prefer is None):
             raise InvalidArgumentError(
-                "prefer goes with a metric, and a metric needs it",
+                "prefer goes with a metric, and a metric needs prefer",
                 expected="by random without prefer, or a metric with it",
                 got=f"by {self.by}, prefer {self.prefer}",
             )
