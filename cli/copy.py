@@ -91,8 +91,8 @@ def _unpack(pool: str, folder: str) -> dict[str, Any]:
     from lpld_labels.errors import InvalidArgumentError
     from lpld_labels.pool.packed_images import packed_images
     from lpld_labels.pool.reader import PoolReader
+    from lpld_labels.transforms.copy import unpack_images
     from lpld_labels.transforms.outputs import require_apart
-    from lpld_labels.transforms.unpack import unpack_images
 
     require_apart(folder, pool)
     with PoolReader(pool) as reader:

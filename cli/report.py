@@ -123,7 +123,7 @@ def _side_by_side(comparison: Comparison) -> Table:
     table.add_row("kept T=1, 4, 20", *(_kept(pool) for pool in comparison.pools))
     same_top1 = [pool.fidelity and f"{pool.fidelity.top1:.1%}" for pool in comparison.pools]
     table.add_row("same top-1", *(text or "-" for text in same_top1))
-    table.caption = f"{len(comparison.pools[0].settings) - len(differing)} more settings are the same"
+    table.caption = f"{len(comparison.settings) - len(differing)} more settings are the same"
     return table
 
 

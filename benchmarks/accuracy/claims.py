@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.accuracy.cells import Cell
-from lpld_labels.transforms.selection import METRICS, PREFERENCES
+from benchmarks.accuracy.plan import METRICS, PREFERENCES
 
 PRUNED = (10, 20, 40)
 LITTLE = 0.03

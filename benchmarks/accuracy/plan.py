@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.accuracy.cells import Cell, Scale
-from lpld_labels.transforms.selection import METRICS, PREFERENCES
+from lpld_labels.settings import setting_fields
+from lpld_labels.transforms.settings import PruneSettings
 
+METRICS = setting_fields(PruneSettings)["by"].choices[1:]
+PREFERENCES = setting_fields(PruneSettings)["prefer"].choices
 POOLS = ("epochs", "batches")
 """Without and with the improved label pool (ILP)."""
 CALIBRATION = ((0.0, 0.9), (0.0, 0.5), (0.1, 0.3), (0.3, 0.05), (0.9, 0.0))

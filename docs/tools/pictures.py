@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lpld_labels.format.random_streams import lowest_ranked
 from lpld_labels.format.records import BatchKey
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.prune import kept_count
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 PAPER, INK, FAINT, LINE = "#fbfaf7", "#24302f", "#66716f", "#b9c2bf"

@@ -34,9 +34,9 @@ from lpld_labels.pool.unfinished import finish
 from lpld_labels.render import batches_per_epoch
 from lpld_labels.render.images import FolderImages, scan_image_folder
 from lpld_labels.transforms import lineage
-from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart
-from lpld_labels.transforms.pipeline import pool_path, run_part
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path, require_apart
+from lpld_labels.transforms.pipeline import run_part
+from lpld_labels.transforms.prune import kept_count
 
 SHARD_SECONDS = 60.0
 """A worker's time for a shard; an interruption costs at most that."""

@@ -23,7 +23,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.pool.shard import EncodedBatch, views_file_bytes
 from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.render import ImageStore, apply_views, draw_views
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.prune import kept_count
 
 VIEW_BYTES = 13.0
 """Of a stored view with the crops, flips and mixes of ImageNet-1K's recipe."""

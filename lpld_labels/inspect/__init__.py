@@ -1,1 +1,1 @@
-"""Looking at pools: is one whole, and what is in it."""
+"""Check, summarise, report on and compare pools."""

@@ -1,12 +1,11 @@
 """The card of a pool: README.md, rendered from templates/card.md and the manifest.
 
-Text is escaped for Markdown unless a filter of the template puts it into code or JSON, so nothing a manifest
-says can leave its cell or code block.
+Text is escaped for Markdown unless a filter of the template puts it into code or JSON, so no text of a
+manifest can leave its cell or code block.
 """
 
 from __future__ import annotations
 
-import functools
 import html
 import json
 import re
@@ -18,7 +17,8 @@ from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import FORMAT_VERSION, IMAGES_FILE
 from lpld_labels.format.strict_json import is_text
-from lpld_labels.inspect.summary import COMPONENT_NAMES, augmentation_words, step_words, summary_of
+from lpld_labels.inspect.page import template_environment
+from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, augmentation_words, step_words
 from lpld_labels.inspect.text import human_bytes, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def card_text(
         raise InvalidArgumentError(
             "not a name of a licence", expected="one such as cc-by-4.0, mit or other", got=licence
         )
-    summary = summary_of(manifest, name)
+    summary = PoolSummary(location=name, manifest=manifest)
     sizes = {COMPONENT_NAMES[part]: size for part, size in summary.components.items() if size}
     sizes["all"] = summary.total_bytes
     template = _environment().get_template("card.md")
@@ -67,16 +67,16 @@ def card_text(
 
 
 def class_folders(table: ImageTable) -> list[str] | None:
-    """Return the folder of each class; None unless every class has one and no two the same."""
+    """Return the folder of each class; None unless every class has exactly one of its own."""
     folders = [path.rpartition("/")[0].partition("/")[0] for path in table.paths]
     pairs = sorted(set(zip(table.classes.tolist(), folders, strict=True)))
     names = [folder for _, folder in pairs]
-    whole = [label for label, _ in pairs] == list(range(len(pairs)))
-    return names if whole and all(names) and len(set(names)) == len(names) else None
+    one_each = [label for label, _ in pairs] == list(range(len(pairs)))
+    return names if one_each and all(names) and len(set(names)) == len(names) else None
 
 
 def _configs(manifest: Manifest) -> dict[str, str]:
-    """Return which files `datasets` shows under which name."""
+    """Return the configurations for `datasets`: name -> files."""
     found = {"views": "views/*.parquet"} if manifest.views == "stored" else {}
     found["images"] = "packed/*.parquet" if manifest.files_of("packed") else IMAGES_FILE
     if manifest.codec.parameters.get("layout") == "plain":
@@ -105,32 +105,21 @@ class _Markdown(str):
 
 
 def _escaped(value: object) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+    """Return a text escaped for Markdown, on one line."""
     if isinstance(value, _Markdown):
         return value
     return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", html.escape(printable(str(value)), quote=False))
 
 
 def _fenced(code: str, language: str) -> _Markdown:
-    """Return a code block with a fence that the code does not hold."""
+    """Return a code block with a fence longer than any in the code."""
     longest = max((len(run) for run in re.findall("`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
     return _Markdown(f"{fence}{language}\n{code.strip()}\n{fence}")
 
 
-@functools.cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
-    environment = Environment(
-        loader=PackageLoader("lpld_labels.inspect"),
-        autoescape=select_autoescape(),
-        finalize=_escaped,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment(finalize=_escaped, keep_trailing_newline=True)
     environment.filters |= {
         "code": lambda text: _Markdown("`" + printable(text).replace("`", "'") + "`"),
         "fenced": _fenced,

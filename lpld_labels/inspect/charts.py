@@ -1,7 +1,7 @@
 """Charts: coordinates that templates/parts.html draws as SVG, with a table of the numbers below.
 
-Colours are classes of the style sheet, so that light, dark and paper each have their own. Every mark has a
-title with its value.
+Colours are classes of the style sheet, with values for light, dark and paper. Every mark has a title with its
+value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LETTERS_PER_LINE = 62
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A picture, one sentence on it, and its numbers as a table.
+    """A chart, one sentence about it, and its numbers as a table.
 
     kind: the macro that draws it, with `shapes`. marks: how many bars or points it has; 0 without data.
     """
@@ -43,7 +43,7 @@ class Chart:
 class Bar:
     """One horizontal bar.
 
-    text: the value as people read it. colour: 0 to 5. spread: half the length of a whisker.
+    text: the value for display. colour: 0 to 5. spread: half the length of a whisker.
     more: further cells of its row in the table.
     """
 
@@ -91,9 +91,9 @@ def histogram(
     counted: str,
     whole: bool = False,
 ) -> Chart:
-    """Return columns over a value: counts [n] between edges [n + 1].
+    """Return a histogram: counts [n] between edges [n + 1].
 
-    whole: values and edges are whole numbers; a column from a to b then holds a to b - 1.
+    whole: values and edges are integers; a column from a to b then holds a to b - 1.
     """
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale(counts, _FLOOR, _TOP)

@@ -1,19 +1,18 @@
 """Check a pool from end to end: every byte, every row, every label.
 
-Names all damaged files instead of stopping at the first. A strict check, for pools from strangers, runs in a
+Lists all damaged files instead of stopping at the first. A strict check, for pools from strangers, runs in a
 child process with limits of memory and time, so that no file can crash the caller or exhaust its memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, cast
@@ -50,7 +49,7 @@ from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.index import Group
 from lpld_labels.pool.packed_images import packed_images
-from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest
+from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, verified
 from lpld_labels.pool.publish import coverage_of
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import label_schema
@@ -62,15 +61,15 @@ _FOLDERS = tuple(
 _WITH_CONTENTS: tuple[FileRole, ...] = ("views", "labels", "packed")
 """Files whose contents are checked right after their bytes."""
 MEMORY_BYTES = 4 * 1024**3
-"""On top of what the child uses at its start. Whole pools need a few hundred MB."""
+"""On top of what the child uses at its start. Sound pools need a few hundred MB."""
 SECONDS, SECONDS_PER_MEGABYTE = 600, 1
-"""Of processor time: in any case, and for each megabyte of the pool."""
+"""Of processor time: for any pool, and for each megabyte of it."""
 _OUT_OF_MEMORY = 77
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something wrong with a file of the pool."""
+    """What is wrong with a file of the pool."""
 
     file: str
     message: str
@@ -95,7 +94,7 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
     """Check digests, page checksums, counts, key order, ranges, duplicates and labels of a pool.
 
     Raises only when there is no readable manifest; everything else is a problem in the report.
-    strict: in a child process with limits; also report what the format allows and no pool of ours has.
+    strict: check in a child process with limits; also report what the format allows and no pool of ours has.
     progress: called with (bytes done, bytes in all).
     """
     if strict:
@@ -104,7 +103,6 @@ def check_pool(location: Location, *, strict: bool = False, progress: Progress |
 
 
 def _check_here(location: Location, *, strict: bool, progress: Progress | None) -> CheckReport:
-    """Check a pool in this process."""
     with contextlib.ExitStack() as stack:
         cache = None
         if is_address(location):
@@ -115,24 +113,24 @@ def _check_here(location: Location, *, strict: bool, progress: Progress | None) 
 
 
 class _Check:
-    """One check of one pool. damaged: files with wrong bytes. components: bytes by component."""
+    """One check of one pool."""
 
     def __init__(self, location: Location, cache: DiskCache | None, progress: Progress | None) -> None:
         self._location, self._cache, self._progress = location, cache, progress
         self._files = open_files(location, cache)
         self._manifest = read_manifest(self._files)
-        self._done, self._total = 0, sum(entry.bytes for entry in self._manifest.files)
+        self._total = sum(entry.bytes for entry in self._manifest.files)
+        self._done = self._batches = self._rows = 0
         self._damaged: set[str] = set()
         self._problems: list[Problem] = []
-        self._batches = self._rows = 0
         self._components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
 
     def run(self, *, strict: bool) -> CheckReport:
-        """Check what opening a pool needs, then shard after shard; nothing is read through links."""
+        """Check what opening a pool needs, then shard by shard; nothing is read through links."""
         manifest = self._manifest
         with self._blame(MANIFEST_FILE):
             if not is_address(self._location):
-                # What links out of the pool lead to may be another file tomorrow.
+                # A link out of the pool may lead to another file tomorrow.
                 paths = [MANIFEST_FILE, *(entry.path for entry in manifest.files)]
                 refuse_links_out(str(local_path(self._location)), paths)
         if not self._problems:
@@ -142,8 +140,7 @@ class _Check:
                 self._check_shards(pool)
         self._check_names(strict=strict)
         if strict:
-            with self._blame(MANIFEST_FILE) as found:
-                found.extend(_manifest_oddities(self._files, manifest))
+            self._record(MANIFEST_FILE, _manifest_oddities(self._files, manifest))
         return CheckReport(
             files=len(manifest.files) + 1,
             bytes=pool_bytes(manifest),
@@ -153,23 +150,30 @@ class _Check:
         )
 
     @contextlib.contextmanager
-    def _blame(self, file: str) -> Iterator[list[str]]:
-        """Record the messages added to the list, and the error that ends the block, as problems of a file."""
-        found: list[str] = []
+    def _blame(self, file: str) -> Iterator[None]:
+        """Record the error that ends the block as a problem of a file."""
         try:
-            yield found
+            yield
         except LabelPoolError as error:
-            found.append(str(error))
-        self._problems += [Problem(file=file, message=message) for message in found]
+            self._problems.append(Problem(file=file, message=str(error)))
+
+    def _record(self, file: str, messages: Iterable[str]) -> None:
+        """Record problems of a file, and the error that ends them."""
+        with self._blame(file):
+            for message in messages:
+                self._problems.append(Problem(file=file, message=message))
 
     # Files
 
     def _check_bytes(self, entry: FileEntry) -> None:
         """Compare a file with its digest."""
-        problem = _wrong_bytes(self._files, entry)
-        if problem is not None:
+        try:
+            for _ in verified(entry, self._files.chunks(entry), self._files.at(entry.path)):
+                pass
+        except PoolCorruptError as error:
+            facts = f" (expected {error.expected}, got {error.got})" if error.got else ""
             self._damaged.add(entry.path)
-            self._problems.append(Problem(file=entry.path, message=problem))
+            self._record(entry.path, [f"{error.problem}{facts}"])
 
     def _finish(self, entry: FileEntry) -> None:
         """Drop a checked file from the cache and report progress."""
@@ -184,10 +188,11 @@ class _Check:
         known = {MANIFEST_FILE, README_FILE, *(entry.path for entry in self._manifest.files)}
         for name, link in self._files.names():
             if name not in known and (strict or name.startswith(_FOLDERS)):
-                message = "file is not part of the pool; finish the interrupted commit or delete it"
-                self._problems.append(Problem(file=name, message=message))
+                self._record(
+                    name, ["not part of the pool; finish the interrupted command, or delete the file"]
+                )
             if strict and link:
-                self._problems.append(Problem(file=name, message="a symbolic link, not a file"))
+                self._record(name, ["a symbolic link, not a file"])
 
     def _opened(self, stack: contextlib.ExitStack) -> PoolReader | None:
         """Check the tables and return the open pool; None where they are damaged."""
@@ -200,8 +205,7 @@ class _Check:
             return None
         for role, schema in (("batches", BATCH_SCHEMA), ("images", IMAGE_SCHEMA)):
             entry = next(entry for entry in manifest.files if entry.role == role)
-            with self._blame(entry.path) as found:
-                found.extend(_table(self._files, entry, schema))
+            self._record(entry.path, _table(self._files, entry, schema))
         if self._problems:
             return None
         pool = None
@@ -215,7 +219,7 @@ class _Check:
     # Contents
 
     def _check_shards(self, pool: PoolReader | None) -> None:
-        """Check shards, their contents only if the pool is open; then the manifest's sums."""
+        """Check shards, but their contents only if the pool is open; then the manifest's sums."""
         counted = np.zeros(0 if pool is None else len(pool.images), np.int64)
         views = dict(enumerate(self._manifest.files_of("views")))
         for shard, labels in enumerate(self._manifest.files_of("labels")):
@@ -235,42 +239,37 @@ class _Check:
         if pool is not None and not self._problems:
             for role, owner in FILE_COMPONENTS.items():
                 self._components[owner] += sum(entry.bytes for entry in self._manifest.files_of(role))
-            with self._blame(MANIFEST_FILE) as found:
-                found.extend(_manifest_problems(pool, self._components, counted))
+            self._record(MANIFEST_FILE, _manifest_problems(pool, self._components, counted))
 
     def _check_packed(self, pool: PoolReader | None) -> None:
-        """Check packed images."""
         packed = None if pool is None else packed_images(pool)
         for entry in self._manifest.files_of("packed"):
             self._check_bytes(entry)
             if packed is not None and entry.path not in self._damaged:
-                with self._blame(entry.path) as found:
-                    found.extend(packed.problems(entry))
+                self._record(entry.path, packed.problems(entry))
             self._finish(entry)
 
     def _check_shard(
         self, pool: PoolReader, shard: int, numbers: list[int], views: FileEntry | None, labels: FileEntry
     ) -> bool:
-        """Check the contents of a shard's intact files; return whether they are right."""
+        """Check the contents of a shard's undamaged files; return whether everything is right."""
         before = len(self._problems)
         intact = views is None or views.path not in self._damaged
         if intact:
             blamed = self._manifest.files_of("batches")[0] if views is None else views
-            with self._blame(blamed.path) as found:
+            with self._blame(blamed.path):
                 if views is not None:
                     # Pages are checked before Arrow decodes them.
                     self._add_bytes(pool.open_parquet(views, VIEW_SCHEMA).chunks(), views, VIEW_OWNERS)
-                found.extend(_view_problems(pool, numbers))
+                self._record(blamed.path, _view_problems(pool, numbers))
         digests = intact and len(self._problems) == before
         if labels.path not in self._damaged:
-            with self._blame(labels.path) as found:
-                found.extend(self._label_pages(pool, labels, shard))
-            with self._blame(labels.path) as found:
-                found.extend(_label_problems(pool, numbers, digests=digests))
+            self._record(labels.path, self._label_pages(pool, labels, shard))
+            self._record(labels.path, _label_problems(pool, numbers, digests=digests))
         return intact and len(self._problems) == before
 
     def _label_pages(self, pool: PoolReader, entry: FileEntry, shard: int) -> Iterator[str]:
-        """Yield where a labels file, read by its footer as other programs do, is not what the index says."""
+        """Yield where a labels file differs from the index when it is read by its footer, as others do."""
         columns = pool.codec.payload_columns(pool.classes)
         names = [column.name for column in columns]
         file = pool.open_parquet(entry, label_schema(pool.codec, pool.classes))
@@ -284,7 +283,7 @@ class _Check:
         rows = np.diff(file.starts).tolist()
         found = [(p[0].offset, sum(c.bytes for c in p), r) for p, r in zip(payload, rows, strict=True) if p]
         if found != [(g.offset, g.bytes, g.rows if by_view else g.batches) for g in groups]:
-            yield "row groups do not lie where the batch index says"
+            yield "row groups are not where the batch index says"
             return
         for number, group in enumerate(groups):
             problem = _wrong_keys(pool, file, shard, number)
@@ -299,23 +298,6 @@ class _Check:
             self._components[name] += size
 
 
-def _wrong_bytes(files: PoolFiles, entry: FileEntry) -> str | None:
-    """Read every byte of a file and return what is wrong with it, or None."""
-    state, size = hashlib.sha256(), 0
-    try:
-        for chunk in files.chunks(entry):
-            state.update(chunk)
-            size += len(chunk)
-    except PoolCorruptError as error:
-        told = f" (expected {error.expected}, got {error.got})" if error.got else ""
-        return f"{error.problem}{told}"
-    if size != entry.bytes:
-        return f"file has the wrong size (expected {entry.bytes} bytes, got {size})"
-    if state.hexdigest() != entry.digest:
-        return f"bytes changed (expected SHA-256 {entry.digest[:12]}..., got {state.hexdigest()[:12]}...)"
-    return None
-
-
 def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[str]:
     """Check the pages of the batch index or the image table, before anything is decoded."""
     chunks = VerifiedParquet(files.open(entry), entry, schema).chunks()
@@ -325,27 +307,27 @@ def _table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> Iterator[st
 
 
 def _view_problems(pool: PoolReader, numbers: list[int]) -> Iterator[str]:
-    """Yield batches whose views are not what index and image table say; reading them looks at everything."""
+    """Yield the first batch whose views contradict the index or the image table, or break a rule."""
     for number in numbers:
         try:
-            # Building the record again applies every rule a writer has to keep.
+            # Building the record anew applies every rule that writers must keep.
             replace(pool.views_at(number))
         except LabelPoolError as error:
             yield f"{pool.index.key(number)}: {error}"
-            # The rest of its row group would say the same again.
+            # The other batches of its row group would have the same problem.
             return
 
 
 def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
-    """Return which payload column of a row group is another one when Arrow reads it by the footer."""
+    """Return which payload column of a row group differs when Arrow reads it by the footer."""
     direct = pool.label_pages(shard).block(group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
         other = table[name].combine_chunks()
         if not other.equals(array.cast(other.type)):
-            return f"column '{name}' is another one by the footer than by the batch index, row group {number}"
+            return f"column '{name}' differs between the footer and the batch index, row group {number}"
     return None
 
 
@@ -372,7 +354,7 @@ def _wrong_keys(pool: PoolReader, file: VerifiedParquet, shard: int, group: int)
 
 
 def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> Iterator[str]:
-    """Yield batches whose labels are wrong; with `digests`, also those that have other digests."""
+    """Yield batches whose labels are wrong. digests: also compare the digest of each batch."""
     for number in numbers:
         key = pool.index.key(number)
         try:
@@ -395,7 +377,7 @@ def _label_problems(pool: PoolReader, numbers: list[int], *, digests: bool) -> I
 def _manifest_problems(
     pool: PoolReader, components: dict[Component, int], counted: npt.NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield what the manifest says of the whole pool that is not so. counted: views of each image."""
+    """Yield the sums of the manifest that are wrong. counted: views of each image."""
     manifest = pool.manifest
     facts = {
         "content_digest": (manifest.content_digest, pool.digest_of(pool.index.digests())),
@@ -413,14 +395,13 @@ def _manifest_problems(
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
     """Yield what the format allows and no pool of ours has.
 
-    None of it changes a label, but readers of other versions may come to see other things, and data that
-    nobody needs could hide there.
+    None of it changes a label, but other versions may show other things, and data could hide there.
     """
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
     if resize not in RESIZE_CODES:
-        yield f"field 'augmentation.resize' names code that is not known: {resize[:100]!r}"
+        yield f"field 'augmentation.resize' names an unknown resize code: {resize[:100]!r}"
 
 
 def _check_in_child(location: str, manifest: Manifest, progress: Progress | None) -> CheckReport:
@@ -436,19 +417,19 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
             cast("IO[str]", child.stdin).write(location)
             cast("IO[str]", child.stdin).close()
             for line in cast("IO[str]", child.stdout):
-                told = json.loads(line)
-                if isinstance(told, dict):
-                    return msgspec.convert(told, CheckReport)
-                if isinstance(told, str):
-                    return _failed(manifest, told)
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    return msgspec.convert(message, CheckReport)
+                if isinstance(message, str):
+                    return _failed(manifest, message)
                 if progress is not None:
-                    progress(*told)
+                    progress(*message)
         except BaseException:
             child.kill()
             raise
-    ended = f"checking it ended the process: signal {-child.returncode}, or {seconds} s of processor time"
+    ended = f"the check was ended by signal {-child.returncode}, or by {seconds} s of processor time"
     if child.returncode == _OUT_OF_MEMORY:
-        ended = f"checking it takes more than {MEMORY_BYTES // 1024**2} MiB of memory"
+        ended = f"the check needs more than {MEMORY_BYTES // 1024**2} MiB of memory"
     return _failed(manifest, ended)
 
 
@@ -460,7 +441,7 @@ def _failed(manifest: Manifest, message: str) -> CheckReport:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Limit this process, where the system can."""
+    """Limit memory and time of this process, on systems that can."""
     try:
         import resource
 
@@ -477,15 +458,15 @@ def _child() -> int:
     location = sys.stdin.read()
     _limit(int(sys.argv[1]), int(sys.argv[2]))
 
-    def tell(facts: object) -> None:
-        sys.stdout.write(f"{json.dumps(facts)}\n")
+    def send(message: object) -> None:
+        sys.stdout.write(f"{json.dumps(message)}\n")
         sys.stdout.flush()
 
     try:
-        report = _check_here(location, strict=True, progress=lambda done, total: tell([done, total]))
-        tell(asdict(report))
+        report = _check_here(location, strict=True, progress=lambda done, total: send([done, total]))
+        send(asdict(report))
     except LabelPoolError as error:
-        tell(str(error))
+        send(str(error))
     except MemoryError:
         return _OUT_OF_MEMORY
     return 0

@@ -1,10 +1,11 @@
-"""Pools side by side: how settings and bytes differ, which came from which, what codecs kept."""
+"""Pools side by side: how settings and bytes differ, which was made from which, what codecs kept."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
@@ -14,9 +15,9 @@ from lpld_labels.codecs.fidelity import Fidelity, FidelityMeter
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import LineageStep
-from lpld_labels.format.records import BatchKey, ViewBatch
+from lpld_labels.format.records import BatchKey
 from lpld_labels.inspect.sample import choose_batches
-from lpld_labels.inspect.summary import PoolSummary, step_words, summary_of
+from lpld_labels.inspect.summary import PoolSummary, step_words
 from lpld_labels.pool.reader import PoolReader
 
 
@@ -24,8 +25,8 @@ from lpld_labels.pool.reader import PoolReader
 class Relation:
     """How two pools (names) are related.
 
-    steps: the operations that made `second` of `first`, as its lineage records; () where it records none.
-    shared: batches of the same number in both. identical: those with the same views and labels, by digest.
+    steps: the operations that made `second` from `first` according to its lineage, or ().
+    shared: batches of the same key in both. identical: those with the same views and labels, by digest.
     text: all this in words.
     """
 
@@ -43,7 +44,6 @@ class ComparedPool:
 
     name: str
     summary: PoolSummary
-    settings: dict[str, str]
     measured_by: str | None
     fidelity: Fidelity | None
 
@@ -56,10 +56,15 @@ class Comparison:
     relations: tuple[Relation, ...]
 
     @property
+    def settings(self) -> dict[str, list[str]]:
+        """Settings in words: name -> value of each pool."""
+        found = [pool.summary.settings() for pool in self.pools]
+        return {name: [settings[name] for settings in found] for name in found[0]}
+
+    @property
     def differing(self) -> dict[str, list[str]]:
-        """Settings that are not the same in all pools: name -> value of each pool."""
-        found = {name: [pool.settings[name] for pool in self.pools] for name in self.pools[0].settings}
-        return {name: values for name, values in found.items() if len(set(values)) > 1}
+        """Settings that are not the same in all pools."""
+        return {name: values for name, values in self.settings.items() if len(set(values)) > 1}
 
     def as_json(self) -> dict[str, Any]:
         """Return all facts as JSON values."""
@@ -84,24 +89,16 @@ def compare_pools(readers: Sequence[PoolReader], *, progress: Progress | None = 
     pools = dict(zip(pool_names([os.fspath(r.location) for r in readers]), readers, strict=True))
     compared = []
     for name, pool in pools.items():
-        summary = summary_of(pool.manifest, pool.location)
+        summary = PoolSummary(location=pool.location, manifest=pool.manifest)
         measured_by, fidelity = _fidelity(pool, pools)
-        compared.append(
-            ComparedPool(
-                name=name,
-                summary=summary,
-                settings=summary.settings(),
-                measured_by=measured_by,
-                fidelity=fidelity,
-            )
-        )
+        compared.append(ComparedPool(name=name, summary=summary, measured_by=measured_by, fidelity=fidelity))
         if progress is not None:
             progress(len(compared), len(pools))
     return Comparison(pools=tuple(compared), relations=tuple(_relations(pools)))
 
 
 def pool_names(locations: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, as many as tell them apart; a number where nothing does."""
+    """Return as many of the last parts of the paths as make them unique; else the paths, numbered."""
     parts = [PurePath(location.rstrip("/")).parts or (location,) for location in locations]
     for count in range(1, max(len(part) for part in parts) + 1):
         names = ["/".join(part[-count:]) for part in parts]
@@ -113,44 +110,40 @@ def pool_names(locations: Sequence[str]) -> list[str]:
 # Relations
 
 
-def _relations(pools: Mapping[str, PoolReader]) -> list[Relation]:
-    """Return the relation of every two pools; the one that the other came from is the first."""
+def _relations(pools: Mapping[str, PoolReader]) -> Iterator[Relation]:
+    """Yield the relation of every two pools; if one was made from the other, the other comes first."""
     batches = {
         name: dict(zip(pool.keys, map(pool.index.digest, range(len(pool))), strict=True))
         for name, pool in pools.items()
     }
-    names, found = list(pools), []
-    for number, one in enumerate(names):
-        for other in names[number + 1 :]:
-            first, second = (other, one) if _steps_from(pools[one], pools[other]) else (one, other)
-            shared = batches[first].keys() & batches[second].keys()
-            identical = sum(batches[first][key] == batches[second][key] for key in shared)
-            steps = _steps_from(pools[second], pools[first])
-            text = f"{first} ({len(pools[first]):,} batches) and {second} ({len(pools[second]):,}) "
-            if pools[first].manifest.content_digest == pools[second].manifest.content_digest:
-                text = f"{first} and {second} hold the same labels, bit for bit."
-            elif shared:
-                text += f"share {len(shared):,}, {identical:,} of them identical bit for bit."
-            else:
-                text += "have no batch in common."
-            if steps:
-                made = ", then ".join(map(_step, steps))
-                text = f"{second} came from {first}: {made} (its lineage says so). {text}"
-            found.append(
-                Relation(
-                    first=first,
-                    second=second,
-                    steps=tuple(step.operation for step in steps),
-                    shared=len(shared),
-                    identical=identical,
-                    text=text,
-                )
-            )
-    return found
+    for pair in combinations(pools, 2):
+        made_from_second = _steps_from(pools[pair[0]], pools[pair[1]])
+        first, second = reversed(pair) if made_from_second else pair
+        steps = _steps_from(pools[second], pools[first])
+        shared = batches[first].keys() & batches[second].keys()
+        identical = sum(batches[first][key] == batches[second][key] for key in shared)
+        text = f"{first} ({len(pools[first]):,} batches) and {second} ({len(pools[second]):,}) "
+        if pools[first].manifest.content_digest == pools[second].manifest.content_digest:
+            text = f"{first} and {second} hold the same labels, bit for bit."
+        elif shared:
+            text += f"share {len(shared):,}, {identical:,} of them identical bit for bit."
+        else:
+            text += "have no batch in common."
+        if steps:
+            made = ", then ".join(map(_step, steps))
+            text = f"{second} came from {first}: {made} (its lineage says so). {text}"
+        yield Relation(
+            first=first,
+            second=second,
+            steps=tuple(step.operation for step in steps),
+            shared=len(shared),
+            identical=identical,
+            text=text,
+        )
 
 
 def _steps_from(pool: PoolReader, parent: PoolReader) -> tuple[LineageStep, ...]:
-    """Return the steps that made a pool of another; () if its lineage does not name the other."""
+    """Return the steps that made a pool from another; () if its lineage does not name the other."""
     digests = [step.parent_digest for step in pool.header.lineage]
     digest = parent.manifest.content_digest
     return pool.header.lineage[digests.index(digest) :] if digest in digests else ()
@@ -171,7 +164,7 @@ def _step(step: LineageStep) -> str:
 
 
 def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | None, Fidelity | None]:
-    """Measure a lossy pool by a lossless one with the same views: its parent, if that is among the pools."""
+    """Measure a lossy pool by a lossless one with the same views, preferably one it was made from."""
     if pool.codec.lossless:
         return None, None
     header = pool.header
@@ -189,10 +182,7 @@ def _fidelity(pool: PoolReader, pools: Mapping[str, PoolReader]) -> tuple[str | 
 
 
 def _same_views(one: PoolReader, other: PoolReader, key: BatchKey) -> bool:
-    """Return whether a batch shows the same crops of the same images in both pools."""
-
-    def arrays(views: ViewBatch) -> tuple[Any, ...]:
-        return views.images, views.crops, views.flips
-
-    pairs = zip(arrays(one.read_views(key)), arrays(other.read_views(key)), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
+    """Whether a batch shows the same crops of the same images in both pools."""
+    views, others = one.read_views(key), other.read_views(key)
+    names = ("images", "crops", "flips")
+    return all(np.array_equal(getattr(views, name), getattr(others, name)) for name in names)

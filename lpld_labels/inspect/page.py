@@ -1,15 +1,13 @@
 """Pages: one HTML file each, rendered from templates/, that loads nothing and runs only its own script.
 
-Autoescape is on, so names of classes, files and teachers stay text whatever they contain.
+HTML is escaped, so names of classes, files and teachers stay text whatever they contain.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import io
-import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.inspect.text import human_bytes, shortened
+from lpld_labels.io.addresses import Location
 from lpld_labels.io.storage import write_atomically
 from lpld_labels.transforms.outputs import require_apart
 from lpld_labels.version import __version__
@@ -33,13 +32,14 @@ _NOT_IN_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff
 
 def render_page(template: str | Path, **content: Any) -> bytes:
     """Return an HTML file. template: one of templates/ by name, or the path of one that extends page.html."""
-    environment = _environment()
+    environment = template_environment()
+    environment.filters |= {"short": shortened, "bytes": human_bytes}
     if isinstance(template, Path):
         found = environment.from_string(template.read_text(encoding="utf-8"))
     else:
         found = environment.get_template(template)
     style, script = _asset("page.css"), _asset("page.js")
-    # Hashes, not 'unsafe-inline': if text from outside ever got through as markup, it could still not run.
+    # Hashes, not 'unsafe-inline': even if foreign markup got into the page, it could not run.
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -55,8 +55,8 @@ def jpeg_uri(picture: Image.Image, quality: int) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def require_page_place(path: Path, *inputs: str | os.PathLike[str]) -> None:
-    """Refuse an output among the inputs, or in the place of anything but another page of ours."""
+def require_page_place(path: Path, *inputs: Location) -> None:
+    """Refuse an output among the inputs, or one that would replace anything but a page of ours."""
     require_apart(path, *inputs)
     ours = not path.exists()
     if path.is_file():
@@ -80,19 +80,18 @@ def save_page(path: Path, data: bytes) -> None:
     write_atomically(path, data)
 
 
-@functools.cache
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def template_environment(**options: Any) -> Environment:
+    """Return the environment of templates/. HTML is escaped; options: more of the environment."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("lpld_labels.inspect"),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        **options,
     )
-    environment.filters |= {"short": shortened, "bytes": human_bytes}
-    return environment
 
 
 def _asset(name: str) -> str:

@@ -1,38 +1,52 @@
-"""The report on one pool: what it is, its size, its views and labels, as one page."""
+"""The report on one pool: what it is, its size, warnings, and some of its views and labels, as one page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.random_streams import keyed_generator
+from lpld_labels.format.records import ViewBatch
 from lpld_labels.inspect.charts import Bar, Chart, bars, histogram
-from lpld_labels.inspect.page import render_page
+from lpld_labels.inspect.page import jpeg_uri, render_page
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
 from lpld_labels.inspect.text import human_bytes, percent, shortened
-from lpld_labels.inspect.view_cards import view_cards
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import find_images
+from lpld_labels.render.store import ImageStore
 
 _FILES_SHOWN = 40
 _BINS = 20
 _NAMED = 3
 _SUM_TOLERANCE = 0.02
 _ENOUGH_ROWS = 100
+_VIEWS = 96
+_EXTREMES = 12
+"""How many of the views are the most confident ones, and how many the least."""
+_PICTURE_BYTES = 3_600_000
+"""Bytes of all pictures as text; the page may have 5 MB."""
+_STORE_BYTES = 64 * 1024 * 1024
+"""Few images are shown twice; most are decoded once and dropped."""
+_SOURCE_SIDE = 192
+_QUALITY, _SOURCE_QUALITY = 92, 80
+_SEED = 19
 Whole = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """Everything the page shows. cards: of views. recipe: commands that make the pool again."""
+    """Everything the page shows. cards: see `_cards`. recipe: commands that make the pool again."""
 
     facts: PoolFacts
     sample: Sample
@@ -51,15 +65,18 @@ def make_report(
     """Read a pool's manifest, its index and a sample of label batches.
 
     images: its image folder, for the pictures; a pool that carries its images needs none.
-    recipe: commands to show that make the pool again.
     """
     facts = gather_facts(pool)
     source = packed_images(pool) if images is None else find_images(pool, images)
     sample = take_sample(pool, progress=progress)
+    store = None
+    # Without torch there are no pixels, and views are drawn as boxes.
+    if source is not None and find_spec("torch") is not None:
+        store = ImageStore(source, memory_bytes=_STORE_BYTES)
     return Report(
         facts=facts,
         sample=sample,
-        cards=view_cards(pool, facts, sample, source),
+        cards=_cards(pool, facts, sample, store),
         warnings=_warnings(facts, sample),
         recipe=recipe,
     )
@@ -89,7 +106,7 @@ def report_page(report: Report) -> bytes:
 
 
 def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
-    """Return each step of the lineage: operation, digest of the pool it made, and what is recorded."""
+    """Return each step of the lineage: operation, digest of the pool it made, settings and results."""
     lineage = summary.manifest.header.lineage
     digests = [step.parent_digest or "" for step in lineage[1:]] + [summary.manifest.content_digest]
     return [
@@ -102,7 +119,7 @@ def _steps(summary: PoolSummary) -> list[dict[str, Any]]:
 
 
 def _size_charts(summary: PoolSummary) -> list[Chart]:
-    """Return bytes in all and by component, beside those of the authors' layout, one pickle per batch."""
+    """Return bytes in all and by component, beside those of the authors' layout (one pickle per batch)."""
     total, original, counts = summary.total_bytes, summary.pickle_bytes, summary.manifest.counts
     than = "more than" if original < total else f"{original / total:.2f} times less than"
     says = (
@@ -168,7 +185,7 @@ def _agreement_chart(agreement: Whole, over: str) -> Chart:
 def _shares(title: str, says: str, values: Doubles, most: float, unit: str, counted: str) -> Chart:
     """Return a histogram of numbers from 0 to `most`."""
     edges = np.linspace(0, most, _BINS + 1)
-    # A confidence of 1 + rounding belongs to the last column.
+    # Rounding may make a confidence larger than 1; it belongs to the last column.
     counts, _ = np.histogram(np.clip(values[np.isfinite(values)], 0, most), edges)
     return histogram(title, says, edges.tolist(), counts.tolist(), unit=unit, counted=counted)
 
@@ -176,23 +193,147 @@ def _shares(title: str, says: str, values: Doubles, most: float, unit: str, coun
 def _whole_numbers(
     title: str, says: str, values: Whole, weights: Whole | None, unit: str, counted: str
 ) -> Chart:
-    """Return a histogram with a column for each whole number, or for equally many of them."""
+    """Return a histogram of integers, each column the same number of integers wide."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     width = -(-(high - low + 1) // _BINS)
-    # A few empty columns beside: a single one would fill the chart and look like nothing.
+    # Add a few empty columns: a single one would fill the chart.
     low = max(low - 2, 0) if high - low < 4 else low
     columns = max(-(-(high - low + 1) // width), 5)
     edges = low + width * np.arange(columns + 1, dtype=np.float64)
     counts, _ = np.histogram(values, edges, weights=weights)
-    columns_of = counts.astype(int).tolist()
-    return histogram(title, says, edges.tolist(), columns_of, unit=unit, counted=counted, whole=True)
+    heights = counts.astype(int).tolist()
+    return histogram(title, says, edges.tolist(), heights, unit=unit, counted=counted, whole=True)
+
+
+# Views
+
+
+def _cards(
+    pool: PoolReader, facts: PoolFacts, sample: Sample, store: ImageStore | None
+) -> list[dict[str, Any]]:
+    """Return what templates/report.html shows of each view, for as many views as fit the page."""
+    cards: dict[int, dict[str, Any]] = {}
+    left = _PICTURE_BYTES
+    for row in _choose_rows(sample.rows.confidence):
+        card = _card(pool, facts, sample, row, store)
+        left -= sum(len(picture["uri"] or "") for picture in card["pictures"])
+        if left < 0:
+            break
+        cards[row] = card
+    return [cards[row] for row in sorted(cards)]
+
+
+def _choose_rows(confidence: Doubles) -> list[int]:
+    """Return rows: labels that are not finite, the most and the least confident ones, then random ones."""
+    usable = np.flatnonzero(~np.isnan(confidence))
+    ranked = usable[np.argsort(confidence[usable], kind="stable")]
+    broken = np.flatnonzero(np.isnan(confidence))[:_EXTREMES]
+    extremes = np.stack([ranked[::-1][:_EXTREMES], ranked[:_EXTREMES]], axis=1).ravel()
+    order = keyed_generator(_SEED, len(confidence)).permutation(len(confidence))
+    return list(dict.fromkeys(np.concatenate([broken, extremes, order]).tolist()))[:_VIEWS]
+
+
+def _card(
+    pool: PoolReader, facts: PoolFacts, sample: Sample, number: int, store: ImageStore | None
+) -> dict[str, Any]:
+    row, images = sample.rows[number], facts.images
+    key, slot = sample.keys[int(row.batch)], int(row.slot)
+    views = pool.read_views(key)
+    own = int(images.classes[row.image])
+    partner = int(images.classes[row.partner]) if views.mix is not None else None
+    shuffled = " (patches shuffled first)" if views.patch_order is not None else ""
+    pictures = [
+        _source(facts, views, slot, store, f"source image with its crop{shuffled}"),
+        _seen(pool, views, slot, store),
+    ]
+    if views.mix is not None and partner is not None:
+        says = f"partner: {shortened(facts.names[partner])}, with its crop"
+        pictures.append(_source(facts, views, int(views.mix.partner[slot]), store, says))
+    labels = [
+        {
+            "number": label,
+            "name": facts.names[label],
+            "mark": " \u2713 own" if label == own else " \u2713 partner's" if label == partner else "",
+            "colour": 0 if label == own else 1 if label == partner else 2,
+            "share": share,
+            "stored": stored,
+            "text": "not finite" if np.isnan(share) else f"{share:.4f}",
+        }
+        for label, share, stored in zip(
+            row.top.tolist(), row.shares.tolist(), row["values"].tolist(), strict=True
+        )
+    ]
+    return {
+        "class": own,
+        "image": int(row.image),
+        "batch": int(row.batch),
+        "key": f"{key.epoch}/{key.batch}",
+        "slot": slot,
+        "confidence": float(row.confidence),
+        "class_name": facts.names[own],
+        "path": images.paths[row.image],
+        "line": _line(views, slot, float(row.entropy)),
+        "pictures": pictures,
+        "labels": labels,
+        "numbers": [
+            (shortened(one["name"]) + one["mark"], one["text"], f"{one['stored']:.5g}") for one in labels
+        ],
+    }
+
+
+def _source(
+    facts: PoolFacts, views: ViewBatch, slot: int, store: ImageStore | None, says: str
+) -> dict[str, Any]:
+    """Return a small picture of a view's image with the view's crop."""
+    image, uri = int(views.images[slot]), None
+    if store is not None:
+        picture = Image.fromarray(store[image])
+        picture.thumbnail((_SOURCE_SIDE, _SOURCE_SIDE))
+        uri = jpeg_uri(picture, _SOURCE_QUALITY)
+    height, width = int(facts.images.heights[image]), int(facts.images.widths[image])
+    top, left, rows, columns = views.crops[slot].tolist()
+    box = {"x": left, "y": top, "width": columns, "height": rows}
+    return {"kind": "source", "uri": uri, "height": height, "width": width, "says": says, "box": box}
+
+
+def _seen(pool: PoolReader, views: ViewBatch, slot: int, store: ImageStore | None) -> dict[str, Any]:
+    """Return the view as a student sees it."""
+    how, uri, box = pool.header.augmentation, None, None
+    if store is not None:
+        from lpld_labels.render.apply import apply_views, take_views
+
+        pixels = apply_views(take_views(views, np.array([slot])), store, how)[0]
+        uri = jpeg_uri(Image.fromarray(pixels.round().byte().permute(1, 2, 0).numpy()), _QUALITY)
+    says = "the view as the student sees it"
+    if views.mix is not None and views.mix.box is not None:
+        mixed = views.mix.box
+        width, height = mixed.right - mixed.left, mixed.bottom - mixed.top
+        box = {"x": mixed.left, "y": mixed.top, "width": width, "height": height}
+        says += "; the partner's pixels are outlined"
+    height, width = how.output_height, how.output_width
+    return {"kind": "seen", "uri": uri, "height": height, "width": width, "says": says, "box": box}
+
+
+def _line(views: ViewBatch, slot: int, bits: float) -> str:
+    """Return crop, flip and mix of a view in words."""
+    top, left, height, width = views.crops[slot].tolist()
+    words = [f"{views.key}, slot {slot}", f"crop {width} x {height} at ({left}, {top})"]
+    words.append("mirrored" if views.flips[slot] else "not mirrored")
+    if views.mix is not None:
+        mix = "MixUp" if views.mix.box is None else "CutMix"
+        words.append(f"{mix}, own weight {views.mix.strength:.3f}")
+    if views.cutout is not None:
+        words.append("part painted over")
+    if not np.isnan(bits):
+        words.append(f"entropy {bits:.2f} bits")
+    return "; ".join(words)
 
 
 # Warnings: one sentence each
 
 
 def _warnings(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Return warnings about the whole pool, then about the sampled labels and views."""
+    """Return warnings about the pool, then about the sampled labels and views."""
     if not facts.summary.manifest.counts.batches:
         return ["The pool holds no label batch: nothing was labelled, or all was pruned away."]
     found = _coverage(facts)
@@ -253,15 +394,15 @@ def _labels(facts: PoolFacts, sample: Sample) -> list[str]:
 
 
 def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Warn if labels agree with the true classes hardly more than chance: often a wrong class order."""
+    """Warn if labels hardly agree more with the true classes than chance: the class order may be wrong."""
     rows = sample.rows
     agreeing = float((rows.agreement != OTHER).mean())
     two = (rows.partner >= 0) & (facts.images.classes[rows.partner] != facts.images.classes[rows.image])
     chance = float((1 + two).mean()) / facts.summary.manifest.header.classes
     if len(rows) < _ENOUGH_ROWS or agreeing >= min(max(1.5 * chance, 0.05), 0.5):
         return []
-    told = f"The strongest class is an image's own or its partner's in {percent(agreeing)} of the labels, "
-    return [f"{told}where chance gives {percent(chance)}: are images and labels in the same class order?"]
+    agrees = f"The strongest class is an image's own or its partner's in {percent(agreeing)} of the labels"
+    return [f"{agrees}, where chance gives {percent(chance)}: are images and labels in the same class order?"]
 
 
 def _some(names: Sequence[str], places: Whole) -> str:

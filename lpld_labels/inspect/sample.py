@@ -1,4 +1,4 @@
-"""Counts of a whole pool, and measures of the labels in a random sample of its batches.
+"""Counts over all of a pool, and measures of the labels in a random sample of its batches.
 
 The sample depends only on the number of batches, so two reports on a pool agree.
 """
@@ -18,12 +18,13 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, LabelArray, ViewBatch
-from lpld_labels.inspect.summary import PoolSummary, summary_of
+from lpld_labels.inspect.summary import PoolSummary
+from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.reader import PoolReader
 
 MOST_ROWS = 8192
 MOST_VALUES = 1 << 23
-"""Label values that are looked at: 8,388 rows of 1000 classes, 803 of 10,450."""
+"""Size limit of the sample: 8,388 rows of 1000 classes, 803 of 10,450."""
 ROWS_AT_ONCE = 128
 """Bounds memory: a batch of 1024 rows and 10,450 classes is 86 MB as float64."""
 LEAST_BATCHES = 4
@@ -36,9 +37,9 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolFacts:
-    """Counts of a whole pool.
+    """Counts over all of a pool.
 
-    names: of the classes [C]. image_views: int64 [images], how often each was seen as itself.
+    names: of the classes [C]. image_views: int64 [images], how many views show each, mix partners aside.
     class_images, class_views: int64 [C]. epochs: those with batches, ascending;
     epoch_batches: how many each has.
     """
@@ -57,7 +58,8 @@ class PoolFacts:
 class Sample:
     """Measures of a sample of labels.
 
-    keys: the batches. whole: these are all batches. rows: see `row_type`. unreadable: errors of batches.
+    keys: of its batches. whole: it has all batches of the pool. rows: see `row_type`.
+    unreadable: errors of corrupt batches.
     """
 
     keys: Sequence[BatchKey]
@@ -92,15 +94,12 @@ def row_type(classes: int) -> np.dtype[Any]:
 def gather_facts(pool: PoolReader) -> PoolFacts:
     """Return the facts of an open pool. Reads the index and which image each view shows."""
     images = pool.images
-    views = np.zeros(len(images), np.int64)
-    for number in range(len(pool)):
-        # Not bincount: a batch shows few of the images, and there may be very many batches.
-        np.add.at(views, pool.images_at(number), 1)
-    # Image folders may have more classes than labels have columns; their images count all the same.
+    views = views_per_image(pool)
+    # Image folders may have more classes than labels have columns.
     width = max(pool.classes, int(images.classes.max(initial=-1)) + 1)
     epochs, batches = np.unique(pool.index.epochs, return_counts=True)
     return PoolFacts(
-        summary=summary_of(pool.manifest, pool.location),
+        summary=PoolSummary(location=pool.location, manifest=pool.manifest),
         names=_class_names(images, width),
         images=images,
         image_views=views,
@@ -113,7 +112,7 @@ def gather_facts(pool: PoolReader) -> PoolFacts:
 
 def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample:
     """Measure a random choice of batches."""
-    chosen = choose_batches(pool, list(pool.keys))
+    chosen = choose_batches(pool, pool.keys)
     parts = [np.zeros(0, row_type(pool.classes))]
     keys: list[BatchKey] = []
     unreadable: list[str] = []
@@ -136,26 +135,17 @@ def take_sample(pool: PoolReader, *, progress: Progress | None = None) -> Sample
     )
 
 
-def choose_batches(pool: PoolReader, keys: list[BatchKey]) -> list[BatchKey]:
+def choose_batches(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchKey]:
     """Return a random choice of some batches of a pool, in key order."""
     limit = min(MOST_ROWS, MOST_VALUES // pool.classes)
     order = keyed_generator(_SEED, len(keys)).permutation(len(keys))
-    rows_of = pool.index.rows[pool.index.numbers(keys)].tolist()
-    chosen: list[BatchKey] = []
-    rows = 0
-    for place in order.tolist():
-        if rows >= limit and len(chosen) >= LEAST_BATCHES:
-            break
-        chosen.append(keys[place])
-        rows += rows_of[place]
-    return sorted(chosen)
+    rows = pool.index.rows[pool.index.numbers(keys)][order].cumsum(dtype=np.int64)
+    count = max(int(np.searchsorted(rows, limit)) + 1, LEAST_BATCHES)
+    return sorted(keys[place] for place in order[:count].tolist())
 
 
 def probabilities(labels: LabelArray, kind: str, temperature: float = 1.0) -> Doubles:
-    """Return the probabilities float64 [B, C] that labels [B, C] of a kind mean at a temperature.
-
-    A probability of 0 stays 0 at every temperature. Rows that are not finite give rows of NaN.
-    """
+    """Return the probabilities of labels [B, C] at a temperature: float64 [B, C]; NaN for rows not finite."""
     values = np.asarray(labels, np.float32)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weights = softened(values, kind, temperature).astype(np.float64)
@@ -176,7 +166,7 @@ def _measure(
     kind, images, mix = pool.header.label_kind, pool.images, views.mix
     values = np.asarray(labels[part], np.float64)
     shares = probabilities(values, kind)
-    # Sorted by what is stored, which tells apart what softmax rounds to the same.
+    # Sorted by the stored values: softmax may round different ones to the same share.
     top = np.argsort(-values, axis=1, kind="stable")[:, :STRONGEST]
     shown = views.images[part]
     rows = np.zeros(len(shown), row_type(pool.classes))
@@ -201,7 +191,7 @@ def _measure(
 
 
 def _class_names(images: ImageTable, classes: int) -> list[str]:
-    """Return a name for every class: its image directory's, else its number."""
+    """Return the name of every class: that of its image directory, else its number."""
     names = [f"class {number}" for number in range(classes)]
     for path, label in zip(reversed(images.paths), reversed(images.classes.tolist()), strict=True):
         directory, slash, _ = path.partition("/")

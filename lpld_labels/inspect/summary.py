@@ -1,10 +1,10 @@
-"""What a pool is and its size, from its manifest alone: of a remote pool nothing else is read."""
+"""What a pool is and its size, from its manifest alone; no other file is read."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from lpld_labels.format.manifest import Augmentation, LineageStep, Manifest
@@ -31,11 +31,17 @@ COMPONENT_NAMES: dict[Component, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSummary:
-    """A manifest and the bytes on disk. components: parts of the pool; they sum to the size of all files."""
+    """What a manifest says. location: of the pool, without secrets."""
 
     location: str
     manifest: Manifest
-    components: dict[Component, int]
+
+    @cached_property
+    def components(self) -> dict[Component, int]:
+        """Bytes of all files by part of the pool."""
+        components = {name: self.manifest.components[name] for name in COMPONENTS}
+        components["container"] += len(self.manifest.dump())
+        return components
 
     @property
     def total_bytes(self) -> int:
@@ -43,12 +49,12 @@ class PoolSummary:
 
     @property
     def fp16_bytes(self) -> int:
-        """Return rows x classes x 2."""
+        """Bytes of all labels as plain fp16."""
         return self.manifest.counts.rows * self.manifest.header.classes * 2
 
     @property
     def pickle_components(self) -> dict[Component, int]:
-        """Return the bytes of the same labels as one torch.save file per batch, fp16."""
+        """Bytes of the same labels as one torch.save file per batch, fp16."""
         counts, header = self.manifest.counts, self.manifest.header
         mixed = header.augmentation.mix != "none"
         return pickle_layout(counts.rows, counts.batches, header.classes, mixed=mixed)
@@ -116,15 +122,8 @@ class PoolSummary:
 
 
 def summarise(location: Location) -> PoolSummary:
-    """Return the summary of a pool, given the pool or its pool.json. Reads the manifest and nothing else."""
-    return summary_of(manifest_of(location), location)
-
-
-def summary_of(manifest: Manifest, location: str | os.PathLike[str]) -> PoolSummary:
-    """Return the summary of a pool whose manifest is known."""
-    components = {name: manifest.components[name] for name in COMPONENTS}
-    components["container"] += len(manifest.dump())
-    return PoolSummary(location=redact(location), manifest=manifest, components=components)
+    """Return the summary of a pool, given the pool or its pool.json. Reads only the manifest."""
+    return PoolSummary(location=redact(location), manifest=manifest_of(location))
 
 
 def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict[Component, int]:
@@ -140,7 +139,7 @@ def pickle_layout(rows: int, batches: int, classes: int, *, mixed: bool) -> dict
 
 
 def step_words(step: LineageStep) -> dict[str, str]:
-    """Return what a step of the lineage records, by name, in short texts; what is not set is left out."""
+    """Return the settings and results of a lineage step as short texts, without those that are not set."""
     recorded = dict(step.parameters)
     settings = recorded.pop("settings", None)
     known = dict(settings) if isinstance(settings, dict) else {}
@@ -149,7 +148,7 @@ def step_words(step: LineageStep) -> dict[str, str]:
 
 
 def augmentation_words(how: Augmentation) -> str:
-    """Return how views were drawn."""
+    """Return in words how views were drawn."""
     parts = [f"{how.output_height} x {how.output_width} px, resize {how.resize}"]
     if how.crop_scale is not None:
         parts.append(f"crop {how.crop_scale[0]:g} to {how.crop_scale[1]:g}")

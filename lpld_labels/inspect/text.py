@@ -1,11 +1,11 @@
-"""How numbers and names are written for people."""
+"""Format numbers and names for people."""
 
 from __future__ import annotations
 
 import math
 
 LONGEST = 160
-"""Characters shown of a text from outside; names may be of any length."""
+"""Characters shown of a name or text, which may be of any length."""
 
 
 def human_bytes(count: float) -> str:
@@ -29,7 +29,7 @@ def short_number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent with one digit after the point, never rounded up to all of it."""
+    """Return a share in per cent with one decimal, never rounded up to 100 or down to 0."""
     if 0.9995 <= share < 1:
         return "> 99.9 %"
     if 0 < share < 0.0005:
@@ -38,7 +38,7 @@ def percent(share: float) -> str:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Return a text, cut where it is too long to show."""
+    """Return a text, cut if it is too long to show."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 

@@ -33,8 +33,8 @@ from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.unfinished import partial_directory, unfinished
 from lpld_labels.render.images import scan_image_folder
 from lpld_labels.transforms import lineage
-from lpld_labels.transforms.outputs import OVERWRITE_HINT
-from lpld_labels.transforms.pipeline import finished_before, pool_path, require_output, run_plan
+from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path
+from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
 
 AUTO = "auto"

@@ -1,1 +1,1 @@
-"""Pools from pools: pruning, encoding, planning."""
+"""Make pools from pools: prune, encode, plan, copy."""

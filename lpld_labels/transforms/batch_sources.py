@@ -1,8 +1,7 @@
-"""Batches of other pools: as stored, or encoded again; and the plan of a pool of them."""
+"""Batches of other pools, as stored or encoded anew, and the plan of a pool of them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,27 +13,29 @@ from lpld_labels.format.manifest import LineageStep
 from lpld_labels.format.records import BatchKey
 from lpld_labels.format.schema import Views
 from lpld_labels.format.views import owned
+from lpld_labels.io.addresses import Location
 from lpld_labels.pool.packing import carried
 from lpld_labels.pool.plan import BatchSource, PoolPlan, cut_by_size
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.transforms.pipeline import pool_path
+from lpld_labels.transforms.outputs import pool_path
 
 
 @dataclass(frozen=True)
 class CopiedBatches:
-    """Batches of a pool as stored; items are keys."""
+    """Batches as stored in one of some pools; items are keys."""
 
-    pool: PoolReader
+    pools: tuple[PoolReader, ...]
 
     def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
-        for key in _in_reading_order(self.pool, keys):
-            yield _detached(self.pool.read_encoded(key))
+        for pool in self.pools:
+            for key in _in_reading_order(pool, [key for key in keys if key in pool]):
+                yield _detached(pool.read_encoded(key))
 
 
 @dataclass(frozen=True)
 class EncodedBatches:
-    """Batches of a pool, their labels decoded and encoded again; items are keys."""
+    """Batches of a pool with their labels encoded anew; items are keys."""
 
     pool: PoolReader
     codec: Codec
@@ -49,8 +50,8 @@ class EncodedBatches:
 
 def transform_plan(
     pool: PoolReader,
-    out: str | os.PathLike[str],
-    steps: tuple[LineageStep, ...],
+    out: Location,
+    step: LineageStep,
     *,
     keys: Sequence[BatchKey] | None = None,
     codec: Codec | None = None,
@@ -60,14 +61,14 @@ def transform_plan(
 ) -> PoolPlan:
     """Return the plan of a pool made of batches of another.
 
-    steps: of lineage, added to the pool's. keys: of the batches, in key order; None for all.
+    step: added to the pool's lineage. keys: of the batches, in key order; None for all.
     codec: None to copy labels as stored. bytes_per_row: estimated size of labels in that codec.
     views: None to store views as `pool` does.
     """
     keys = pool.keys if keys is None else keys
     numbers = pool.index.numbers(keys)
     rows, label_bytes = pool.index.rows[numbers], pool.index.label_bytes[numbers]
-    source: BatchSource = CopiedBatches(pool)
+    source: BatchSource = CopiedBatches((pool,))
     content_digest = None
     if codec is None:
         content_digest = pool.digest_of(pool.index.digests_of(keys))
@@ -75,7 +76,7 @@ def transform_plan(
         source, label_bytes = EncodedBatches(pool, codec), (rows * bytes_per_row).astype(np.int32)
     return PoolPlan(
         out=pool_path(out),
-        header=replace(pool.header, lineage=(*pool.header.lineage, *steps)),
+        header=replace(pool.header, lineage=(*pool.header.lineage, step)),
         images=pool.images,
         codec=codec or pool.codec,
         views=views or pool.manifest.views,
@@ -98,8 +99,8 @@ def _in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchK
 def _detached(batch: EncodedBatch) -> EncodedBatch:
     """Return a batch that owns its memory.
 
-    What a reader returns points into row groups of up to hundreds of batches. Keeping a few batches of each
-    until a shard is full must not keep the groups.
+    A reader returns views into row groups of up to hundreds of batches. Copies let the groups be freed while
+    a few batches of each wait for their shard.
     """
     payload = {name: arrow.take(array, np.arange(len(array))) for name, array in batch.payload.items()}
     return replace(batch, views=owned(batch.views), payload=payload)

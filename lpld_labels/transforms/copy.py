@@ -1,31 +1,34 @@
-"""Copy pools: one as it is, several into one, or with the images added."""
+"""Copy pools: one as it is, several into one, with the images added; or only the images out of one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.exec.job import Progress
+from lpld_labels.format.digests import image_digest
+from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
 from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.remote import RemoteStore
-from lpld_labels.pool.packing import ImageCarrier, Packed, carried
+from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
+from lpld_labels.pool.packed_images import PackedImages
+from lpld_labels.pool.packing import Packed, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.render.images import FolderImages, ImageSource, check_images, find_images
+from lpld_labels.pool.unfinished import Unfinished, finish, unfinished
+from lpld_labels.render.images import FolderImages, ImageSource, check_images, find_images, map_in_threads
 from lpld_labels.transforms.batch_sources import CopiedBatches
-from lpld_labels.transforms.outputs import require_apart
-from lpld_labels.transforms.pipeline import pool_path, require_output, run_plan
-from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.transfer import Copied, fetch_pool, send_pool
+from lpld_labels.transforms.outputs import local_directory, pool_path, require_apart
+from lpld_labels.transforms.pipeline import require_output, run_plan
+from lpld_labels.transforms.remote_output import Copied, fetch_pool, send_pool, writes_pools
 
 
 def copy_pool(
@@ -45,11 +48,13 @@ def copy_pool(
     """
     locations = [pools] if isinstance(pools, (str, os.PathLike)) else list(pools)
     if not locations:
-        raise InvalidArgumentError("nothing to copy", expected="a pool or more")
+        raise InvalidArgumentError("nothing to copy", expected="at least one pool")
     with ExitStack() as stack:
         # Batches are visited in file order, so one block of views and two shards at a time are enough.
-        opened = (PoolReader(location, view_cache_bytes=0, open_shards=2) for location in locations)
-        readers = [stack.enter_context(reader) for reader in opened]
+        readers = [
+            stack.enter_context(PoolReader(location, view_cache_bytes=0, open_shards=2))
+            for location in locations
+        ]
         if len(readers) > 1 or images is not None:
             source = None if images is None else find_images(readers[0], images)
             manifest = merge_pools(
@@ -62,12 +67,10 @@ def copy_pool(
             )
             size = sum(entry.bytes for entry in manifest.files)
             return Copied(manifest=manifest, files=len(manifest.files), sent=size, found=0)
+        require_apart(out, readers[0].location)
         if not is_address(out):
-            require_apart(out, readers[0].location)
             return fetch_pool(readers[0], pool_path(out), overwrite=overwrite, progress=progress)
         store = RemoteStore(os.fspath(out))
-        if is_address(locations[0]) and store.address == RemoteStore(os.fspath(locations[0])).address:
-            raise InvalidArgumentError("source and target are the same", where=store.shown)
         return send_pool(readers[0].files, store, overwrite=overwrite, progress=progress)
 
 
@@ -81,29 +84,31 @@ def merge_pools(
     progress: Progress | None = None,
     image_progress: Progress | None = None,
 ) -> Manifest:
-    """Write a pool of all batches of some pools, copied as they are, and return its manifest.
+    """Write a pool of all batches of some pools, copied as stored, and return its manifest.
 
-    The pools are of the same images, teachers, settings and codec, and no two hold the same batch.
-    images: that the new pool carries. A single pool keeps its lineage.
+    Their images, teachers, settings and codec must be the same, and no two may hold the same batch.
+    images: for the new pool to carry. A single pool keeps its lineage.
     """
     first = pools[0]
     lineage = first.header.lineage if len(pools) == 1 else (_step(pools),)
     inputs = [pool.location for pool in pools]
     inputs += [str(images.root)] if isinstance(images, FolderImages) else []
     require_output(out, *inputs, overwrite=overwrite, step=lineage[-1] if lineage else None)
-    for other in pools[1:]:
+    identities = [pool_identity(one.header, one.codec, one.images, one.manifest.views) for one in pools]
+    for other, identity in zip(pools, identities, strict=True):
         require_alike(
-            _identity(first),
-            _identity(other),
+            identities[0],
+            identity,
             where=other.location,
             problem="pools cannot be merged",
             hint="merge pools of the same images, teachers, settings and codec; encode them afterwards",
         )
-    owners = _owners(pools)
+    places = dict(sorted(_places(pools).items()))
     if images is not None:
         check_images(images)
-    keys = sorted(owners)
-    places = [(owners[key].index, owners[key].find(key)) for key in keys]
+    # The pools have the same images, so those of any pool will do.
+    in_pools = next(filter(None, map(carried, pools)), None)
+    packed = in_pools if images is None else Packed(images, image_progress)
     return run_plan(
         PoolPlan(
             out=pool_path(out),
@@ -111,60 +116,37 @@ def merge_pools(
             images=first.images,
             codec=first.codec,
             views=first.manifest.views,
-            source=_OfSeveral(tuple(pools)),
+            source=CopiedBatches(tuple(pools)),
             shards=cut_by_size(
-                keys,
-                np.array([index.rows[number] for index, number in places], np.int64),
-                np.array([index.label_bytes[number] for index, number in places], np.int64),
+                list(places),
+                np.array([pool.index.rows[number] for pool, number in places.values()], np.int64),
+                np.array([pool.index.label_bytes[number] for pool, number in places.values()], np.int64),
             ),
             settings={"copy": [pool.manifest.content_digest for pool in pools]},
-            packed=_carrier(pools, images, image_progress),
-            content_digest=first.digest_of([index.digest(number) for index, number in places]),
+            packed=packed,
+            content_digest=first.digest_of([pool.index.digest(number) for pool, number in places.values()]),
         ),
         overwrite=overwrite,
         progress=progress,
     )
 
 
-def _carrier(
-    pools: Sequence[PoolReader], images: ImageSource | None, progress: Progress | None
-) -> ImageCarrier | None:
-    if images is not None:
-        return Packed(images, progress)
-    # One that carries the images is enough: they are the same images.
-    return next((found for found in map(carried, pools) if found is not None), None)
-
-
-@dataclass(frozen=True)
-class _OfSeveral:
-    """Batches that lie in one of several pools; items are keys."""
-
-    pools: tuple[PoolReader, ...]
-
-    def __call__(self, keys: Sequence[BatchKey]) -> Iterator[EncodedBatch]:
-        for pool in self.pools:
-            yield from CopiedBatches(pool)([key for key in keys if key in pool])
-
-
-def _identity(pool: PoolReader) -> dict[str, Any]:
-    return pool_identity(pool.header, pool.codec, pool.images, pool.manifest.views)
-
-
-def _owners(pools: Sequence[PoolReader]) -> dict[BatchKey, PoolReader]:
-    owners: dict[BatchKey, PoolReader] = {}
+def _places(pools: Sequence[PoolReader]) -> dict[BatchKey, tuple[PoolReader, int]]:
+    """Return the pool of each batch and its number there; refuse a batch that two pools have."""
+    places: dict[BatchKey, tuple[PoolReader, int]] = {}
     for pool in pools:
-        for key in pool.keys:
-            if key in owners:
+        for number, key in enumerate(pool.keys):
+            if key in places:
                 raise PoolConflictError(
-                    f"two pools hold {key}: {owners[key].location} and {pool.location}",
+                    f"two pools hold {key}: {places[key][0].location} and {pool.location}",
                     hint="merge pools that have no batch in common",
                 )
-            owners[key] = pool
-    return owners
+            places[key] = pool, number
+    return places
 
 
 def _step(pools: Sequence[PoolReader]) -> LineageStep:
-    """Return what lineage says: the past of every pool, for only one could come before this step."""
+    """Return the step of lineage, with the lineage of every pool: only one could precede this step."""
     return LineageStep(
         operation="merge",
         parent_digest=pools[0].manifest.content_digest,
@@ -178,4 +160,55 @@ def _step(pools: Sequence[PoolReader]) -> LineageStep:
                 for pool in pools
             ]
         },
+    )
+
+
+def unpack_images(images: PackedImages, out: Location, *, progress: Progress | None = None) -> int:
+    """Write the images that a pool carries to a new folder, byte for byte; return how many were missing.
+
+    They are written below FOLDER.partial, which is then renamed. Paths come from the image table, whose rules
+    keep them below the folder on every system.
+    """
+    folder, table = local_directory(out), images.table
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if _holds(folder, table):
+            finish(folder)
+            return 0
+        raise PoolConflictError("something is already here", where=folder, hint="choose another path")
+    with unfinished(folder) as work:
+        work.begin({"unpack": table.digest().hex()})
+        written = 0
+        rows = range(len(table))
+        for done, new in enumerate(map_in_threads(lambda row: _write_image(images, row, work), rows), 1):
+            written += new
+            if progress is not None:
+                progress(done, len(rows))
+        with write_errors(folder):
+            work.pool.rename(folder)
+            work.delete()
+    return written
+
+
+def _write_image(images: PackedImages, row: int, work: Unfinished) -> bool:
+    """Write one image unless it is there; return whether it was written."""
+    path = work.pool / images.table.paths[row]
+    refuse_links([path.parent, path])
+    if path.is_file() and image_digest(path.read_bytes()) == images.table.digests[row]:
+        return False
+    data = images.read(row)
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data, within=work.directory)
+    return True
+
+
+def _holds(folder: Path, table: ImageTable) -> bool:
+    """Whether a folder has exactly the images of a table, unchanged."""
+    if not folder.is_dir():
+        return False
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+    expected = dict(zip(table.paths, table.digests, strict=True))
+    return found.keys() == expected.keys() and all(
+        not path.is_symlink() and image_digest(path.read_bytes()) == expected[name]
+        for name, path in found.items()
     )

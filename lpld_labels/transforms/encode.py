@@ -1,21 +1,20 @@
-"""Write a pool with another codec, or with its views stored otherwise.
+"""Write a pool with another codec, or with its views stored or drawn instead.
 
-Views are copied, labels are decoded and encoded again batch by batch. Where only views change, labels are
+Views are copied, and labels are decoded and encoded anew batch by batch. If only views change, labels are
 copied too.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
-from lpld_labels.codecs import Codec
 from lpld_labels.codecs.fidelity import Fidelity
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import Views
+from lpld_labels.io.addresses import Location
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.views import require_drawn
@@ -31,12 +30,11 @@ from lpld_labels.transforms.settings import EncodeSettings
 class EncodeResult:
     """The new pool.
 
-    before, after: bytes of the source and of the new pool. fidelity: measured on rows the codec was not
-    fitted to; None where labels were copied.
+    before, after: bytes of the old and of the new pool. fidelity: measured on rows the codec was not fitted
+    to; None where labels were copied.
     """
 
     manifest: Manifest
-    codec: Codec
     before: int
     after: int
     fidelity: Fidelity | None
@@ -45,7 +43,7 @@ class EncodeResult:
 @writes_pools
 def encode_pool(
     pool: PoolReader,
-    out: str | os.PathLike[str],
+    out: Location,
     settings: EncodeSettings,
     *,
     executor: Executor = ONE_PROCESS,
@@ -76,17 +74,11 @@ def encode_pool(
             trial = sample.judged(codec)
             bytes_per_row = trial.payload_per_row
             step = replace(step, parameters=step.parameters | {"fidelity": trial.fidelity.as_json()})
-        plan = transform_plan(
-            pool, out, (step,), codec=codec, bytes_per_row=bytes_per_row, views=settings.views
-        )
+        plan = transform_plan(pool, out, step, codec=codec, bytes_per_row=bytes_per_row, views=settings.views)
         manifest = run_plan(plan, executor=executor, overwrite=overwrite, progress=progress)
-    # A pool found at an address is only here as far as opening it needs.
-    with PoolReader(out, check_sizes=False) as encoded:
-        codec = encoded.codec
     fidelity = manifest.header.lineage[-1].parameters.get("fidelity")
     return EncodeResult(
         manifest=manifest,
-        codec=codec,
         before=pool_bytes(pool.manifest),
         after=pool_bytes(manifest),
         fidelity=None if fidelity is None else Fidelity.from_json(fidelity),
@@ -94,13 +86,13 @@ def encode_pool(
 
 
 def refuse_lossy(pool: PoolReader, *, accept: bool) -> None:
-    """Refuse labels that a lossy codec has changed before."""
+    """Refuse labels that a lossy codec has changed already."""
     if not pool.codec.lossless and not accept:
         raise InvalidArgumentError(
             f"labels of this pool have already lost information to codec '{pool.codec.name}'",
             where=pool.location,
             expected="a pool in codec f16 or f32",
-            hint="encode the original pool, or insist (--from-lossy): fidelity is then that to these labels",
+            hint="encode the original pool, or accept fidelity measured on these labels (--from-lossy)",
         )
 
 

@@ -1,55 +1,58 @@
 """Where a command may write: one rule for all commands.
 
-An existing output is refused, unless it is from the same job, unfinished or finished, or is to be replaced.
-Only files that this project wrote are ever replaced. No output is inside an input, and no input inside an
-output.
+An existing output is refused, unless the same command wrote it or --overwrite is given; an unfinished one is
+resumed. Only files that this project wrote are ever replaced. Inputs and outputs never contain each other.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.io.addresses import is_address, local_path, redact
+from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url, redact
 
 OVERWRITE_HINT = "choose another path, or replace it (--overwrite)"
 
 
-def require_apart(out: str | os.PathLike[str], *inputs: str | os.PathLike[str]) -> None:
-    """Refuse an output that is an input, lies inside one or has one inside it."""
-    if is_address(out):
-        # Pools at addresses are written as a whole, so only the same address is a conflict.
-        inputs = tuple(given for given in inputs if is_address(given) and redact(given) == redact(out))
-    target = _place(out)
+def require_apart(out: Location, *inputs: Location) -> None:
+    """Refuse an output that is an input, is inside one or contains one."""
     for given in inputs:
-        if is_address(given) != is_address(out):
-            continue
-        source = _place(given)
-        for inner, outer, how in ((target, source, "inside"), (source, target, "around")):
-            if inner.is_relative_to(outer):
-                relation = "the same as" if inner == outer else how
-                raise InvalidArgumentError(
-                    f"the output is {relation} an input, {given}",
-                    where=out,
-                    hint="choose a path beside it: nothing is ever written among what is read",
-                )
+        relation = _relation(out, given)
+        if relation is not None:
+            raise InvalidArgumentError(
+                f"the output is {relation} an input, {given}",
+                where=out,
+                hint="choose a path beside it",
+            )
 
 
-def _place(location: str | os.PathLike[str]) -> Path:
-    """Return a path with links resolved; of an address, its text as a path."""
+def _relation(out: Location, given: Location) -> str | None:
+    if is_address(out) or is_address(given):
+        both = is_address(out) and is_address(given)
+        same = both and normalize_url(redact(out)) == normalize_url(redact(given))
+        return "the same as" if same else None
+    target, source = pool_path(out), pool_path(given)
+    if target == source:
+        return "the same as"
+    if target.is_relative_to(source):
+        return "inside"
+    return "around" if source.is_relative_to(target) else None
+
+
+def pool_path(out: Location) -> Path:
+    """Return the absolute path of an output, links resolved: OUT.partial is beside it."""
     try:
-        return (Path(location) if is_address(location) else local_path(location)).resolve()
+        return local_path(out).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"this path leads nowhere: {error}", where=redact(location), hint="choose another path"
+            f"this path cannot be resolved: {error}", where=out, hint="choose another path"
         ) from None
 
 
-def local_directory(out: str | os.PathLike[str]) -> Path:
+def local_directory(out: Location) -> Path:
     """Return an output that must be a local directory as an absolute path."""
     if is_address(out):
         raise InvalidArgumentError(
-            "these files are written to a directory of this machine", where=out, hint="choose a local path"
+            "these files can only be written to a local directory", where=out, hint="choose a local path"
         )
     return local_path(out)

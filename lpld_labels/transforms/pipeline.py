@@ -1,4 +1,4 @@
-"""The one way to a new pool: build, prune, encode, merge, import and plan all run a plan here.
+"""Write a new pool from a plan: build, prune, encode, merge, import and plan all end here.
 
 An executor writes the missing shards, then the pool is published. After an interruption the same command
 resumes with the missing shards; after publication it finds its pool and does nothing.
@@ -7,25 +7,24 @@ resumes with the missing shards; after publication it finds its pool and does no
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from lpld_labels.errors import InvalidArgumentError, PoolConflictError, PoolFormatError
+from lpld_labels.errors import PoolConflictError, PoolFormatError
 from lpld_labels.exec.job import Executor, Job, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.manifest import CodecEntry, LineageStep, Manifest, PoolHeader
 from lpld_labels.format.schema import MANIFEST_FILE, Views
-from lpld_labels.io.addresses import is_address
+from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.storage import refuse_links
 from lpld_labels.pool.own_files import require_own_files
 from lpld_labels.pool.plan import PoolPlan, Shard, ShardWriter, pool_identity, require_alike
 from lpld_labels.pool.publish import publish
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import Unfinished, as_json, finish, partial_directory, unfinished
-from lpld_labels.transforms.outputs import OVERWRITE_HINT, require_apart
+from lpld_labels.transforms.outputs import OVERWRITE_HINT, pool_path, require_apart
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +42,7 @@ def run_plan(
     progress: called with (done, total) batches.
     """
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
-    if manifest is None:
-        raise PoolConflictError(
-            "another process works on a part of this pool",
-            where=partial_directory(plan.out),
-            hint="let it finish: the last part publishes the pool",
-        )
-    return manifest
+    return cast("Manifest", manifest)  # The only part is the last one.
 
 
 def run_part(
@@ -64,18 +57,17 @@ def run_part(
 
     Return the manifest, or None if other parts are not done yet.
     """
-    out = plan.out
-    with unfinished(out, shared=part[1] > 1) as work:
+    with unfinished(plan.out, shared=part[1] > 1) as work:
         found = _published(plan, overwrite=overwrite)
         if found is not None:
-            log.info("%s: finished before, nothing was left to do", out)
+            log.info("%s: finished before, nothing was left to do", plan.out)
             return found
         cut = [len(shard.items) for shard in plan.shards]
         plan = plan.recut(work.begin(plan.identity(), cut, overwrite=overwrite))
         try:
             return _run(work, plan, part, executor, overwrite, progress)
         except Exception:
-            # What was refused before anything came of it leaves nothing behind.
+            # A command that fails before its first shard leaves nothing behind.
             if part[1] == 1 and not work.numbers():
                 work.delete()
             raise
@@ -92,7 +84,7 @@ def _run(
     ours = [number for number in range(len(plan.shards)) if number % part[1] == part[0]]
     there = set(work.numbers())
     records = work.records([number for number in ours if number in there], checked=True)
-    # What had to be skipped may have been repaired since, and may be skipped only if the caller says so now.
+    # Skipped inputs may have been repaired since, and may be skipped only if the caller says so now.
     records = {number: record for number, record in records.items() if not record.skipped}
     missing = [number for number in ours if number not in records]
     job = Job(
@@ -111,7 +103,7 @@ def _run(
     records |= work.records(missing, checked=False) | work.records(others, checked=True)
     if len(records) < len(plan.shards):
         raise PoolConflictError(
-            "a finished shard was damaged meanwhile",
+            "a finished shard was damaged while this command ran",
             where=work.directory,
             hint="run the same command again to write it once more",
         )
@@ -129,7 +121,7 @@ def _name(task: tuple[int, Shard]) -> str:
 
 
 def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest at the plan's place if this very command has written it; refuse anything else."""
+    """Return the manifest of the pool at `plan.out` if this command has written it; refuse any other pool."""
     found = manifest_there(plan.out, overwrite=overwrite)
     if found is None:
         return None
@@ -140,9 +132,8 @@ def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
         require_alike(there, wanted, where=plan.out, problem="this is another pool", hint=OVERWRITE_HINT)
         adds_images = plan.packed is not None and not found.files_of("packed")
         return None if plan.shards or adds_images else found
-    if made_by(found, plan.header.lineage[-1] if plan.header.lineage else None) and _same_content(
-        found, plan
-    ):
+    step = plan.header.lineage[-1] if plan.header.lineage else None
+    if made_by(found, step) and _same_content(found, plan):
         return found
     if not overwrite:
         raise PoolConflictError("another pool is already here", where=plan.out, hint=OVERWRITE_HINT)
@@ -151,7 +142,7 @@ def _published(plan: PoolPlan, *, overwrite: bool) -> Manifest | None:
 
 
 def _same_content(found: Manifest, plan: PoolPlan) -> bool:
-    """Whether a pool is what the plan says, as far as that is known before the work."""
+    """Whether a pool is the one that the plan describes, as far as that is known beforehand."""
     if plan.packed is not None and not found.files_of("packed"):
         return False
     if plan.content_digest not in (None, found.content_digest):
@@ -168,7 +159,7 @@ def _described(header: PoolHeader, views: Views, codec: CodecEntry) -> Any:
 
 
 def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
-    """Return the manifest of the pool at a place; None if there is none, or a broken one to overwrite."""
+    """Return the manifest of the pool at `out`; None if there is none, or a damaged one to overwrite."""
     refuse_links([out / MANIFEST_FILE])
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
@@ -189,7 +180,7 @@ def manifest_there(out: Path, *, overwrite: bool) -> Manifest | None:
 
 
 def made_by(found: Manifest, step: LineageStep | None) -> bool:
-    """Whether the last step of a pool's lineage is this one, up to results that it also records."""
+    """Whether the last step of a pool's lineage is this one; the pool's may also record results."""
     last = found.header.lineage[-1] if found.header.lineage else None
     if last is None or step is None:
         return last is step
@@ -198,11 +189,8 @@ def made_by(found: Manifest, step: LineageStep | None) -> bool:
     return same and (last.operation, last.parent_digest) == (step.operation, step.parent_digest)
 
 
-def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest | None:
-    """Return the manifest of the pool at `out` if its last step is this one, before anything is computed.
-
-    step: its parameters may leave out results.
-    """
+def finished_before(out: Location, step: LineageStep) -> Manifest | None:
+    """Return the manifest of the pool at `out` if its last step is this one, as in `made_by`."""
     path = pool_path(out)
     if not (path / MANIFEST_FILE).is_file():
         return None
@@ -215,15 +203,12 @@ def finished_before(out: str | os.PathLike[str], step: LineageStep) -> Manifest 
 
 
 def require_output(
-    out: str | os.PathLike[str],
-    *inputs: str | os.PathLike[str],
-    overwrite: bool,
-    step: LineageStep | None = None,
+    out: Location, *inputs: Location, overwrite: bool, step: LineageStep | None = None
 ) -> None:
-    """Refuse, before any work is done, a place where the command may not write.
+    """Refuse, before any work is done, an output where the command may not write.
 
-    inputs: what the command reads. step: the command; a pool that it made before may be there.
-    An address is checked when it is about to be written to.
+    inputs: what the command reads. step: the command; its own pool may be there already.
+    An address is checked when it is written to.
     """
     require_apart(out, *inputs)
     if is_address(out):
@@ -231,15 +216,7 @@ def require_output(
     path = pool_path(out)
     require_apart(partial_directory(path), *inputs)
     found = manifest_there(path, overwrite=overwrite)
-    if overwrite and path.exists():
+    if overwrite:
         require_own_files(path)
     elif found is not None and not made_by(found, step):
         raise PoolConflictError("another pool is already here", where=path, hint=OVERWRITE_HINT)
-
-
-def pool_path(out: str | os.PathLike[str]) -> Path:
-    """Return the directory that a pool is written to, links resolved: OUT.partial is beside it."""
-    try:
-        return Path(out).resolve()
-    except (OSError, RuntimeError) as error:
-        raise InvalidArgumentError(f"this path leads nowhere: {error}", where=str(out)) from None

@@ -1,17 +1,14 @@
 """Plan a byte budget: how far to prune and which codec to use, so that everything fits.
 
-Pruning decides how many views stay, a codec how many bytes each takes. For every codec setting there is
-a largest number of batches that fits the budget. The plan lists these with the fidelity measured for each,
-and recommends the one with the most views among those that keep enough of each label. Applying a row prunes
-and encodes in one step.
+Pruning decides how many views stay, a codec how many bytes each takes. For each codec setting, the plan lists
+the largest number of batches that fits the budget, and the measured fidelity. It recommends the row with the
+most views among those that keep enough of each label. Applying a row prunes and encodes in one step.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +19,16 @@ from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.io.addresses import Location
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import SizeModel, most_within, pool_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.encode import refuse_lossy, require_drawable
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
-from lpld_labels.transforms.prune import PrunePlan, plan_prune
+from lpld_labels.transforms.prune import PrunePlan, plan_prune, ratio_that_keeps
 from lpld_labels.transforms.remote_output import writes_pools
 from lpld_labels.transforms.sample import LabelSample
-from lpld_labels.transforms.selection import ratio_that_keeps
 from lpld_labels.transforms.settings import DEFAULT_MIN_FIDELITY, PlanSettings, PruneSettings
 
 FIDELITIES = (0.99, 0.97, 0.95, 0.90, 0.80)
@@ -39,6 +36,8 @@ MEASURED_SLACK = 0.001
 """A codec solved for .97 on some rows may measure .9695 on others; that is still .97."""
 ROUNDS = 2
 """How often a codec is fitted: the number of rows decides the basis, and the basis how many rows fit."""
+_Fitting = tuple[PrunePlan | None, int]
+"""What to prune (None: nothing), and the bytes of the pool then."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,8 +45,8 @@ class PlanRow:
     """One way to fit the budget.
 
     codec: None where labels are copied. asked: the fidelity it was fitted to, or None.
-    pruned: which batches stay; None to keep all, incomplete ones too. bytes: of the whole pool, at most.
-    reason: to take this row, or empty.
+    pruned: which batches stay; None to keep all, incomplete ones too. bytes: upper limit of the pool's size.
+    reason: why this row is recommended, or empty.
     """
 
     name: str
@@ -63,12 +62,10 @@ class PlanRow:
 
     @property
     def recommended(self) -> bool:
-        """Whether this is the row to take."""
         return bool(self.reason)
 
     @property
     def fidelity(self) -> Fidelity:
-        """What is kept of the labels."""
         return self.trial.fidelity
 
     @property
@@ -85,7 +82,7 @@ class PlanRow:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
-        # What was measured comes first: it counts its own rows.
+        # The fidelity comes first: its "rows" are overwritten below.
         return {
             **self.fidelity.as_json(),
             "codec": self.name,
@@ -115,14 +112,13 @@ class BudgetPlan:
 
     @property
     def recommended(self) -> PlanRow:
-        """The row to take."""
         return next(row for row in self.rows if row.recommended)
 
 
 def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress | None = None) -> BudgetPlan:
     """Find the most batches of each codec setting that fit the budget.
 
-    A codec that is fitted (``klt``) stands for one row per fidelity of FIDELITIES and the one asked for.
+    A fitted codec (``klt``) has a row for each fidelity of FIDELITIES and for the minimum.
     progress: called with (done, total) codec settings.
     """
     refuse_lossy(pool, accept=settings.from_lossy)
@@ -132,11 +128,9 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
     names = settings.codecs or (*planned_codecs(fitted=False), *planned_codecs(fitted=True))
     tried = [(name, fidelity) for name in names for fidelity in _fidelities(name, minimum)]
     planner = _Planner(sample, settings)
-    rows = []
+    rows: list[PlanRow] = []
     for done, (name, fidelity) in enumerate(tried, 1):
-        row = planner.row(name, fidelity)
-        if row is not None:
-            rows.append(row)
+        rows += planner.rows(name, fidelity)
         if progress is not None:
             progress(done, len(tried))
     if not rows:
@@ -148,17 +142,16 @@ def plan_budget(pool: PoolReader, settings: PlanSettings, *, progress: Progress 
         )
     temperature = settings.temperature
     rows.sort(key=lambda row: (-row.views_per_image, -row.fidelity.kept[temperature], row.bytes))
-    return BudgetPlan(
-        settings=settings,
-        minimum=minimum,
-        rows=tuple(_marked(rows, minimum, temperature)),
-    )
+    good = [row for row in rows if row.fidelity.kept[temperature] >= minimum - MEASURED_SLACK]
+    chosen = good[0] if good else max(rows, key=lambda row: row.fidelity.kept[temperature])
+    rows[rows.index(chosen)] = replace(chosen, reason=_reason(chosen, good, minimum, temperature))
+    return BudgetPlan(settings=settings, minimum=minimum, rows=tuple(rows))
 
 
 @writes_pools
 def apply_plan(
     pool: PoolReader,
-    out: str | os.PathLike[str],
+    out: Location,
     plan: BudgetPlan,
     *,
     row: PlanRow | None = None,
@@ -168,8 +161,8 @@ def apply_plan(
 ) -> Manifest:
     """Write the recommended pool, unless this plan has written it before, and return its manifest.
 
-    row: another row than the recommended one. executor: who does the work.
-    overwrite: replace another pool that is there. progress: called with (done, total) batches.
+    row: another row than the recommended one. overwrite: replace another pool that is there.
+    progress: called with (done, total) batches.
     """
     row = row or plan.recommended
     results = {
@@ -190,7 +183,7 @@ def apply_plan(
     pool_plan = transform_plan(
         pool,
         out,
-        (step,),
+        step,
         keys=None if row.pruned is None else row.pruned.keys,
         codec=row.codec,
         bytes_per_row=row.trial.payload_per_row,
@@ -201,7 +194,7 @@ def apply_plan(
 
 
 def applied_step(pool: PoolReader, settings: PlanSettings) -> LineageStep:
-    """Return the step of lineage of a plan that is carried out, without its results."""
+    """Return the step of lineage of a plan that is applied, without its results."""
     return lineage.step("plan", pool.manifest.content_digest, settings)
 
 
@@ -225,7 +218,7 @@ def _fidelities(name: str, minimum: float) -> list[float | None]:
 
 
 class _Planner:
-    """Works out one row after the other on one sample of the pool."""
+    """Makes the rows of a plan on one sample. smallest: bytes of one batch where not even that fits."""
 
     def __init__(self, sample: LabelSample, settings: PlanSettings) -> None:
         self._sample, self._pool, self._settings = sample, sample.pool, settings
@@ -233,90 +226,74 @@ class _Planner:
         self._everything = plan_prune(self._pool, PruneSettings(ratio=1))
         self.smallest = 0
 
-    def row(self, name: str, fidelity: float | None) -> PlanRow | None:
-        """Return the row of a codec setting, or None if not even one batch fits or it cannot be had."""
-        found = self._copied() if self._stays(name) else self._encoded(name, fidelity)
-        if found is None:
-            return None
-        codec, pruned, size = found
-        rows = self._pool.manifest.counts.rows if pruned is None else pruned.rows
-        return PlanRow(
+    def rows(self, name: str, fidelity: float | None) -> list[PlanRow]:
+        """Return the row of a codec setting; none if no batch fits, or the fidelity is out of reach."""
+        pool, views = self._pool, self._settings.views
+        if name == pool.codec.spec and views in (None, pool.manifest.views):
+            codec, fitting = None, self._copied()
+        else:
+            codec, fitting = self._encoded(name, fidelity)
+        if fitting is None:
+            return []
+        pruned, size = fitting
+        rows = pool.manifest.counts.rows if pruned is None else pruned.rows
+        row = PlanRow(
             name=name,
             asked=fidelity,
             codec=codec,
             pruned=pruned,
-            batches=len(self._pool) if pruned is None else pruned.count,
+            batches=len(pool) if pruned is None else pruned.count,
             rows=rows,
             bytes=size,
-            views_per_image=rows / max(len(self._pool.images), 1),
-            trial=self._sample.judged(codec or self._pool.codec, temperatures=self._temperatures),
+            views_per_image=rows / max(len(pool.images), 1),
+            trial=self._sample.judged(codec or pool.codec, temperatures=self._temperatures),
+        )
+        return [row]
+
+    def _copied(self) -> _Fitting | None:
+        """Return how much fits if labels and views are copied."""
+        extra = self._sample.step_bytes
+        return self._fit(
+            pool_bytes(self._pool.manifest) + extra,
+            lambda count: self._everything.resized(count).most_bytes + extra,
         )
 
-    def _stays(self, name: str) -> bool:
-        """Whether labels and views can be copied, so that bytes are known exactly."""
-        views = self._settings.views
-        return name == self._pool.codec.spec and views in (None, self._pool.manifest.views)
-
-    def _copied(self) -> tuple[Codec | None, PrunePlan | None, int] | None:
-        """Return how much stays if batches are copied: codec, what is pruned, bytes."""
-        whole = pool_bytes(self._pool.manifest) + self._sample.step_bytes
-        if whole <= self._settings.budget:
-            return None, None, whole
-
-        def weight(count: int) -> int:
-            return self._everything.resized(count).most_bytes + self._sample.step_bytes
-
-        pruned = self._most(weight)
-        return None if pruned is None else (None, pruned, weight(pruned.count))
-
-    def _encoded(
-        self, name: str, fidelity: float | None
-    ) -> tuple[Codec | None, PrunePlan | None, int] | None:
-        """Return how much stays in another codec: the codec, what is pruned, bytes."""
-        counts, settings = self._pool.manifest.counts, self._settings
+    def _encoded(self, name: str, fidelity: float | None) -> tuple[Codec | None, _Fitting | None]:
+        """Return another codec, and how much fits in it."""
+        counts, full = self._pool.manifest.counts, self._pool.header.batch_size
         rows = counts.rows
-        for remaining in reversed(range(1 if fidelity is None else ROUNDS)):
+        for _ in range(1 if fidelity is None else ROUNDS):
             try:
                 codec = self._sample.codec(
-                    name, rows=rows, fidelity=fidelity, temperature=settings.temperature
+                    name, rows=rows, fidelity=fidelity, temperature=self._settings.temperature
                 )
             except InvalidArgumentError:
                 if fidelity is None:
                     raise
-                return None  # This fidelity is out of reach for this pool; other rows say what is not.
+                return None, None  # This fidelity is out of reach for this pool.
             size = self._sample.weigh(codec)
-            total = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
-            if total <= settings.budget:
-                return codec, None, total
-            weight = partial(self._weight, size)
-            pruned = self._most(weight)
-            if pruned is None or not remaining:
+
+            def weight(count: int, size: SizeModel = size) -> int:
+                pruned = self._everything.resized(count)
+                return size.total(count, pruned.rows, incomplete=count if pruned.rows < count * full else 0)
+
+            everything = size.total(counts.batches, counts.rows, incomplete=counts.incomplete_batches)
+            fitting = self._fit(everything, weight)
+            if fitting is None or fitting[0] is None:
                 break
-            rows = pruned.rows
-        return None if pruned is None else (codec, pruned, weight(pruned.count))
+            rows = fitting[0].rows
+        return codec, fitting
 
-    def _weight(self, size: SizeModel, count: int) -> int:
-        """Return the most bytes of a pool of so many batches."""
-        pruned = self._everything.resized(count)
-        incomplete = 0 if pruned.rows == count * self._pool.header.batch_size else count
-        return size.total(count, pruned.rows, incomplete=incomplete)
-
-    def _most(self, weight: Callable[[int], int]) -> PrunePlan | None:
-        """Return the pruning that keeps the most batches within the budget; None if not even one fits."""
+    def _fit(self, everything: int, weight: Callable[[int], int]) -> _Fitting | None:
+        """Return how much fits, given the bytes of everything and of any number of batches."""
+        if everything <= self._settings.budget:
+            return None, everything
         count = most_within(self._settings.budget, self._everything.count, weight)
         if count == 0:
             least = weight(1)
             self.smallest = min(self.smallest or least, least)
             return None
-        return self._everything.resized(count)
-
-
-def _marked(rows: Sequence[PlanRow], minimum: float, temperature: float) -> Iterator[PlanRow]:
-    """Yield the rows with a reason in the one to take; they come with the most views first."""
-    good = [row for row in rows if row.fidelity.kept[temperature] >= minimum - MEASURED_SLACK]
-    chosen = good[0] if good else max(rows, key=lambda row: row.fidelity.kept[temperature])
-    for row in rows:
-        yield replace(row, reason=_reason(row, good, minimum, temperature)) if row is chosen else row
+        return self._everything.resized(count), weight(count)
 
 
 def _reason(chosen: PlanRow, good: Sequence[PlanRow], minimum: float, temperature: float) -> str:

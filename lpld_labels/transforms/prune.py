@@ -2,46 +2,73 @@
 
 Payloads are copied without decoding, so every row is bit-identical to its parent's, and random pruning reads
 only the labels it keeps.
+
+Random order is the order of `batch_ranks`, and every order but `uniform` is a fixed sequence of which a
+prefix is kept. So a harder pruning is a subset of a milder one.
+
+Metrics are the paper's five ways to call a batch easy or hard; high is easy. Per view, with z its logits
+and y the class of its own image, averaged over the batch's views:
+
+correct       share of views with argmax z = y
+diff          |z1 - z2|, the gap between the two largest logits
+diff_signed   z_y - max of the other classes' logits; negative where the teacher disagrees
+cut_ratio     the batch's stored mixing ratio, i.e. the weight of the view itself; 1 where nothing was mixed
+confidence    the largest softmax value
+
+A pool of probabilities p has z = log p, which differs from the logits by a shift per row only. A
+probability of 0 counts as the smallest half, 2^-24, so that averages are finite.
 """
 
 from __future__ import annotations
 
-import os
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from lpld_labels.codecs.label_semantics import as_finite_logits
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.exec.job import Executor, Progress
-from lpld_labels.exec.local import ONE_PROCESS
-from lpld_labels.format.manifest import LineageStep, Manifest
+from lpld_labels.exec.job import Progress
+from lpld_labels.format.limits import MAX_INDEX
+from lpld_labels.format.manifest import Manifest
+from lpld_labels.format.random_streams import batch_ranks
 from lpld_labels.format.records import BatchKey
+from lpld_labels.io.addresses import Location
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import most_within, part_bytes
 from lpld_labels.transforms import lineage
 from lpld_labels.transforms.batch_sources import transform_plan
 from lpld_labels.transforms.pipeline import finished_before, require_output, run_plan
 from lpld_labels.transforms.remote_output import writes_pools
-from lpld_labels.transforms.selection import (
-    Candidates,
-    Places,
-    Scores,
-    choose,
-    kept_count,
-    score_batches,
-)
-from lpld_labels.transforms.settings import PruneSettings
+from lpld_labels.transforms.settings import PruneSettings, require_ratio
+
+Places = npt.NDArray[np.int64]
+"""int64 [k], places in the batch index."""
+Scores = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Classes = npt.NDArray[np.integer]
+
+_WHOLE_EPOCH = MAX_INDEX + 1
+"""The batch number that ranks an epoch; no batch has it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay. kept: numbers of the chosen candidates in the parent's index."""
+    """Which batches stay.
+
+    candidates, kept: numbers in the pool's index, in key order. scores: of the candidates, high is
+    easy; None for random order.
+    """
 
     pool: PoolReader
     settings: PruneSettings
     seed: int
-    candidates: Candidates
+    candidates: Places
+    scores: Scores | None
     kept: Places
 
     @property
@@ -55,7 +82,7 @@ class PrunePlan:
 
     @property
     def rows(self) -> int:
-        """Views that stay."""
+        """Number of views that stay."""
         return int(self.pool.index.rows[self.kept].sum(dtype=np.int64))
 
     @property
@@ -64,37 +91,64 @@ class PrunePlan:
         return part_bytes(self.pool, self.kept)
 
     def resized(self, count: int) -> PrunePlan:
-        """Return the plan that keeps another number of batches."""
-        settings = self.settings
-        kept = choose(self.candidates, count, level=settings.level, prefer=settings.prefer, seed=self.seed)
-        return replace(self, kept=kept)
+        """Return the plan that keeps `count` batches; random order breaks ties of scores."""
+        index, candidates = self.pool.index, self.candidates
+        if not 1 <= count <= len(candidates):
+            raise InvalidArgumentError(
+                "cannot keep that many batches", expected=f"1 to {len(candidates)}", got=count
+            )
+        # A unit is what is kept or dropped as one: a batch, or an epoch.
+        epochs, batches = index.epochs[candidates], index.batches[candidates]
+        starts = np.arange(len(candidates))
+        if self.settings.level == "epoch":
+            epochs, starts = np.unique(epochs, return_index=True)
+            batches = np.full(len(epochs), _WHOLE_EPOCH)
+        sizes = np.diff(starts, append=len(candidates))
+        columns: list[npt.NDArray[Any]] = [batches, epochs, batch_ranks(self.seed, epochs, batches)]
+        if self.scores is not None:
+            # The mean over all views of a unit.
+            rows = index.rows[candidates]
+            columns.append(np.add.reduceat(self.scores * rows, starts) / np.add.reduceat(rows, starts))
+        order = np.lexsort(columns)
+        if self.settings.prefer == "easy":
+            order = order[::-1]
+        elif self.settings.prefer == "uniform":
+            order = _evenly_spaced(order, sizes, count)
+        # The candidates of these units, unit by unit.
+        chosen = sizes[order]
+        offsets = np.repeat(starts[order] - (np.cumsum(chosen) - chosen), chosen)
+        members = offsets + np.arange(len(offsets))
+        return replace(self, kept=np.sort(candidates[members[:count]]))
 
     @property
     def results(self) -> dict[str, Any]:
-        """What lineage records besides the settings."""
+        """What lineage records in addition to the settings."""
         return {
             "random_seed": self.seed,
             "kept_batches": self.count,
             "candidate_batches": len(self.candidates),
         }
 
-    @property
-    def step(self) -> LineageStep:
-        """The step of lineage."""
-        return lineage.step("prune", self.pool.manifest.content_digest, self.settings, **self.results)
-
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
     """Decide which batches stay. Random choice needs no byte of labels; metrics read them all once.
 
+    Only complete batches are candidates, unless there are none.
     progress: called with (done, total) batches while metrics are computed.
     """
-    candidates = _candidates(pool)
-    if settings.by != "random":
-        keys = pool.index.keys_at(candidates.places)
-        candidates = replace(candidates, scores=_scores(pool, keys, settings.by, progress))
-    seed = settings.seed if settings.seed is not None else pool.header.seed or 0
-    plan = PrunePlan(pool=pool, settings=settings, seed=seed, candidates=candidates, kept=candidates.places)
+    index = pool.index
+    candidates = np.flatnonzero(index.rows == pool.header.batch_size)
+    if not len(candidates):
+        candidates = np.arange(len(index))
+    by_metric = settings.by != "random"
+    plan = PrunePlan(
+        pool=pool,
+        settings=settings,
+        seed=settings.seed if settings.seed is not None else pool.header.seed or 0,
+        candidates=candidates,
+        scores=score_batches(pool, candidates, settings.by, progress) if by_metric else None,
+        kept=candidates,
+    )
     if settings.ratio is not None:
         return plan.resized(kept_count(len(candidates), settings.ratio))
     budget = settings.budget or 0
@@ -112,7 +166,7 @@ def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress 
 @writes_pools
 def prune_pool(
     pool: PoolReader,
-    out: str | os.PathLike[str],
+    out: Location,
     settings: PruneSettings,
     *,
     overwrite: bool = False,
@@ -128,36 +182,103 @@ def prune_pool(
     found = finished_before(out, step)
     if found is not None:
         return found
-    return write_pruned(
-        plan_prune(pool, settings, progress=progress), out, overwrite=overwrite, progress=progress
-    )
+    plan = plan_prune(pool, settings, progress=progress)
+    return write_pruned(plan, out, overwrite=overwrite, progress=progress)
 
 
 @writes_pools
 def write_pruned(
     plan: PrunePlan,
-    out: str | os.PathLike[str],
+    out: Location,
     *,
-    executor: Executor = ONE_PROCESS,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the pool of a plan. progress: called with (done, total) batches copied."""
-    written = transform_plan(plan.pool, out, (plan.step,), keys=plan.keys, most_bytes=plan.settings.budget)
-    return run_plan(written, executor=executor, overwrite=overwrite, progress=progress)
+    pool, settings = plan.pool, plan.settings
+    step = lineage.step("prune", pool.manifest.content_digest, settings, **plan.results)
+    pool_plan = transform_plan(pool, out, step, keys=plan.keys, most_bytes=settings.budget)
+    return run_plan(pool_plan, overwrite=overwrite, progress=progress)
 
 
-def _candidates(pool: PoolReader) -> Candidates:
-    """Return the complete batches, or all if none is complete."""
-    index = pool.index
-    places = np.arange(len(index), dtype=np.int64)
-    everything = Candidates(places=places, epochs=index.epochs, batches=index.batches, rows=index.rows)
-    complete = everything.subset(index.rows == pool.header.batch_size)
-    return complete if len(complete) else everything
+def kept_count(candidates: int, ratio: float) -> int:
+    """Return floor(candidates / ratio), without the rounding of floating-point division."""
+    require_ratio(ratio)
+    count = int(candidates / Fraction(str(ratio)))
+    if count < 1:
+        raise InvalidArgumentError(
+            "ratio is too large for this pool: nothing would be left",
+            expected=f"1 to {candidates}, the number of batches to choose from",
+            got=ratio,
+        )
+    return count
 
 
-def _scores(pool: PoolReader, keys: list[BatchKey], metric: str, progress: Progress | None) -> Scores:
-    """Return the scores of some batches in the order given; the pool is read in file order."""
-    order = pool.index.in_file_order(keys)
-    score_of = dict(zip(order, score_batches(pool, order, metric, progress=progress), strict=True))
+def ratio_that_keeps(kept: int, candidates: int) -> float:
+    """Return a ratio at which this many of the candidates stay."""
+    ratio = candidates / kept
+    # A quotient that was rounded up would keep one less.
+    return ratio if kept_count(candidates, ratio) == kept else math.nextafter(ratio, 0)
+
+
+def _evenly_spaced(order: Places, sizes: Places, count: int) -> Places:
+    """Return the fewest evenly spaced units that hold at least `count` batches."""
+    number = math.ceil(count / int(sizes.max()))
+    while True:
+        spaced = order[(2 * np.arange(number) + 1) * len(order) // (2 * number)]
+        if int(sizes[spaced].sum()) >= count:
+            return spaced
+        number += 1
+
+
+def correct(logits: Floats, classes: Classes) -> Floats:
+    """Return 1.0 where the largest logit is the image's own class: float32 [B]."""
+    return np.asarray(logits.argmax(axis=1) == classes, np.float32)
+
+
+def diff(logits: Floats, _: Classes) -> Floats:
+    """Return the gap between the two largest logits: float32 [B]."""
+    top = np.partition(logits, -2, axis=1)[:, -2:]
+    return np.asarray(top[:, 1] - top[:, 0])
+
+
+def diff_signed(logits: Floats, classes: Classes) -> Floats:
+    """Return the own class's logit minus the best other one: float32 [B]."""
+    rows = np.arange(len(logits))
+    others = logits.copy()
+    others[rows, classes] = -np.inf
+    return np.asarray(logits[rows, classes] - others.max(axis=1))
+
+
+def confidence(logits: Floats, _: Classes) -> Floats:
+    """Return the largest softmax value: float32 [B]."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(1.0 / np.exp(shifted).sum(axis=1))
+
+
+_LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
+    "correct": correct,
+    "diff": diff,
+    "diff_signed": diff_signed,
+    "confidence": confidence,
+}
+
+
+def score_batches(pool: PoolReader, places: Places, metric: str, progress: Progress | None = None) -> Scores:
+    """Return each batch's mean over its views: float64 [len(places)]. Holds one batch at a time.
+
+    The pool is read from front to back.
+    """
+    score_of: dict[BatchKey, float] = {}
+    keys = pool.index.keys_at(places)
+    for key in pool.index.in_file_order(keys):
+        views = pool.read_views(key)
+        if metric == "cut_ratio":
+            score_of[key] = 1.0 if views.mix is None else views.mix.strength
+        else:
+            logits = as_finite_logits(pool.read_labels(key, dtype=np.float32), pool.header.label_kind)
+            scores = _LABEL_METRICS[metric](logits, pool.images.classes[views.images])
+            score_of[key] = float(scores.mean(dtype=np.float64))
+        if progress is not None:
+            progress(len(score_of), len(keys))
     return np.array([score_of[key] for key in keys])

@@ -1,7 +1,11 @@
-"""Commands that write pools to an address: the pool is made on this machine and then sent.
+"""Copy pools from and to addresses; commands that write pools write to addresses too.
 
-It is made in a folder of the cache that belongs to the address, so an interrupted command resumes there, also
-in the middle of sending, and a refused one loses nothing.
+Files that are there already are not sent again. Every file is compared with its digest when it is read and
+when it arrives. The manifest comes last, so an interrupted transfer leaves no pool, and the same transfer
+resumes. The card is copied with the pool.
+
+A command makes its pool on this machine, in a folder of the cache that belongs to the address, and then sends
+it. An interrupted command resumes there, also while sending, and a refused one loses nothing.
 """
 
 from __future__ import annotations
@@ -11,27 +15,238 @@ import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.manifest import Manifest
-from lpld_labels.format.schema import MANIFEST_FILE
-from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url, redact
+from lpld_labels.format.digests import bytes_digest
+from lpld_labels.format.manifest import FileEntry, Manifest
+from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
+from lpld_labels.io.addresses import Location, is_address, local_path, normalize_url
 from lpld_labels.io.disk_cache import cache_folder
-from lpld_labels.io.locks import locked
-from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.locks import locked_directory
+from lpld_labels.io.random_access import retry_corrupt
+from lpld_labels.io.remote import PreconditionError, RemoteStore
 from lpld_labels.io.storage import write_atomically, write_errors
-from lpld_labels.pool.pool_files import PoolFiles, copy_file
+from lpld_labels.pool.card_file import is_ours, send_card, write_card
+from lpld_labels.pool.own_files import own_paths
+from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
+from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.transforms.transfer import fetch_pool, manifest_at, send_pool
+from lpld_labels.pool.unfinished import unfinished
+from lpld_labels.transforms.outputs import OVERWRITE_HINT
+from lpld_labels.transforms.pipeline import manifest_there
 
+_FILES_AT_ONCE = 4
+_FIXED_ROLES = ("images", "codec")
+"""Files with the same name in every pool: two writers may want it for different bytes."""
 _OPENING_ROLES = ("batches", "images", "codec")
 Source = TypeVar("Source")
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied:
+    """Result of a copy. sent, found: bytes that were copied, and that were there already."""
+
+    manifest: Manifest
+    files: int
+    sent: int
+    found: int
+
+
+def fetch_pool(
+    pool: PoolReader, out: Path, *, overwrite: bool = False, progress: Progress | None = None
+) -> Copied:
+    """Copy a pool's files to a directory. overwrite: replace another pool that is there."""
+    files, text = pool.files, pool.files.manifest_text()
+    with unfinished(out) as work:
+        there = manifest_there(out, overwrite=overwrite)
+        if there == pool.manifest:
+            copied = _nothing(pool.manifest)
+        else:
+            if there is not None and not overwrite:
+                raise PoolConflictError("another pool is already here", where=out, hint=OVERWRITE_HINT)
+            work.begin({"copy": bytes_digest(text)}, overwrite=overwrite)
+            copied = _copy_files(
+                pool.manifest,
+                lambda entry: copy_file(files, entry, work.pool, within=work.directory),
+                progress,
+            )
+            put_in_place(work, text, overwrite=overwrite)
+    card = files.card()
+    if card is not None:
+        # An edited card at the target stays.
+        with contextlib.suppress(PoolConflictError):
+            write_card(out / README_FILE, card)
+    return copied
+
+
+def send_pool(
+    files: PoolFiles,
+    store: RemoteStore,
+    *,
+    overwrite: bool = False,
+    base: bytes | None = None,
+    progress: Progress | None = None,
+) -> Copied:
+    """Send a pool's files to an address.
+
+    base: the manifest there that this pool extends, and may replace.
+    """
+    text = files.manifest_text()
+    manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
+    there = manifest_at(store)
+    if there == text:
+        _send_card(files, store)
+        return _nothing(manifest)
+    if there is not None and there != base:
+        if not overwrite:
+            raise PoolConflictError("another pool is already here", where=store.shown, hint=OVERWRITE_HINT)
+        _clear(store)
+        there = None
+    elif overwrite and there is None:
+        _clear(store)
+    upload = Upload(store, there)
+    copied = _copy_files(manifest, lambda entry: upload.put(files, entry), progress)
+    upload.publish(text, {entry.path for entry in manifest.files})
+    # After the manifest: of two writers, only the winner sends its card.
+    _send_card(files, store)
+    return copied
+
+
+def manifest_at(store: RemoteStore) -> bytes | None:
+    """Return the manifest at an address, or None."""
+    try:
+        return store.read(MANIFEST_FILE)
+    except FileNotFoundError:
+        return None
+
+
+def _nothing(manifest: Manifest) -> Copied:
+    """Return the result if all files were there already."""
+    size = sum(entry.bytes for entry in manifest.files)
+    return Copied(manifest=manifest, files=0, sent=0, found=size)
+
+
+def _copy_files(manifest: Manifest, copy: Callable[[FileEntry], bool], progress: Progress | None) -> Copied:
+    """Copy all files, several at a time. copy: returns whether a file was not there yet."""
+    total = sum(entry.bytes for entry in manifest.files)
+    done = sent = count = 0
+    # First those that reveal another pool at the target.
+    fixed = [entry for entry in manifest.files if entry.role in _FIXED_ROLES]
+    others = [entry for entry in manifest.files if entry.role not in _FIXED_ROLES]
+    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="copy") as threads:
+        for group in (fixed, others):
+            for entry, new in zip(group, threads.map(copy, group), strict=True):
+                done += entry.bytes
+                sent += entry.bytes * new
+                count += new
+                if progress is not None:
+                    progress(done, total)
+    return Copied(manifest=manifest, files=count, sent=sent, found=total - sent)
+
+
+def _send_card(files: PoolFiles, store: RemoteStore) -> None:
+    card = files.card()
+    if card is not None:
+        with contextlib.suppress(PoolConflictError):
+            send_card(store, card)
+
+
+class Upload:
+    """Sends a pool to an address.
+
+    old: the manifest to replace, as it was when the work began; None where there was none. S3 writes the
+    manifest only if exactly that is there, so one of two writers wins. Other stores are checked before; of
+    two writers at the same moment the later one wins.
+    """
+
+    def __init__(self, store: RemoteStore, old: bytes | None) -> None:
+        self._store = store
+        self._old = old
+        self._sizes = store.sizes()
+        self._sent: set[str] = set()
+
+    def put(self, files: PoolFiles, entry: FileEntry) -> bool:
+        """Send a file unless it is there; return whether it was sent.
+
+        A file is there if the store has its SHA-256.
+        """
+        same_size = self._sizes.get(entry.path) == entry.bytes
+        if same_size and self._store.digest(entry.path) == entry.digest:
+            return False
+        self._sent.add(entry.path)
+        retry_corrupt(lambda: self._send(files, entry))
+        return True
+
+    def _send(self, files: PoolFiles, entry: FileEntry) -> None:
+        pieces = verified(entry, files.chunks(entry), files.at(entry.path))
+        if entry.role in _FIXED_ROLES:
+            self._create(entry, b"".join(map(memoryview, pieces)))
+            return
+        try:
+            self._store.send(entry.path, entry.bytes, pieces, digest=entry.digest)
+        except StoreError:
+            # The writer that publishes aborts the uploads of all others.
+            if manifest_at(self._store) != self._old:
+                raise self._late() from None
+            raise
+
+    def _create(self, entry: FileEntry, data: bytes) -> None:
+        try:
+            self._store.create(entry.path, data, digest=entry.digest)
+        except PreconditionError:
+            if self._store.read(entry.path) != data:
+                raise PoolConflictError(
+                    "files of another pool are here, finished or not",
+                    where=self._store.at(entry.path),
+                    hint=OVERWRITE_HINT,
+                ) from None
+
+    def publish(self, text: bytes, named: Collection[str]) -> None:
+        """Write the manifest unless another writer has. named: the paths in it."""
+        try:
+            if self._old is None:
+                self._store.create(MANIFEST_FILE, text)
+            else:
+                self._store.replace(MANIFEST_FILE, text, old=self._old)
+        except PreconditionError:
+            # Delete what was sent and is not part of the pool that is there now.
+            winner = Manifest.parse(self._store.read(MANIFEST_FILE), where=self._store.at(MANIFEST_FILE))
+            self._store.delete(sorted(self._sent - {entry.path for entry in winner.files}))
+            raise self._late() from None
+        old = [path for path in self._sizes if path.startswith("batches-") and path not in named]
+        self._store.delete(sorted(own_paths(old)))
+        self._store.abort_uploads()
+
+    def _late(self) -> PoolConflictError:
+        return PoolConflictError(
+            "another writer has published a pool here",
+            where=self._store.shown,
+            hint=f"your pool is not lost: run the same command again, but {OVERWRITE_HINT}",
+        )
+
+
+def _clear(store: RemoteStore) -> None:
+    """Delete a pool at an address, finished or not; refuse where there is anything else."""
+    paths = sorted(store.sizes())
+    ours = own_paths(paths)
+    for path in paths:
+        if path not in ours and not (path == README_FILE and is_ours(store.read(path))):
+            raise PoolConflictError(
+                "something is here that is no label pool",
+                where=store.at(path),
+                hint="choose another address, or move it away: --overwrite replaces only what we wrote",
+            )
+    # The manifest first: nobody may open a pool that is being deleted.
+    store.delete(sorted(paths, key=lambda path: path != MANIFEST_FILE))
+    store.abort_uploads()
 
 
 def outgoing_folder(address: str) -> Path:
@@ -42,19 +257,14 @@ def outgoing_folder(address: str) -> Path:
 
 def gathered_at(out: Location) -> Path:
     """Return the directory that a pool for `out` is written to: `out`, or the folder that is then sent."""
-    if not is_address(out):
-        return local_path(out)
-    return outgoing_folder(RemoteStore(os.fspath(out)).address) / "pool"
+    return outgoing_folder(os.fspath(out)) / "pool" if is_address(out) else local_path(out)
 
 
 @contextlib.contextmanager
-def destination(
-    out: Location, *, overwrite: bool = False, extend: bool = False, progress: Progress | None = None
-) -> Iterator[Path]:
+def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
     """Yield a directory to write a pool to; if `out` is an address, the pool is then sent there.
 
     extend: the command adds to a pool that is there, so it is fetched first.
-    progress: called with (sent, total) bytes.
     """
     if not is_address(out):
         yield local_path(out)
@@ -62,23 +272,18 @@ def destination(
     store = RemoteStore(os.fspath(out))
     if store.scheme in ("http", "https"):
         raise StoreError("cannot be written to", where=store.shown, hint="write to s3:// or a directory")
-    path = outgoing_folder(store.address) / "pool"
-    with _alone(path.parent, store):
+    path = gathered_at(out)
+    with _naming_address(store, path), locked_directory(path.parent):
         base = manifest_at(store)
-        if not _is_whole(path):
+        if not _is_complete(path):
             _fetch(base, store, path, whole=extend)
-        try:
-            yield path
-        except LabelPoolError as error:
-            raise _at_address(error, path, store) from None
-        if not _is_whole(path):
-            # A part of a larger job, with nothing to publish yet; or the pool at the address is the result.
-            if (path / MANIFEST_FILE).exists():
-                shutil.rmtree(path)
-            return
-        files = PoolFiles(path)
-        send_pool(files, store, overwrite=overwrite, base=base if extend else None, progress=progress)
-        shutil.rmtree(path)
+        yield path
+        if _is_complete(path):
+            send_pool(PoolFiles(path), store, overwrite=overwrite, base=base if extend else None)
+            shutil.rmtree(path)
+        elif (path / MANIFEST_FILE).exists():
+            # The pool at the address is the result already.
+            shutil.rmtree(path)
 
 
 def writes_pools(
@@ -94,23 +299,8 @@ def writes_pools(
     return anywhere
 
 
-@contextlib.contextmanager
-def _alone(folder: Path, store: RemoteStore) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        with write_errors(folder):
-            try:
-                stack.enter_context(locked(folder / "lock", wait=False))
-            except BlockingIOError:
-                raise PoolConflictError(
-                    "another process is writing here",
-                    where=store.shown,
-                    hint="wait until it is done, or stop it; then run the same command again",
-                ) from None
-        yield
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a whole pool is in a folder: one that was made there, or fetched to be added to."""
+def _is_complete(path: Path) -> bool:
+    """Whether a folder holds a manifest and all its files: a pool made there, or fetched to be extended."""
     if not (path / MANIFEST_FILE).is_file():
         return False
     manifest = Manifest.parse((path / MANIFEST_FILE).read_bytes(), where=str(path))
@@ -140,10 +330,14 @@ def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -
     write_atomically(path / MANIFEST_FILE, text)
 
 
-def _at_address(error: LabelPoolError, path: Path, store: RemoteStore) -> LabelPoolError:
-    """Return an error that names the address instead of the folder that stands for it."""
-    facts: dict[str, Any] = {
-        name: str(getattr(error, name)).replace(str(path), redact(store.address))
-        for name in ("where", "expected", "got", "hint")
-    }
-    return type(error)(error.problem, **facts)
+@contextlib.contextmanager
+def _naming_address(store: RemoteStore, path: Path) -> Iterator[None]:
+    """Make errors name the address instead of the directory that stands for it."""
+    try:
+        yield
+    except LabelPoolError as error:
+        facts: dict[str, Any] = {
+            name: getattr(error, name).replace(str(path), store.shown).replace(str(path.parent), store.shown)
+            for name in ("where", "expected", "got", "hint")
+        }
+        raise type(error)(error.problem, **facts) from None

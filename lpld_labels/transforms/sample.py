@@ -33,18 +33,17 @@ FIT_ROWS = (8192, 65536)
 """Fit on FIT_VALUES label values (33,554 rows of 1000 classes), but within these numbers of rows."""
 TUNE_VALUES = 1 << 21
 TUNE_ROWS = (768, 4096)
-"""Likewise for choosing settings, which decodes these rows a dozen times."""
+"""The same for choosing settings, which decodes these rows a dozen times."""
 MEASURE_ROWS = 4096
 WEIGHED_BATCHES = 16
 
+# Upper limits in bytes: of a step of lineage without its settings, and of a codec table's manifest entry.
 _RESULTS = 900
-"""Bytes of a step of lineage besides its settings, at most."""
 _TABLE_ENTRY = 260
-"""Bytes of a codec table's entry in the manifest, at most."""
 
 
 class LabelSample:
-    """Whole batches of a pool, each for one purpose only, read on first use.
+    """Random batches of a pool, each for one purpose only, read on first use.
 
     In a pool of two batches, tuning and measuring share one. Of a single batch every other row is for
     fitting.
@@ -52,13 +51,13 @@ class LabelSample:
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
         self.pool = pool
-        self._seed = seed = settings.seed
+        self._seed = settings.seed
         self._views: Views = settings.views or pool.manifest.views
         self.step_bytes = len(to_json(settings_json(settings))) + _RESULTS
         keys = list(pool.keys)
         if not keys:
             raise InvalidArgumentError("the pool has no labels", where=pool.location, expected="a batch")
-        order = keyed_generator(seed, len(keys)).permutation(len(keys))
+        order = keyed_generator(settings.seed, len(keys)).permutation(len(keys))
         shuffled = [keys[place] for place in order.tolist()]
         size = pool.header.batch_size
         quarter = len(keys) // 4
@@ -70,28 +69,24 @@ class LabelSample:
         self._single = len(keys) == 1
         self._keys: dict[str, list[BatchKey]] = {}
         for purpose, count in wanted.items():
-            chosen, shuffled = shuffled[:count], shuffled[count:]
-            self._keys[purpose] = sorted(chosen)
+            self._keys[purpose], shuffled = sorted(shuffled[:count]), shuffled[count:]
+        # For measuring and weighing.
+        self._measured_keys = self._keys["measure"] or self._keys["tune"]
 
     @cached_property
-    def fit(self) -> list[LabelArray]:
-        """Blocks [B, C] to fit to."""
-        return [block[::2] for block in self._read("tune")] if self._single else self._read("fit")
-
-    @cached_property
-    def tune(self) -> list[LabelArray]:
+    def _tune(self) -> list[LabelArray]:
         """Blocks [B, C] to choose settings by."""
-        blocks = self._read("tune")
+        blocks = self._read(self._keys["tune"])
         return [block[1::2] for block in blocks] if self._single else blocks
 
     @cached_property
-    def measure(self) -> list[LabelArray]:
+    def _measure(self) -> list[LabelArray]:
         """Blocks [B, C] to measure the result on; none of their rows were fitted to."""
-        return self._read("measure") or self.tune
+        return self._read(self._keys["measure"]) or self._tune
 
-    def _read(self, purpose: str) -> list[LabelArray]:
-        # Copies: what a reader returns may keep a whole row group in memory.
-        return [np.array(self.pool.read_labels(key)) for key in self._keys[purpose]]
+    def _read(self, keys: Sequence[BatchKey]) -> list[LabelArray]:
+        # Copies: a view from the reader keeps its row group in memory.
+        return [np.array(self.pool.read_labels(key)) for key in keys]
 
     def codec(
         self, name: str, *, rows: int, fidelity: float | None = None, temperature: float | None = None
@@ -99,17 +94,18 @@ class LabelSample:
         """Return a codec for a pool of `rows` rows, fitted to the sample if it is of a fitted kind."""
         if not codec_kind(name).fitted:
             return codec_named(name, label_kind=self.pool.header.label_kind)
-        return self.fitter.for_rows(rows).for_fidelity(
+        return self._fitter.for_rows(rows).for_fidelity(
             fidelity or DEFAULT_FIDELITY, temperature=temperature or DEFAULT_TEMPERATURE
         )
 
     @cached_property
-    def fitter(self) -> KltFitter:
+    def _fitter(self) -> KltFitter:
         """Fits codecs to the sample; klt is the only kind that is fitted."""
         header = self.pool.header
+        blocks = self._read(self._keys["tune" if self._single else "fit"])
         return KltFitter(
-            fit=self.fit,
-            tune=self.tune,
+            fit=[block[::2] for block in blocks] if self._single else blocks,
+            tune=self._tune,
             rows=self.pool.manifest.counts.rows,
             batch_size=header.batch_size,
             label_kind=header.label_kind,
@@ -121,7 +117,7 @@ class LabelSample:
         header = self.pool.header
         return try_codec(
             codec,
-            self.measure,
+            self._measure,
             batch_size=header.batch_size,
             label_kind=header.label_kind,
             temperatures=temperatures,
@@ -156,17 +152,17 @@ class LabelSample:
     @cached_property
     def _weighed(self) -> list[LabelArray]:
         """Blocks to weigh codecs by: full ones, if there are any."""
-        blocks = self._read("measure") or self._read("tune")
+        blocks = self._read(self._measured_keys)
         most = max(map(len, blocks))
         return [block for block in blocks if len(block) == most][:WEIGHED_BATCHES]
 
     @cached_property
     def _view_bytes(self) -> tuple[float, float]:
-        """Bytes of a views file without rows, and of each row."""
+        """Bytes of an empty views file, and of each row in one."""
         if self._views == "drawn":
             return 0.0, 0.0
         manifest = self.pool.manifest
-        found = [self.pool.read(key) for key in (self._keys["measure"] or self._keys["tune"])]
+        found = [self.pool.read_views(key) for key in self._measured_keys]
         rows = sum(batch.rows for batch in found)
         numbered = [replace(batch, key=BatchKey(0, number)) for number, batch in enumerate(found * 2)]
         once = views_file_bytes(numbered[: len(found)])

@@ -1,7 +1,8 @@
-"""Settings of `prune`, `encode` and `plan`. Help texts read them, so nothing here loads Arrow."""
+"""Settings of `prune`, `encode` and `plan`. Help texts read them, so this module must not import Arrow."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -12,7 +13,10 @@ from lpld_labels.settings import Setting, check_settings
 DEFAULT_FIDELITY = 0.97
 DEFAULT_TEMPERATURE = 20.0
 DEFAULT_MIN_FIDELITY = 0.95
-"""Of the best students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
+"""Best for students in the bytes of f16 at 40x and 160x (benchmarks/results/accuracy_tiny100.json)."""
+
+
+FromLossy = Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +44,6 @@ class PruneSettings:
         if (self.ratio is None) == (self.budget is None):
             raise InvalidArgumentError("give either a ratio or a budget", expected="one of them")
         if self.ratio is not None:
-            from lpld_labels.transforms.selection import require_ratio
-
             require_ratio(self.ratio)
         if (self.by == "random") != (self.prefer is None):
             raise InvalidArgumentError(
@@ -49,6 +51,12 @@ class PruneSettings:
                 expected="by random without prefer, or a metric with it",
                 got=f"by {self.by}, prefer {self.prefer}",
             )
+
+
+def require_ratio(ratio: float) -> None:
+    """Refuse a ratio below 1."""
+    if not (math.isfinite(ratio) and ratio >= 1):
+        raise InvalidArgumentError("ratio is too small", expected="a number >= 1", got=ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +80,14 @@ class EncodeSettings:
         Setting(f"klt: at which labels will be used.  [default: {DEFAULT_TEMPERATURE:g}]", gt=0),
     ] = None
     seed: Annotated[int, Setting("klt: which rows are sampled.", ge=0, le=MAX_SEED)] = 0
-    from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
-        False
-    )
+    from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
         check_settings(self)
         fitting = [name for name in ("fidelity", "temperature") if getattr(self, name) is not None]
         if self.codec is None:
             if self.views is None or fitting:
-                raise InvalidArgumentError(
-                    "no codec and no views are given", hint="give --codec, --views or both"
-                )
+                raise InvalidArgumentError("no codec is given", hint="give --codec, or --views alone")
             return
         from lpld_labels.codecs import codec_kind
 
@@ -94,13 +98,13 @@ class EncodeSettings:
             )
         if kind.fitted and self.codec != kind.name:
             raise InvalidArgumentError(
-                f"codec '{kind.name}' has nothing after its name", expected=kind.name, got=self.codec
+                f"codec '{kind.name}' takes no parameters", expected=kind.name, got=self.codec
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """What a pool has to fit into, and what its labels must keep."""
+    """The budget of a pool, and what its labels must keep."""
 
     budget: Annotated[int, Setting("E.g. 300MB, 10% of the pool, or 1x-images with --images.", gt=0)]
     codecs: Annotated[
@@ -122,9 +126,7 @@ class PlanSettings:
         Setting("Keep views in files or leave them to be drawn.  [default: as POOL does]"),
     ] = None
     seed: Annotated[int, Setting("Which rows are sampled.", ge=0, le=MAX_SEED)] = 0
-    from_lossy: Annotated[bool, Setting("Accept a pool whose labels a lossy codec has changed already.")] = (
-        False
-    )
+    from_lossy: FromLossy = False
 
     def __post_init__(self) -> None:
         check_settings(self)

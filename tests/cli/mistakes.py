@@ -117,7 +117,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("encode nowhere out --codec int8", 1, "not a label pool"),
     # plan
     ("plan pool", 2, "Missing option '--budget'"),
-    ("plan pool --budget 1MB --codec klt:x", 1, "nothing after its name"),
+    ("plan pool --budget 1MB --codec klt:x", 1, "takes no parameters"),
     ("plan pool --budget 1x-images", 2, "needs --images"),
     ("plan pool --budget 1x-images --images images", 1, "image is missing"),
     ("plan pool --budget some", 2, "1x-images (of the images)"),

@@ -47,6 +47,7 @@ def test_outputs_by_address_are_where_it_says(
     out = tmp_path / "out"
     for name, words in {
         "pruned": ("prune", pool, "--ratio", "2"),
+        "copied": ("copy", pool),
         "labels": ("export", pool, "--format", "lpld"),
     }.items():
         command, source, *options = words

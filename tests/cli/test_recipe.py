@@ -15,7 +15,7 @@ from lpld_cli.recipe import recipe
 from lpld_labels import PoolWriter
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.pool.pool_files import manifest_of
-from lpld_labels.transforms.selection import kept_count, ratio_that_keeps
+from lpld_labels.transforms.prune import kept_count, ratio_that_keeps
 from tests.factories import make_batches, make_header, make_images, write_pool
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 

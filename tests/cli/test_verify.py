@@ -60,7 +60,7 @@ def test_every_damaged_file_is_named(cli: Cli, path: Path, name: str, damage: st
     else:
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
-    words = {"missing": "is missing", "truncated": "wrong size", "flipped": "bytes changed"}[damage]
+    words = {"missing": "is missing", "truncated": "wrong size", "flipped": "not the one"}[damage]
     assert any(file.name in p["file"] and words in p["message"] for p in problems(cli, path))
 
 

@@ -13,7 +13,7 @@ from benchmarks.accuracy.tiny100.plan import FULL, QUICK, trial_cells
 from benchmarks.accuracy.tiny100.run import Place, do_task
 from benchmarks.accuracy.tiny100.store import Store
 from lpld_core.train.trainer import Trainer
-from lpld_labels.transforms.selection import kept_count
+from lpld_labels.transforms.prune import kept_count
 from tests.benchmarks.accuracy.made_results import quick_store
 
 

@@ -19,7 +19,7 @@ from lpld_labels.io import remote
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.pool.pool_files import PoolFiles
 from lpld_labels.transforms.copy import copy_pool
-from lpld_labels.transforms.transfer import send_pool
+from lpld_labels.transforms.remote_output import send_pool
 from tests.lpld_labels.io.pools import content, small_pool
 from tests.servers.proxy import Proxy
 from tests.servers.rules import Rule

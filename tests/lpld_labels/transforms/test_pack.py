@@ -27,11 +27,10 @@ from lpld_labels.pool.packing import Packed
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.images import FolderImages, check_images, find_images
-from lpld_labels.transforms.copy import merge_pools
+from lpld_labels.transforms.copy import merge_pools, unpack_images
 from lpld_labels.transforms.encode import encode_pool
 from lpld_labels.transforms.prune import prune_pool
 from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
-from lpld_labels.transforms.unpack import unpack_images
 from tests import independent_reader
 from tests.factories import grow_pool
 from tests.lpld_labels.loader.loader_pools import build

@@ -50,8 +50,8 @@ def scores(pool: PoolReader, metric: str) -> dict[BatchKey, float]:
 def test_metrics_agree_with_their_definitions(pool: PoolReader, metric: Any) -> None:
     plan = plan_prune(pool, PruneSettings(ratio=2, by=metric, prefer="hard"))
     expected = scores(pool, metric)
-    assert plan.candidates.scores is not None
-    for place, score in zip(plan.candidates.places.tolist(), plan.candidates.scores.tolist(), strict=True):
+    assert plan.scores is not None
+    for place, score in zip(plan.candidates.tolist(), plan.scores.tolist(), strict=True):
         assert score == pytest.approx(expected[pool.index.key(place)], rel=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_metrics_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> N
     stored = write_pool(tmp_path / "p", probabilities, codec="f32", header=header)
     for metric in ("correct", "diff", "diff_signed", "confidence"):
         wanted = PruneSettings(ratio=1, by=metric, prefer="easy")
-        found, expected = (plan_prune(p, wanted).candidates.scores for p in (stored, logits))
+        found, expected = (plan_prune(p, wanted).scores for p in (stored, logits))
         assert found is not None
         assert expected is not None
         assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-4)
