@@ -28,10 +28,8 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.batch_file import BatchFile, batch_items
-from lpld_labels.interop.claims import Claim, claims
-from lpld_labels.interop.export_plan import ExportPlan, plan_export
-from lpld_labels.interop.label_folder import is_label_file
-from lpld_labels.interop.layouts import ID_FILES, LAYOUTS
+from lpld_labels.interop.export_plan import TRAINERS, Claim, ExportPlan, claims, plan_export
+from lpld_labels.interop.layouts import ID_FILES, LAYOUTS, is_label_file
 from lpld_labels.interop.pixels import cutouts_in_fractions, stored_fractions
 from lpld_labels.interop.settings import ExportOptions
 from lpld_labels.interop.torch_file import torch_file_bytes
@@ -39,8 +37,6 @@ from lpld_labels.io.locks import locked_directory
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart
-
-EXPORT_FORMATS = tuple(layout.name for layout in LAYOUTS.values() if layout.trainers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +71,8 @@ def export_pool(
     A folder that holds just what would be written is left as it is.
     overwrite: replace another label folder that is there.
     """
-    if label_format not in EXPORT_FORMATS:
-        raise InvalidArgumentError(
-            "unknown export format", expected=", ".join(EXPORT_FORMATS), got=label_format
-        )
+    if label_format not in TRAINERS:
+        raise InvalidArgumentError("unknown export format", expected=", ".join(TRAINERS), got=label_format)
     out = local_directory(folder)
     require_apart(out, pool.location)
     if overwrite:
@@ -107,7 +101,7 @@ def export_pool(
         rows=sum(rows[key] for key, _ in plan.files),
         bytes=sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
         notes=tuple(plan.notes),
-        claims=tuple(claims(plan)),
+        claims=claims(plan),
     )
 
 

@@ -11,7 +11,7 @@ from lpld_labels import PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.interop.claims import Claim, moved_crops
+from lpld_labels.interop.export_plan import Claim, moved_crops
 from lpld_labels.interop.exporting import export_pool
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.layouts import TINY
