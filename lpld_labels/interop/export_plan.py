@@ -28,7 +28,8 @@ from lpld_labels.pool.reader import PoolReader
 class ExportPlan:
     """The file of every batch, in key order.
 
-    regular: see `is_regular`. top_k: labels to keep of each row; None for all. notes: one sentence each.
+    regular: whether the pool is a complete labelling run. top_k: labels to keep of each row; None for all.
+    notes: one sentence each.
     """
 
     pool: PoolReader
@@ -55,7 +56,7 @@ def plan_export(pool: PoolReader, layout: Layout, options: ExportOptions) -> Exp
             hint="keep the pool",
         )
     _require_types(pool, layout)
-    regular, notes = is_regular(pool), []
+    regular, notes = _is_regular(pool), []
     keys = places = list(pool.keys)
     top_k = None
     if any(item.name == "classes" for item in layout.items):
@@ -128,8 +129,7 @@ def _sampler_notes(pool: PoolReader) -> list[str]:
         )
     if len(fitting) == len(ERAS):
         return []
-    version = ">= 1.11" if fitting[0] == "new" else "< 1.11"
-    return [f"image ids are those that PyTorch {version} draws; train with that"]
+    return [f"image ids are those that {ERAS[fitting[0]]} draws; train with that"]
 
 
 def _epoch_rows(pool: PoolReader) -> Counter[int]:
@@ -144,7 +144,7 @@ def _short_batches(pool: PoolReader) -> list[BatchKey]:
     return [key for key, rows in zip(pool.keys, pool.index.rows.tolist(), strict=True) if rows != size]
 
 
-def is_regular(pool: PoolReader) -> bool:
+def _is_regular(pool: PoolReader) -> bool:
     """Whether a pool holds a complete labelling run.
 
     Trainers compute a file from a running batch number and the length of epoch 0. So every epoch but the last
@@ -244,7 +244,7 @@ def _sampler_order(plan: ExportPlan) -> list[str]:
     eras = _sampler_eras(plan.pool)
     if not eras:
         return ["it looks for a batch where its sampler would put it (build with --replayable-by lpld)"]
-    return [] if "new" in eras else ["the image order is that of PyTorch < 1.11: train with that"]
+    return [] if "new" in eras else [f"the image order is that of {ERAS['old']}: train with that"]
 
 
 def _half_precision(plan: ExportPlan) -> list[str]:

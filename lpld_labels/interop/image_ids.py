@@ -12,6 +12,7 @@ millions of ids, so lists are converted on access.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,14 +26,10 @@ from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
 from lpld_labels.io.random_access import read_regular
 
 Era = Literal["old", "new"]
-ERAS: tuple[Era, ...] = ("new", "old")
-"""PyTorch since 1.11, PyTorch until 1.10."""
-PERMUTATIONS_PER_EPOCH: dict[Era, int] = {"old": 1, "new": 2}
+ERAS: Mapping[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
 MAX_IMAGES = (2**32 - 1) // 20
 """Above this PyTorch draws 64 bits a step."""
-
-_WORDS = 624
 
 
 class SampledOrders:
@@ -43,7 +40,8 @@ class SampledOrders:
             raise InvalidArgumentError(
                 "cannot rebuild the order of that many images", expected=f"1 to {MAX_IMAGES}", got=count
             )
-        self._count, self._seed, self._drawn = count, seed, PERMUTATIONS_PER_EPOCH[era]
+        self._count, self._seed = count, seed
+        self._drawn = 2 if era == "new" else 1
         self._generator = _torch_generator(seed)
         self._epoch = -1
         self._order = np.empty(0, np.int32)
@@ -66,13 +64,8 @@ class SampledOrders:
 
 def _torch_generator(seed: int) -> np.random.MT19937:
     """Return MT19937 seeded as ``torch.Generator().manual_seed`` does: by the lower 32 bits."""
-    key = np.empty(_WORDS, np.uint32)
-    word = seed % 2**32
-    for i in range(_WORDS):
-        key[i] = word
-        word = (1812433253 * (word ^ word >> 30) + i + 1) % 2**32
     generator = np.random.MT19937()
-    generator.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _WORDS}}
+    generator.state = np.random.RandomState(seed % 2**32).get_state(legacy=False)
     return generator
 
 

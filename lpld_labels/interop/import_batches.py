@@ -66,9 +66,6 @@ def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey,
     }
 
 
-# Reading
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFiles:
     """Source of batches for a `PoolPlan`; items are keys. skip_bad: skip damaged and missing files."""
@@ -173,9 +170,6 @@ def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
         )
 
 
-# Planning
-
-
 def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
     """Plan the pool and locate its batches."""
     layout, root = request.layout, request.folder.root
@@ -235,10 +229,8 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
     if short := sum(rows < longest for rows in counts.values()):
         notes.odd.append(f"{short} epochs are shorter than the others")
     if repeating:
-        which = f"epoch {repeating[0]} shows"
-        if len(repeating) > 1:
-            which = f"{len(repeating)} epochs, the first {repeating[0]}, show"
-        notes.odd.append(f"{which} an image more than once, as epochs of a pruned pool do")
+        which = f"{len(repeating)} of {len(counts)} epochs, the first {repeating[0]}"
+        notes.odd.append(f"an image occurs more than once in {which}, as in epochs of a pruned pool")
     return Places(batch_size=batch_size, rows=_rows_by_epoch(batch_size, counts), lists=lists)
 
 
@@ -290,18 +282,15 @@ def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdL
         raise LabelSourceError("image ids are missing", where=request.folder.root, expected=name, hint=hint)
     lists = IdLists(request.folder.root / request.layout.ids_file)
     if missing := sorted(labelled - set(lists.numbers)):
-        raise LabelSourceError(
-            f"no image ids for {what} {missing[0]}", where=lists.path, hint="restore this file"
-        )
+        problem = f"no image ids for {what} {missing[0]}"
+        raise LabelSourceError(problem, where=lists.path, hint="restore this file")
     return lists
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
     """Return the batch size and the rows of every epoch: those of the longest one, fewer only in the last."""
     folder, notes = request.folder, request.notes
-    lengths: dict[int, int] = {}
-    for key in request.batches:
-        lengths[key.epoch] = max(lengths.get(key.epoch, 0), key.batch + 1)
+    lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Sorted, so the last batch counts.
     longest, final = max(lengths.values()), max(lengths)
     most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
     if final >= most:  # All epochs before it would be planned, and found missing.
@@ -347,7 +336,6 @@ _WANTED_PAIRS = 400
 _ENOUGH_PAIRS = 16
 _CERTAIN = 5.0
 """Standard errors above zero from which a correlation is not chance."""
-_ERA_NAMES: dict[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
 
 class _Agreement(NamedTuple):
@@ -356,10 +344,6 @@ class _Agreement(NamedTuple):
     mean: float
     error: float
     pairs: int
-
-    @property
-    def real(self) -> bool:
-        return self.mean > _CERTAIN * self.error
 
 
 def _chosen_era(request: Request, batch_size: int) -> Era:
@@ -371,14 +355,14 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
     era: Era = "new"
     if options.torch_era != "auto":
         era, why = options.torch_era, ", as given (--torch-era)"
-        if found and not found[era].real:
-            notes.odd.append(f"the labels do not support these image ids: {agreement}")
-    elif not found:
-        why = "; the folder is too small to tell (--torch-era)"
+    elif found:
+        era = max(ERAS, key=lambda era: found[era].mean)
+        why = ", which fits the labels; `verify --teacher` can prove it"
+        notes.found.append(agreement)
     else:
-        era, why = max(ERAS, key=lambda era: found[era].mean), ", which fits the labels; "
-        why += "`verify --teacher` can prove it"
-        if not found[era].real:
+        why = "; the folder is too small to tell (--torch-era)"
+    if found and found[era].mean <= _CERTAIN * found[era].error:
+        if options.torch_era == "auto":
             raise LabelSourceError(
                 "no known order of image ids fits the labels",
                 where=request.folder.root,
@@ -386,9 +370,9 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
                 got=agreement,
                 hint="check --images and --sampler-seed, or force an order with --torch-era",
             )
-        notes.found.append(agreement)
+        notes.odd.append(f"the labels do not support these image ids: {agreement}")
     seeded = f"RandomSampler, seed {options.sampler_seed}"
-    notes.assumed.append(f"image ids of {seeded}, {_ERA_NAMES[era]}{why}")
+    notes.assumed.append(f"image ids of {seeded}, {ERAS[era]}{why}")
     return era
 
 
@@ -400,12 +384,12 @@ def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement
     first, second = (_directions(request, epoch, batches, batch_size) for epoch in (0, 1))
     if first is None or second is None:
         return {}
-    similarity = first[0] @ second[0].T
+    (rows, places), (other_rows, other_places) = first, second
+    similarity = rows @ other_rows.T
     found = {}
     for era in ERAS:
         orders = SampledOrders(images, era=era, seed=request.options.sampler_seed)
-        ids, others = orders[0][first[1]], orders[1][second[1]]
-        matched = similarity[ids[:, None] == others[None, :]]
+        matched = similarity[orders[0][places][:, None] == orders[1][other_places]]
         if len(matched) < _ENOUGH_PAIRS:
             return {}
         error = float(matched.std() / math.sqrt(len(matched)))

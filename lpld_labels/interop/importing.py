@@ -205,15 +205,15 @@ def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) 
 
 
 def _report(request: Request, out: Path, manifest: Manifest) -> ImportReport:
-    folder, notes = request.folder, request.notes
+    folder, notes, counts = request.folder, request.notes, manifest.counts
     return ImportReport(
         format=request.layout.name,
         source=str(folder.root),
         pool=str(out),
-        batches=manifest.counts.batches,
-        rows=manifest.counts.rows,
-        epochs=manifest.counts.epochs,
-        images=manifest.counts.images,
+        batches=counts.batches,
+        rows=counts.rows,
+        epochs=counts.epochs,
+        images=counts.images,
         classes=manifest.header.classes,
         codec=manifest.codec.name,
         content_digest=manifest.content_digest,

@@ -18,7 +18,7 @@ DEFAULT_SAMPLER_SEED = 42
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """What a label folder does not say about itself; None where it shall be found out or assumed."""
+    """Facts that a label folder does not contain. None: infer from the data, else assume a default."""
 
     torch_era: Annotated[
         Literal["auto", "new", "old"],
@@ -66,12 +66,12 @@ class ImportOptions:
 
             require_normalisation(self.mean, self.std)
         elif self.mean is not None or self.std is not None:
-            raise InvalidArgumentError("the normalisation is not whole", hint="give both mean and std")
+            raise InvalidArgumentError("the normalisation is incomplete", hint="give both mean and std")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What of a pool is exported."""
+    """Settings of an export."""
 
     top_k: Annotated[
         int | None, Setting("LPQLD: keep only the K largest labels of a row.", ge=1, le=MAX_CLASSES)
@@ -79,7 +79,7 @@ class ExportOptions:
 
 
 def import_parameters(header: PoolHeader) -> dict[str, Any]:
-    """Return settings and results of the import in a pool's lineage; empty where there was none."""
+    """Return settings and results of the import in a pool's lineage; empty without an import."""
     found: dict[str, Any] = {}
     for step in header.lineage:
         if step.operation == "import":

@@ -164,9 +164,9 @@ class _Unpickler(pickle.Unpickler):
         self._arrays: dict[str, Array] = {}
         self._encodable = len(program)
         order = members.get(f"{root}/byteorder", b"little")
-        if order not in _BYTE_ORDERS:
+        if order not in (b"little", b"big"):
             raise _damaged(where, "unknown byte order", "little or big", repr(order[:16]))
-        self._order = _BYTE_ORDERS[order]
+        self._order: Literal["<", ">"] = "<" if order == b"little" else ">"
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the replacement of a global; nothing is ever imported."""
@@ -180,9 +180,9 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, identifier: object) -> Array:
         """Return a storage as a flat array; its id is ("storage", type, key, device, element count)."""
         match identifier:
-            case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if (
-                len(key) <= _KEY_LENGTH
-            ):
+            case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)):
+                if len(key) > _KEY_LENGTH:
+                    raise ValueError("the name of a tensor's storage is too long")
                 if key not in self._arrays:
                     self._arrays[key] = self._storage(dtype, key, count)
                 return self._arrays[key]
@@ -208,9 +208,6 @@ class _Unpickler(pickle.Unpickler):
         if self._encodable < 0:
             raise ValueError("it asks for more bytes than it holds")
         return text.encode("latin-1")
-
-
-_BYTE_ORDERS: Mapping[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
 
 
 def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path) -> tuple[object, int]:
