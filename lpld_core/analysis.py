@@ -168,7 +168,7 @@ def extract_features(
     ]
     if not heads:
         raise InvalidArgumentError(
-            "cannot find the features of this network",
+            "cannot tell what this network's features are",
             where=teacher.description.name,
             expected=f"a linear layer with {teacher.classes} outputs at its end",
             hint="use a network such as a ResNet",

@@ -70,11 +70,11 @@ def plan_export(pool: PoolReader, layout: Layout, options: ExportOptions) -> Exp
         _require_regular(pool, complete, f"all {len(pool.images)} images in every epoch")
     elif layout.ids == "batch lists":
         if top_k is None:
-            notes.append("labels are whole rows: the pool is not top-k and --top-k was not given")
+            notes.append("labels have all classes: the pool is not top-k and --top-k was not given")
         places = [BatchKey(0, number) for number in range(len(keys))]
     elif not regular:
         length = max(1, len(pool.images) // pool.header.batch_size)
-        notes.append(f"batches numbered anew, {length} to an epoch: the pool is not a whole run")
+        notes.append(f"batches renumbered, {length} per epoch: the pool is not a complete run")
         short = set(_short_batches(pool))
         keys = [key for key in keys if key not in short]
         if short:
@@ -193,8 +193,8 @@ def _pixels(plan: ExportPlan) -> list[str]:
             f"it resizes with Pillow's bilinear filter, the teacher saw {augmentation.resize}: pixels differ "
             "(build with --replayable-by or --resize pil)"
         )
-    wanted = views.get(side)
-    for teacher in header.teachers if wanted is not None else ():
+    for teacher in header.teachers if side in views else ():
+        wanted = views[side]
         if teacher.mean is None or teacher.std is None:
             problems.append("the pool does not know its teacher's normalisation")
         elif not (np.allclose(teacher.mean, wanted.mean) and np.allclose(teacher.std, wanted.std)):
@@ -204,7 +204,7 @@ def _pixels(plan: ExportPlan) -> list[str]:
 
 
 def _no_cut_outs(plan: ExportPlan) -> list[str]:
-    return ["it knows no cut-outs"] if plan.cut_out else []
+    return ["it does not support cut-outs"] if plan.cut_out else []
 
 
 def _mixed(plan: ExportPlan) -> list[str]:
@@ -217,11 +217,11 @@ def _first_image(plan: ExportPlan) -> list[str]:
     problems = []
     if shared := _shared(int(batch.images[0]) for batch in plan.views()):
         problems.append(
-            f"it knows a batch by its first image, and {shared} of {len(plan.files)} batches share "
-            "theirs: two of them in one epoch get one's labels"
+            f"it identifies a batch by its first image, and {shared} of {len(plan.files)} batches share "
+            "theirs: two of them in an epoch get the same labels"
         )
     if sum(path.startswith("epoch_0/") for _, path in plan.files) == 1:
-        problems.append("an epoch of one batch is none to it")
+        problems.append("it skips epochs of one batch")
     return problems
 
 
@@ -240,7 +240,7 @@ def _shared(starts: Iterable[object]) -> int:
 
 def _sampler_order(plan: ExportPlan) -> list[str]:
     if not plan.regular:
-        return ["it draws whole epochs in its sampler's order, and the pool is not a whole run"]
+        return ["it draws all epochs in its sampler's order, and the pool is not a complete run"]
     eras = _sampler_eras(plan.pool)
     if not eras:
         return ["it looks for a batch where its sampler would put it (build with --replayable-by lpld)"]
@@ -280,7 +280,7 @@ def _tail(plan: ExportPlan) -> list[str]:
     if not drops:
         return []
     return [
-        f"labels change: all but the {kept} largest get probability 0 there, here they have the rest of it"
+        f"labels change: it sets all but the {kept} largest to probability 0, in the pool they share the rest"
     ]
 
 

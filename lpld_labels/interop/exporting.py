@@ -108,12 +108,12 @@ def _require_label_folder(path: Path) -> None:
     """Refuse to replace anything but a folder of label files. Names like `.tar` prove nothing."""
     hint = "choose another path, or move it away"
     if path.exists() and not path.is_dir():
-        raise PoolConflictError("this is no folder, so it is not replaced", where=path, hint=hint)
+        raise PoolConflictError("not a folder, so it is not replaced", where=path, hint=hint)
     for file in sorted(path.rglob("*")):
         is_ids = file.parent == path and file.name in ID_FILES and file.is_file()
         is_folder = file.is_dir() and not file.is_symlink()
         if not (is_folder or is_ids or is_label_file(file)):
-            problem = "this is no label file, so the folder is not replaced"
+            problem = "not a label file, so the folder is not replaced"
             raise PoolConflictError(problem, where=file, hint=hint)
 
 

@@ -64,8 +64,9 @@ class SampledOrders:
 
 def _torch_generator(seed: int) -> np.random.MT19937:
     """Return MT19937 seeded as ``torch.Generator().manual_seed`` does: by the lower 32 bits."""
+    seeded = np.random.RandomState(seed % 2**32).get_state(legacy=False)
     generator = np.random.MT19937()
-    generator.state = np.random.RandomState(seed % 2**32).get_state(legacy=False)
+    generator.state = {"bit_generator": "MT19937", "state": seeded["state"]}
     return generator
 
 
@@ -96,7 +97,7 @@ class IdLists:
         if wrong or not lists:
             raise self._error(f"image ids are damaged: '{wrong[0][:20] if wrong else ''}' is no number")
         if len(lists) != count:
-            raise self._error("image ids are damaged: a number is there twice, or lists are nested")
+            raise self._error("image ids are damaged: a number occurs twice, or lists are nested")
         self._lists = {int(name): lists[name] for name in sorted(lists, key=int)}
         self._last = -1, np.empty(0, np.int32)
 

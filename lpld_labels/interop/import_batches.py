@@ -163,7 +163,7 @@ def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
     """Refuse image ids beyond the image folder."""
     if len(ids) and int(ids.max()) >= len(images):
         raise ImageMismatchError(
-            f"labels speak of image {int(ids.max())}",
+            f"labels refer to image {int(ids.max())}",
             where=where,
             expected=f"ids below the {len(images)} images of the folder",
             hint="give the folder of the images that were labelled",
@@ -318,9 +318,9 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
     images = len(request.images)
     # A program that drops its last incomplete batch leaves out fewer images than a batch holds.
     if seen > images or (images - seen >= batch_size and not request.options.allow_extra_images):
-        more = "; or say --allow-extra-images" if seen < images else ""
+        more = "; or pass --allow-extra-images" if seen < images else ""
         raise ImageMismatchError(
-            "the image folder has another number of images than the labels",
+            "the image folder and the labels differ in their number of images",
             where=where,
             expected=f"{seen} images, as in one epoch of labels",
             got=images,

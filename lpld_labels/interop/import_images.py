@@ -243,7 +243,7 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
         raise ImageMismatchError(
             f"{unlabelled} of {len(images)} images have no labels",
             where=folder.root,
-            hint="give the folder of the images that were labelled, or say --allow-extra-images",
+            hint="give the folder of the images that were labelled, or pass --allow-extra-images",
         )
     if unlabelled:
         request.notes.odd.append(f"{unlabelled} of {len(images)} images have no labels")

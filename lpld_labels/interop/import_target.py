@@ -66,7 +66,7 @@ class Target:
     def require_class(self, highest: int, *, where: Path) -> None:
         if highest >= self.header.classes:
             raise LabelSourceError(
-                f"labels speak of class {highest}",
+                f"labels refer to class {highest}",
                 where=where,
                 expected=f"classes below {self.header.classes}",
                 hint="give the number of classes with --classes",
@@ -127,7 +127,7 @@ def _classes(request: Request, sample: BatchFile) -> int:
         classes = sample.labels.shape[1]
         if given not in (None, classes):
             raise LabelSourceError(
-                "labels have another number of classes than --classes says", expected=given, got=classes
+                "the number of label columns differs from --classes", expected=given, got=classes
             )
     if folders > classes:
         raise LabelSourceError(
@@ -152,7 +152,7 @@ def likely_classes(request: Request, highest: int) -> int:
     likely = [count for count in counts if count > highest and (highest >= folders or count == folders)]
     if not likely:
         raise LabelSourceError(
-            "cannot tell the number of classes of top-k labels",
+            "cannot infer the number of classes of top-k labels",
             got=f"class {highest} in the first file, {folders} image folders",
             hint="give --classes",
         )
@@ -203,7 +203,7 @@ def _ensemble(request: Request, sample: BatchFile, side: int, program: Program |
         return ENSEMBLE_WORDS[request.options.ensemble]
     if program is None or program.ensemble is None:
         raise LabelSourceError(
-            "cannot tell how the labels of several teachers were made one",
+            "cannot infer how the logits of several teachers were combined",
             expected="classes and image size of a published branch of G-VBSM",
             got=f"{sample.labels.shape[1]} classes, {side} pixels",
             hint="give --ensemble average (its branches for small images) or norm-scaled (ImageNet-1K)",

@@ -111,7 +111,7 @@ def import_labels(
     )
     if folder.unknown:
         shown = ", ".join(folder.unknown[:3])
-        request.notes.odd.append(f"{len(folder.unknown)} names that are no label files: {shown}")
+        request.notes.odd.append(f"{len(folder.unknown)} files that are not label files: {shown}")
     plan_files = plan_batches if request.layout.file else plan_images
     files = plan_files(request, skip_bad=skip_bad)
     shards = files.shards()
@@ -200,7 +200,7 @@ def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) 
     reader = replace(files, skip_bad=True)
     for batch in reader(items[:: max(1, len(items) // _COMPARED)]):
         if isinstance(batch, EncodedBatch) and done.get(batch.key, batch.digest) != batch.digest:
-            return f"{batch.key} is not what the label files give now"
+            return f"{batch.key} differs from the label files"
     return ""
 
 

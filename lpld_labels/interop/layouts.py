@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 from lpld_labels.errors import LabelSourceError
-from lpld_labels.format.manifest import EnsembleRule, Triple
+from lpld_labels.format.manifest import EnsembleRule
 from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.batch_file import Item
+
+Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True)

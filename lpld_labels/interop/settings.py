@@ -23,20 +23,20 @@ class ImportOptions:
     torch_era: Annotated[
         Literal["auto", "new", "old"],
         Setting(
-            "SRe2L: image ids as PyTorch >= 1.11 (new) or older drew them; auto finds out from the labels."
+            "SRe2L: PyTorch that drew the image ids, >= 1.11 (new) or older; auto infers it from the labels."
         ),
     ] = "auto"
     sampler_seed: Annotated[int, Setting("SRe2L: seed the image ids were drawn with.")] = DEFAULT_SAMPLER_SEED
     classes: Annotated[
-        int | None, Setting("Number of classes, which top-k labels do not say.", ge=2, le=MAX_CLASSES)
+        int | None, Setting("Number of classes; top-k labels do not store it.", ge=2, le=MAX_CLASSES)
     ] = None
     output_size: Annotated[
-        int | None, Setting("Side of a view in pixels, which no format says.", ge=1, le=MAX_SIDE)
+        int | None, Setting("Side of a view in pixels; no format stores it.", ge=1, le=MAX_SIDE)
     ] = None
     batch_size: Annotated[int, Setting("FKD: images in a batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
         tuple[str, ...],
-        Setting("Who labelled, for the pool's record; G-VBSM: give all of them, in order."),
+        Setting("Teacher names to record in the pool; G-VBSM: all of them, in order."),
     ] = ()
     mean: Annotated[
         tuple[float, ...] | None, Setting("Normalisation mean, if not the published program's.")
@@ -46,13 +46,13 @@ class ImportOptions:
     ] = None
     ensemble: Annotated[
         Literal["average", "norm-scaled"] | None,
-        Setting("G-VBSM: how several teachers' logits became one  [default: the published branch's]."),
+        Setting("G-VBSM: how the teachers' logits were combined  [default: the published branch's]."),
     ] = None
     temperature: Annotated[
-        float, Setting("FKD: of the softmax that gave the stored probabilities (its --temp).", gt=0)
+        float, Setting("FKD: softmax temperature of the stored probabilities (its --temp).", gt=0)
     ] = 1.0
     allow_extra_images: Annotated[
-        bool, Setting("Accept an image folder with images that the labels do not mention.")
+        bool, Setting("Accept an image folder with images that have no labels.")
     ] = False
 
     def __post_init__(self) -> None:

@@ -137,7 +137,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ('{"0": [' + "9" * 5000 + "]}", "image ids of '0' are damaged"),
-        ('{"0": [1], "0": [2]}', "image ids are damaged: a number is there twice"),
+        ('{"0": [1], "0": [2]}', "image ids are damaged: a number occurs twice"),
         ('{"0": [1,,2]}', "image ids are damaged"),
         ('{"0": [[1]]}', "image ids are damaged"),
         ('{"0": [-1]}', "image ids of '0' are damaged"),
