@@ -20,9 +20,9 @@ _KERNEL_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Cosine similarity of two images of a class: mean and standard deviation over classes.
+    """Cosine similarity of images of the same class: mean and standard deviation over classes.
 
-    with_self: the mean with every image also paired with itself, comparable to the paper's figures.
+    with_self: the mean if images are also paired with themselves, as in the paper.
     """
 
     mean: float
@@ -32,7 +32,7 @@ class Similarity:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAnalysis:
-    """Measures of one image folder. mmd_squared: distance to the real images, None for those."""
+    """Metrics of one image folder. mmd_squared: distance to the real images; None for the real images."""
 
     name: str
     images: int
@@ -42,14 +42,14 @@ class FolderAnalysis:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Folders side by side, the real one last. bandwidth: of the Gaussian kernel, in feature units."""
+    """Metrics of all folders, real images last. bandwidth: of the Gaussian kernel, in feature units."""
 
     folders: tuple[FolderAnalysis, ...]
     bandwidth: float
 
 
 def class_similarity(features: Tensor, labels: Tensor) -> Similarity:
-    """Return the similarity within classes of features [N, dimensions] with labels int64 [N].
+    """Return the similarity within classes. features: [N, dimensions]. labels: int64 [N].
 
     The mean over all pairs of n unit vectors is (|their sum|^2 - n) / (n (n - 1)).
     """
@@ -70,7 +70,7 @@ def class_similarity(features: Tensor, labels: Tensor) -> Similarity:
 
 
 def median_bandwidth(features: Tensor) -> float:
-    """Return the median distance between features [N, dimensions] (evenly chosen, at most 2000)."""
+    """Return the median distance between features [N, dimensions], on at most 2000 evenly spaced rows."""
     step = -(-len(features) // _BANDWIDTH_SAMPLE)
     median = float(torch.pdist(features[::step].double()).median())
     if not median > 0:
@@ -104,9 +104,9 @@ def analyse(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Analysis:
-    """Measure image folders (name, folder) against real images with a model's features.
+    """Compare image folders, given as (name, folder), with real images in a model's feature space.
 
-    real_per_class: real images of each class to use, a keyed random choice. progress: (images done, all).
+    real_per_class: number of randomly chosen real images per class. progress: takes (images done, total).
     """
     for name, folder in (*folders, ("real", real)):
         if folder.classes != model.classes:
@@ -160,7 +160,7 @@ def _sample(folder: RealFolder, per_class: int, seed: int) -> Rows:
 def extract_features(
     teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the last linear layer's inputs float32 [N, dimensions] and labels int64 [N] of batches."""
+    """Return inputs of the last linear layer, float32 [N, dimensions], and labels, int64 [N]."""
     heads = [
         module
         for module in teacher.model.modules()

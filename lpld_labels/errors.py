@@ -1,25 +1,25 @@
-"""All errors that this project raises on purpose.
+"""All errors that this project raises deliberately.
 
-    LabelPoolError                  anything a caller may want to catch at once
-    +-- InvalidBatchError           a label batch that must not be written (shape, dtype, range, NaN)
-    +-- InvalidArgumentError        an option or argument outside what it allows
-    +-- PoolFormatError             not a pool, or none that this version can read
-    |   +-- NotAPoolError           no manifest where one was expected
-    |   +-- ManifestError           the manifest is there and wrong
-    +-- PoolCorruptError            a file is missing, truncated or its bytes changed
-    +-- PoolWriteError              the file system refused (full, read-only, not ours)
-    +-- StoreError                  storage elsewhere cannot be reached or refuses (credentials, time-out)
-    +-- PoolConflictError           two writers, or a writer and the pool, disagree
+    LabelPoolError                  base class of all
+    +-- InvalidBatchError           an invalid label batch (shape, dtype, range, NaN)
+    +-- InvalidArgumentError        an invalid option or argument
+    +-- PoolFormatError             not a pool, or not one that this version can read
+    |   +-- NotAPoolError           the manifest is missing
+    |   +-- ManifestError           the manifest is invalid
+    +-- PoolCorruptError            a file of a pool is missing, truncated or changed
+    +-- PoolWriteError              the file system refused a write (full, read-only, permissions)
+    +-- StoreError                  remote storage is unreachable or refuses (credentials, time-out)
+    +-- PoolConflictError           two writers, or a writer and the pool, conflict
     |   +-- StagingMismatchError    unfinished work of a different pool is in the way
-    +-- BatchNotFoundError          the pool holds no such batch
-    +-- ImageMismatchError          the images at hand are not the ones that were labelled
-    +-- ImageReadError              an image folder or an image in it cannot be used
-    +-- LabelSourceError            a foreign label folder cannot be imported, or a pool not exported to it
-    |   +-- LabelFileError          one file of it is missing, damaged or not what its place says
-    |       +-- UnsafePickleError   one file of it contains more than data; no code of it was run
+    +-- BatchNotFoundError          the pool has no such batch
+    +-- ImageMismatchError          the images are not the ones that were labelled
+    +-- ImageReadError              an image folder or an image in it cannot be read
+    +-- LabelSourceError            a label folder cannot be imported, or a pool cannot be exported to one
+    |   +-- LabelFileError          a label file is missing, corrupt or does not fit its folder
+    |       +-- UnsafePickleError   a label file contains more than data; none of its code was run
     +-- ComputationError            a computation failed (values not finite, out of memory)
-    +-- WorkerDiedError             a process that prepares batches was killed or does not answer
-    +-- ClusterError                the cluster is missing or has no room for the work
+    +-- WorkerDiedError             a worker process was killed or does not respond
+    +-- ClusterError                the cluster is missing or has no resources for the job
 
 A message is one line: where (path, field), what was expected, what was found, what to do.
 """
@@ -52,7 +52,7 @@ def _one_line(where: str, problem: str, expected: str, got: str, hint: str) -> s
 
 
 class LabelPoolError(Exception):
-    """Base of all deliberate errors: a problem with its place, facts and remedy."""
+    """Base of all deliberate errors: a problem, where it is, expected and actual values, and what to do."""
 
     def __init__(
         self, problem: str, *, where: object = "", expected: object = "", got: object = "", hint: str = ""
@@ -66,7 +66,7 @@ class LabelPoolError(Exception):
         super().__init__(_one_line(self.where, self.problem, self.expected, self.got, self.hint))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep the facts when the error travels out of a worker process."""
+        """Keep all parts when the error is sent from a worker process."""
         return (_rebuild, (type(self), self.problem, self.where, self.expected, self.got, self.hint))
 
 
@@ -77,27 +77,27 @@ def _rebuild(
 
 
 class InvalidBatchError(LabelPoolError):
-    """A label batch that must not be written."""
+    """An invalid label batch."""
 
 
 class InvalidArgumentError(LabelPoolError):
-    """An option or argument outside what it allows."""
+    """An invalid option or argument."""
 
 
 class PoolFormatError(LabelPoolError):
-    """Not a pool, or none that this version can read."""
+    """Not a pool, or not one that this version can read."""
 
 
 class NotAPoolError(PoolFormatError):
-    """No manifest where one was expected."""
+    """The manifest is missing."""
 
 
 class ManifestError(PoolFormatError):
-    """The manifest is there and wrong."""
+    """The manifest is invalid."""
 
 
 class PoolCorruptError(LabelPoolError):
-    """A file of the pool is missing, truncated or its bytes changed."""
+    """A file of a pool is missing, truncated or changed."""
 
 
 class PoolWriteError(LabelPoolError):
@@ -105,11 +105,11 @@ class PoolWriteError(LabelPoolError):
 
 
 class StoreError(LabelPoolError):
-    """Storage elsewhere cannot be reached, does not answer in time, or refuses."""
+    """Remote storage is unreachable, does not respond in time, or refuses."""
 
 
 class PoolConflictError(LabelPoolError):
-    """Two writers, or a writer and the pool, disagree."""
+    """Two writers, or a writer and the pool, conflict."""
 
 
 class StagingMismatchError(PoolConflictError):
@@ -117,27 +117,27 @@ class StagingMismatchError(PoolConflictError):
 
 
 class BatchNotFoundError(LabelPoolError):
-    """The pool holds no such batch."""
+    """The pool has no such batch."""
 
 
 class ImageMismatchError(LabelPoolError):
-    """The images at hand are not the ones that were labelled."""
+    """The images are not the ones that were labelled."""
 
 
 class ImageReadError(LabelPoolError):
-    """An image folder is missing or empty, or a file in it is not a whole image."""
+    """An image folder is missing or empty, or an image in it cannot be read."""
 
 
 class LabelSourceError(LabelPoolError):
-    """A foreign label folder cannot be imported, or a pool cannot be exported to one."""
+    """A label folder cannot be imported, or a pool cannot be exported to one."""
 
 
 class LabelFileError(LabelSourceError):
-    """One file of a foreign label folder is missing, damaged or not what its place says."""
+    """A label file is missing, corrupt or does not fit its folder."""
 
 
 class UnsafePickleError(LabelFileError):
-    """One file of a foreign label folder contains more than data; no code of it was run."""
+    """A label file contains more than data; none of its code was run."""
 
 
 class ComputationError(LabelPoolError):
@@ -145,8 +145,8 @@ class ComputationError(LabelPoolError):
 
 
 class WorkerDiedError(LabelPoolError):
-    """A process that prepares batches was killed or does not answer."""
+    """A worker process was killed or does not respond."""
 
 
 class ClusterError(LabelPoolError):
-    """The cluster is missing or has no room for the work."""
+    """The cluster is missing or has no resources for the job."""

@@ -1,18 +1,17 @@
-"""The list that SRe2L and its many descendants save for every batch, read and written.
+"""Read and write the list that SRe2L and its descendants save for every batch.
 
 [0] coords       float32 or float16 [B, 4]: top / H, left / W, height / H, width / W of the crop
 [1] flips        bool [B], mirrored after crop and resize
-    or cut-outs  float32 [B, 7] (ImageNet-21K; see pixels.py)
+    or cut-outs  float32 [B, 7] (ImageNet-21K, pixels.py)
 [2] partners     integers [B], each view's partner in the batch; None without mixing
 [3] strength     the raw Beta draw; None without mixing
-[4] box          [r1, c1, r2, c2] in output pixels, rows first although the programs call them x;
+[4] box          [r1, c1, r2, c2] in output pixels, rows first (the programs call them x);
                  None for MixUp and without mixing
 [5] labels       float16 or float32 [B, C], logits before softmax; or top-k values [B, k]
 [6] images       image ids, integers [B] (G-VBSM)
     or classes   integers [B, k] of the top-k values (LPQLD)
 
-A program's layout (layouts.py) says which of these items it saves and in which types it writes them. Reading
-takes any type of the same kind.
+A layout (layouts.py) lists the items of a program and the types it writes. Reading accepts any width.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Item:
-    """One item of the list. dtype: in which it is written; None for plain numbers, or as the labels are.
+    """One item of the list. dtype: of the file; None for plain numbers, or to keep the dtype.
 
-    optional: absent where labels are whole rows.
+    optional: whether it is absent if labels are complete rows.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFile:
-    """One file's list, checked and with names.
+    """The validated list of one file.
 
     coords: [B, 4] fractions from 0 to 1. flips: bool [B]. cutouts: [B, 7] or None.
     labels: float16 or float32 [B, C], or the top-k values [B, k] where `classes` is given.
@@ -75,12 +74,12 @@ class BatchFile:
 
 
 def read_batch_file(path: Path, items: Sequence[Item]) -> BatchFile:
-    """Read and check one file of a layout with these items."""
+    """Read and validate a batch file."""
     return parse_batch(read_torch_file(path), items, where=path)
 
 
 def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFile:
-    """Check and name what a file holds."""
+    """Validate the contents of a batch file."""
     least = sum(not item.optional for item in items)
     if isinstance(saved, list) and len(saved) in (7, 8) and isinstance(saved[2], list):
         raise LabelFileError(
@@ -115,21 +114,22 @@ def parse_batch(saved: object, items: Sequence[Item], *, where: Path) -> BatchFi
 
 
 class _Items:
-    """The items of one file by name, checked as they are asked for."""
+    """The items of one file by name, validated on access."""
 
     def __init__(self, items: Sequence[Item], saved: list[Any], where: Path) -> None:
-        names = [item.name for item in items[: len(saved)]]
-        self.values = dict(zip(names, saved, strict=True))
-        self._places = {name: f"[{place}] {name}" for place, name in enumerate(names)}
+        self.values = {item.name: value for item, value in zip(items, saved, strict=False)}
         self._where = where
 
     def error(self, name: str, expected: object, got: object = None) -> LabelFileError:
         """Return the error of an item. got: None to show its type."""
+        item = self.values[name]
+        if got is None:
+            got = f"{item.dtype} {list(item.shape)}" if isinstance(item, np.ndarray) else type(item).__name__
         return LabelFileError(
-            f"item {self._places[name]} is wrong",
+            f"item [{list(self.values).index(name)}] {name} is wrong",
             where=self._where,
             expected=expected,
-            got=_shown(self.values[name]) if got is None else got,
+            got=got,
             hint="this file is not a label batch of a known format",
         )
 
@@ -168,10 +168,9 @@ class _Items:
         partner = self.integers("partners", rows)
         if int(partner.max()) >= rows:
             raise self.error("partners", f"slots below {rows}", int(partner.max()))
-        if not isinstance(strength, float | np.floating):
-            raise self.error("strength", "a number from 0 to 1")
-        if not 0.0 <= float(strength) <= 1.0:
-            raise self.error("strength", "a number from 0 to 1", repr(strength))
+        is_float = isinstance(strength, float | np.floating)
+        if not is_float or not 0.0 <= float(strength) <= 1.0:
+            raise self.error("strength", "a number from 0 to 1", repr(strength) if is_float else None)
         return Mix(partner=partner, strength=float(strength), box=self._box())
 
     def _box(self) -> Box | None:
@@ -191,12 +190,8 @@ class _Items:
         return box
 
 
-def _shown(item: object) -> str:
-    return f"{item.dtype} {list(item.shape)}" if isinstance(item, np.ndarray) else type(item).__name__
-
-
 def _whole_number(item: object) -> int | None:
-    """Return what a program may have saved as a number: a Python or NumPy integer, or a tensor of one."""
+    """Return the integer that a Python, NumPy or tensor integer holds, else None."""
     if isinstance(item, int) and not isinstance(item, bool):
         return item
     if isinstance(item, np.ndarray | np.integer) and item.dtype.kind in "iu" and item.size == 1:
@@ -205,7 +200,7 @@ def _whole_number(item: object) -> int | None:
 
 
 def batch_items(batch: BatchFile, items: Sequence[Item]) -> list[Any]:
-    """Return the list that a program saves for a batch, in its own types."""
+    """Return the list that a program saves for a batch."""
     mix = batch.mix
     values: dict[str, Any] = {**vars(batch), "partners": None, "strength": None, "box": None}
     if batch.cutouts is not None:
@@ -213,16 +208,12 @@ def batch_items(batch: BatchFile, items: Sequence[Item]) -> list[Any]:
     if mix is not None:
         box = None if mix.box is None else list(mix.box)
         values |= {"partners": mix.partner, "strength": mix.strength, "box": box}
-    return [
-        _written(values[item.name], item.dtype)
-        for item in items
-        if not item.optional or values[item.name] is not None
-    ]
-
-
-def _written(value: Any, dtype: str | None) -> Any:
-    if value is None or dtype is None:
-        return value
-    if isinstance(value, list):
-        return [np.array(part, dtype) for part in value]
-    return value.astype(dtype)
+    written = []
+    for item in items:
+        value = values[item.name]
+        if value is not None and item.dtype is not None:
+            boxed = isinstance(value, list)
+            value = [np.array(part, item.dtype) for part in value] if boxed else value.astype(item.dtype)
+        if value is not None or not item.optional:
+            written.append(value)
+    return written

@@ -1,7 +1,6 @@
-"""Exporting a pool to the label folder of another program, which reads it with plain `torch.load`.
+"""Export a pool as the label folder of another program, which reads it with plain `torch.load`.
 
-The folder appears when it is complete; until then it grows in a directory beside it, where the same call
-resumes after an interruption.
+Files are written to a directory beside the folder and moved when complete. An interrupted call resumes there.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.records import BatchKey, IntArray, LabelArray
 from lpld_labels.format.strict_json import to_json
 from lpld_labels.interop.batch_file import BatchFile, batch_items
-from lpld_labels.interop.claims import Claim, claims
-from lpld_labels.interop.export_plan import ExportPlan, plan_export
-from lpld_labels.interop.label_folder import is_label_file
-from lpld_labels.interop.layouts import ID_FILES, LAYOUTS
+from lpld_labels.interop.export_plan import TRAINERS, Claim, ExportPlan, claims, plan_export
+from lpld_labels.interop.layouts import ID_FILES, LAYOUTS, is_label_file
 from lpld_labels.interop.pixels import cutouts_in_fractions, stored_fractions
 from lpld_labels.interop.settings import ExportOptions
 from lpld_labels.interop.torch_file import torch_file_bytes
@@ -40,12 +37,10 @@ from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.transforms.outputs import OVERWRITE_HINT, local_directory, require_apart
 
-EXPORT_FORMATS = tuple(layout.name for layout in LAYOUTS.values() if layout.trainers)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What was written. notes: one sentence each. claims: whether the program's trainers replay it."""
+    """Result of an export. notes: one sentence each. claims: whether the program's trainers replay it."""
 
     format: str
     pool: str
@@ -70,15 +65,12 @@ def export_pool(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write a pool as a label folder of another program. Any codec: labels are decoded.
+    """Write a pool of any codec as a label folder of another program.
 
-    A folder that holds just what would be written is left as it is.
-    overwrite: replace another label folder that is there.
+    A folder that already has exactly these files is kept. overwrite: replace another label folder.
     """
-    if label_format not in EXPORT_FORMATS:
-        raise InvalidArgumentError(
-            "unknown export format", expected=", ".join(EXPORT_FORMATS), got=label_format
-        )
+    if label_format not in TRAINERS:
+        raise InvalidArgumentError("unknown export format", expected=", ".join(TRAINERS), got=label_format)
     out = local_directory(folder)
     require_apart(out, pool.location)
     if overwrite:
@@ -88,11 +80,12 @@ def export_pool(
     workplace = out.with_name(f".{out.name}.unfinished")
     refuse_links([workplace])
     if _is_export(plan, out, progress):
-        if workplace.exists():  # A run was killed after it had moved its folder into place.
+        if workplace.exists():  # A run was killed after it moved the folder into place.
             with locked_directory(workplace), write_errors(workplace):
                 shutil.rmtree(workplace)
     else:
-        if out.exists() and not overwrite and not (out.is_dir() and not any(out.iterdir())):
+        is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+        if not is_free and not overwrite:
             raise PoolConflictError("something is already here", where=out, hint=OVERWRITE_HINT)
         job = {"pool": pool.manifest.content_digest, "format": label_format, **asdict(options)}
         with locked_directory(workplace), write_errors(out):
@@ -107,31 +100,25 @@ def export_pool(
         rows=sum(rows[key] for key, _ in plan.files),
         bytes=sum(path.stat().st_size for path in out.rglob("*") if path.is_file()),
         notes=tuple(plan.notes),
-        claims=tuple(claims(plan)),
+        claims=claims(plan),
     )
 
 
 def _require_label_folder(path: Path) -> None:
-    """Refuse to replace anything but a folder of label files: programs allow no mark of ours in it.
-
-    Their names are common (`.tar`), so each is looked into.
-    """
-    if not path.exists():
-        return
+    """Refuse to replace anything but a folder of label files. Names like `.tar` prove nothing."""
     hint = "choose another path, or move it away"
-    if not path.is_dir():
-        raise PoolConflictError("this is no folder, so it is not replaced", where=path, hint=hint)
+    if path.exists() and not path.is_dir():
+        raise PoolConflictError("not a folder, so it is not replaced", where=path, hint=hint)
     for file in sorted(path.rglob("*")):
         is_ids = file.parent == path and file.name in ID_FILES and file.is_file()
         is_folder = file.is_dir() and not file.is_symlink()
         if not (is_folder or is_ids or is_label_file(file)):
-            raise PoolConflictError(
-                "this is no label file, so the folder is not replaced", where=file, hint=hint
-            )
+            problem = "not a label file, so the folder is not replaced"
+            raise PoolConflictError(problem, where=file, hint=hint)
 
 
 def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> bool:
-    """Whether a folder holds what would be written, byte for byte, and nothing else."""
+    """Whether a folder has exactly the files of the plan, byte for byte."""
     there = {path for path in folder.rglob("*") if path.is_file()} if folder.is_dir() else set()
     ids_file = plan.layout.ids_file
     if there != {folder / path for _, path in plan.files} | ({folder / ids_file} if ids_file else set()):
@@ -145,7 +132,7 @@ def _is_export(plan: ExportPlan, folder: Path, progress: Progress | None) -> boo
 
 
 def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
-    """Return the folder to fill; what another job has left there is deleted."""
+    """Return the folder to write to, after deleting leftovers of another job."""
     record, folder = workplace / "job.json", workplace / "folder"
     if not record.exists() or record.read_bytes() != to_json(job):
         for entry in workplace.iterdir():
@@ -156,7 +143,7 @@ def _prepared(workplace: Path, job: dict[str, Any]) -> Path:
 
 
 def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None) -> None:
-    """Write the files that are missing in a folder beside `out`, and move it into place."""
+    """Write the missing files of a folder beside `out`, and move it into place."""
     workplace = folder.parent
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     there.discard(plan.layout.ids_file)
@@ -171,7 +158,7 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
                 progress(done, len(plan.files))
     except LabelPoolError as error:
         if not isinstance(error, PoolWriteError):
-            shutil.rmtree(workplace)  # The labels themselves are refused: this can never be finished.
+            shutil.rmtree(workplace)  # The labels cannot be exported: there is nothing to resume.
         raise
     if plan.layout.ids_file:
         with (folder / plan.layout.ids_file).open("w", encoding="utf-8") as stream:
@@ -179,9 +166,6 @@ def _write(plan: ExportPlan, folder: Path, out: Path, progress: Progress | None)
     if out.exists():
         out.replace(workplace / "old")
     folder.replace(out)
-
-
-# What the files hold
 
 
 def _content(plan: ExportPlan, key: BatchKey, name: str) -> bytes:
@@ -202,7 +186,7 @@ def _content(plan: ExportPlan, key: BatchKey, name: str) -> bytes:
 
 
 def _dense(pool: PoolReader, key: BatchKey) -> LabelArray:
-    """Return labels [B, C] as these programs store them: float16, or float32 if the pool holds that."""
+    """Return labels [B, C] in float16, or in float32 if the pool stores float32."""
     with np.errstate(over="ignore"):
         labels = pool.read_labels(key, dtype=np.float32 if pool.codec.name == "f32" else np.float16)
     if not np.isfinite(labels).all():
@@ -225,7 +209,7 @@ def _largest(pool: PoolReader, key: BatchKey, kept: int) -> tuple[LabelArray, In
 
 
 def _id_lists(plan: ExportPlan) -> Iterator[str]:
-    """Yield the JSON file of image ids in pieces: by epoch, or by batch."""
+    """Yield the JSON file of image ids, one list at a time."""
     by_epoch = plan.layout.ids == "epoch lists"
     numbered = [
         (PurePath(path).parts[0].removeprefix("epoch_") if by_epoch else str(number), key)

@@ -1,22 +1,18 @@
-"""Where image ids come from that label files do not hold: PyTorch's sampler, or a JSON file of lists.
+"""Image ids that are not in label files: drawn by PyTorch's sampler, or stored in a JSON file of lists.
 
-SRe2L and its kin store no image ids: they follow from ``RandomSampler(dataset, generator)`` with one
-generator, seeded once and used epoch after epoch. What an epoch takes from the generator changed:
+SRe2L and its descendants draw them with ``RandomSampler(dataset, generator)``, one generator for all epochs.
+PyTorch until 1.10 draws one permutation per epoch. Since 1.11 it draws a second one, for ``num_samples``
+beyond a multiple of the dataset, and discards it if there are none. Each is a ``torch.randperm`` on the CPU:
+a Fisher-Yates shuffle that takes 32 bits of MT19937 per step, modulo the number of places left.
 
-until 1.10   one permutation an epoch
-since 1.11   two: the second serves ``num_samples`` that are no multiple of the dataset, and is drawn
-             (and thrown away) even when nothing is left over
-
-Both draw with ``torch.randperm`` on the CPU: a Fisher-Yates shuffle that takes 32 bits of MT19937 for
-every step, modulo the number of places left.
-
-LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}`` beside their labels, by epoch or by batch. A file can
-hold tens of millions of ids, so only the list that is asked for is converted to numbers.
+LPLD and LPQLD write ``{"0": [6, 33, ...], "1": [...]}``, by epoch or by batch. A file can hold tens of
+millions of ids, so lists are converted on access.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,25 +26,22 @@ from lpld_labels.interop.settings import DEFAULT_SAMPLER_SEED
 from lpld_labels.io.random_access import read_regular
 
 Era = Literal["old", "new"]
-ERAS: tuple[Era, ...] = ("new", "old")
-"""PyTorch since 1.11, PyTorch until 1.10."""
-PERMUTATIONS_PER_EPOCH: dict[Era, int] = {"old": 1, "new": 2}
+ERAS: Mapping[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
 
 MAX_IMAGES = (2**32 - 1) // 20
 """Above this PyTorch draws 64 bits a step."""
 
-_WORDS = 624
-
 
 class SampledOrders:
-    """The image ids of any epoch in the order they were drawn; asking for epochs in turn is cheapest."""
+    """The image ids of any epoch in sampling order. Ascending epochs are cheapest."""
 
     def __init__(self, count: int, *, era: Era = "new", seed: int = DEFAULT_SAMPLER_SEED) -> None:
         if not 1 <= count <= MAX_IMAGES:
             raise InvalidArgumentError(
                 "cannot rebuild the order of that many images", expected=f"1 to {MAX_IMAGES}", got=count
             )
-        self._count, self._seed, self._drawn = count, seed, PERMUTATIONS_PER_EPOCH[era]
+        self._count, self._seed = count, seed
+        self._drawn = 2 if era == "new" else 1
         self._generator = _torch_generator(seed)
         self._epoch = -1
         self._order = np.empty(0, np.int32)
@@ -71,30 +64,21 @@ class SampledOrders:
 
 def _torch_generator(seed: int) -> np.random.MT19937:
     """Return MT19937 seeded as ``torch.Generator().manual_seed`` does: by the lower 32 bits."""
-    key = np.empty(_WORDS, np.uint32)
-    word = seed % 2**32
-    for i in range(_WORDS):
-        key[i] = word
-        word = (1812433253 * (word ^ word >> 30) + i + 1) % 2**32
+    seeded = np.random.RandomState(seed % 2**32).get_state(legacy=False)
     generator = np.random.MT19937()
-    generator.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _WORDS}}
+    generator.state = {"bit_generator": "MT19937", "state": seeded["state"]}
     return generator
 
 
-# Lists in a JSON file
-
 MAX_LISTS = 1 << 21
-"""ImageNet-21K with 50 images a class, in batches of 100 for 300 epochs, has one and a half million."""
+"""ImageNet-21K with 50 images per class, batches of 100 and 300 epochs has 1.5 million."""
 MAX_LIST_FILE_BYTES = 1 << 31
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _Ids = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_INDEX)]]
 
 
 class IdLists:
-    """The lists of one file, by number. The file is read once; a list becomes numbers when it is asked for.
-
-    Another process that receives this opens the file itself.
-    """
+    """The lists of one file, by number. Pickles hold the path only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,7 +97,7 @@ class IdLists:
         if wrong or not lists:
             raise self._error(f"image ids are damaged: '{wrong[0][:20] if wrong else ''}' is no number")
         if len(lists) != count:
-            raise self._error("image ids are damaged: a number is there twice, or lists are nested")
+            raise self._error("image ids are damaged: a number occurs twice, or lists are nested")
         self._lists = {int(name): lists[name] for name in sorted(lists, key=int)}
         self._last = -1, np.empty(0, np.int32)
 
@@ -127,7 +111,7 @@ class IdLists:
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of the lists in order."""
+        """The numbers of the lists, sorted."""
         return list(self._lists)
 
     def __getitem__(self, number: int) -> IntArray:

@@ -1,13 +1,13 @@
-"""Importing folders with one file per batch: which files become which batches, and reading them."""
+"""Import folders with one file per batch: which files become which batches, and reading them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,37 +19,36 @@ from lpld_labels.interop.batch_file import BatchFile, read_batch_file
 from lpld_labels.interop.image_ids import ERAS, Era, IdLists, SampledOrders
 from lpld_labels.interop.import_target import Request, Target, batch_target, first_readable
 from lpld_labels.interop.layouts import Layout
-from lpld_labels.interop.pixels import crops_in_pixels, cutouts_in_pixels, exact_sizes
+from lpld_labels.interop.pixels import crops_in_pixels, cutouts_in_pixels, exact_sizes, image_sides
 from lpld_labels.pool.plan import Shard, cut_evenly, raw_batches_per_shard
 from lpld_labels.pool.shard import EncodedBatch, Skipped
 
 _FREE_EPOCHS = 1000
 _EPOCHS_PER_FOLDER = 16
-"""Highest epoch accepted: these, and so many for each epoch that has files."""
+"""Limit on epoch numbers: the first, plus the second for each epoch that has files."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
-    """Where the batches of a folder are, and the image ids of their rows.
+    """The batches of a folder: their files and the image ids of their rows.
 
-    rows: of each batch, in key order. lists: image ids by epoch; None where the files hold them.
-    numbers: of each batch where they are numbered through; `lists` then are by number.
-    results: for the pool's lineage.
+    rows: of each batch, in key order. lists: image ids by epoch; None if the files hold them.
+    numbers: the number in the file name of each batch, if numbers continue across epochs; `lists` is then
+        by number.
     """
 
     batch_size: int
     rows: Mapping[BatchKey, int]
     lists: SampledOrders | IdLists | None
     numbers: Mapping[BatchKey, int] | None = None
-    results: Mapping[str, Any] = field(default_factory=dict)
 
     def file(self, key: BatchKey, layout: Layout) -> str:
-        """Return the path of a batch's file below the folder."""
+        """Return the path of a batch's file, relative to the folder."""
         batch = key.batch if self.numbers is None else self.numbers[key]
         return layout.file.format(epoch=key.epoch, batch=batch)
 
     def ids(self, key: BatchKey) -> IntArray | None:
-        """Return the image ids of a batch; None where its file holds them."""
+        """Return the image ids of a batch; None if its file holds them."""
         if self.lists is None:
             return None
         if self.numbers is not None:
@@ -67,15 +66,9 @@ def _rows_by_epoch(batch_size: int, counts: Mapping[int, int]) -> dict[BatchKey,
     }
 
 
-# Reading
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchFiles:
-    """The batches of a folder, a file each; items are their keys.
-
-    skip_bad: leave out files that are damaged or missing, instead of stopping at the first.
-    """
+    """Source of batches for a `PoolPlan`; items are keys. skip_bad: skip damaged and missing files."""
 
     root: Path
     layout: Layout
@@ -94,15 +87,15 @@ class BatchFiles:
                 yield Skipped(file, error.problem)
 
     def shards(self) -> list[Shard]:
-        """Return the work: batches in key order."""
+        """Return the shards of the import."""
         return cut_evenly(list(self.places.rows), raw_batches_per_shard(self.target.header))
 
     def item(self, key: BatchKey) -> BatchKey:
-        """Return the item that gives a batch."""
+        """Return the item that yields a batch."""
         return key
 
     def _read(self, key: BatchKey, path: Path) -> EncodedBatch:
-        target, table = self.target, self.target.images
+        target = self.target
         batch = read_batch_file(path, self.layout.items)
         _require_like_others(batch, self.places.rows[key], target, path)
         images = self.places.ids(key)
@@ -110,15 +103,14 @@ class BatchFiles:
             if batch.images is None:
                 raise LabelFileError("batch holds no image ids", where=path)
             images = batch.images
-            check_ids(images, table, where=path)
-        heights, widths, cutout = table.heights[images], table.widths[images], None
+            check_ids(images, target.images, where=path)
+        cutout = None
         if batch.cutouts is not None:
-            side = target.header.augmentation.output_height
-            cutout = cutouts_in_pixels(batch.cutouts, side, where=str(path))
+            cutout = cutouts_in_pixels(batch.cutouts, target.header.augmentation.output_height, where=path)
         views = ViewBatch(
             key=key,
             images=images,
-            crops=crops_in_pixels(batch.coords, heights, widths, images, where=str(path)),
+            crops=crops_in_pixels(batch.coords, image_sides(target.images, images), images, where=path),
             flips=batch.flips,
             mix=batch.mix,
             cutout=cutout,
@@ -148,13 +140,11 @@ def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path
     }
     for what, (expected, got) in facts.items():
         if expected != got:
-            hint = "batch sizes may differ only in the last batch of an epoch" if what == "rows" else ""
+            hint = "this file belongs to another run"
+            if what == "rows":
+                hint = "batch sizes may differ only in the last batch of an epoch"
             raise LabelFileError(
-                f"batch differs from the others: {what}",
-                where=path,
-                expected=expected,
-                got=got,
-                hint=hint or "this file belongs to another run",
+                f"batch differs from the others: {what}", where=path, expected=expected, got=got, hint=hint
             )
     if batch.classes is not None:
         target.require_class(int(batch.classes.max()), where=path)
@@ -173,18 +163,15 @@ def check_ids(ids: IntArray, images: ImageTable, *, where: Path) -> None:
     """Refuse image ids beyond the image folder."""
     if len(ids) and int(ids.max()) >= len(images):
         raise ImageMismatchError(
-            f"labels speak of image {int(ids.max())}",
+            f"labels refer to image {int(ids.max())}",
             where=where,
             expected=f"ids below the {len(images)} images of the folder",
             hint="give the folder of the images that were labelled",
         )
 
 
-# Planning
-
-
-def plan_batches(request: Request, *, skip_bad: bool) -> tuple[BatchFiles, Mapping[str, Any]]:
-    """Decide what the pool will be and where its batches are; return also results for its lineage."""
+def plan_batches(request: Request, *, skip_bad: bool) -> BatchFiles:
+    """Plan the pool and locate its batches."""
     layout, root = request.layout, request.folder.root
     files = request.folder.files(layout)
     if not files:
@@ -207,33 +194,25 @@ def plan_batches(request: Request, *, skip_bad: bool) -> tuple[BatchFiles, Mappi
             hint="copy the folder again, or leave them out with --skip-bad",
         )
     target = batch_target(request, sample, places.batch_size)
-    source = BatchFiles(root=root, layout=layout, places=places, target=target, skip_bad=skip_bad)
-    return source, places.results
+    return BatchFiles(root=root, layout=layout, places=places, target=target, skip_bad=skip_bad)
 
 
-def _in_sampler_order(request: Request, sample: BatchFile) -> Places:
-    """Rebuild the order of images for the version of PyTorch that is given or fits the labels."""
+def _without_lists(request: Request, sample: BatchFile) -> Places:
+    """Return the places of batches whose image ids are in their files or drawn by a sampler."""
     batch_size, counts = epoch_sizes(request, sample)
-    era = _chosen_era(request, batch_size)
-    orders = SampledOrders(len(request.images), era=era, seed=request.options.sampler_seed)
-    rows = _rows_by_epoch(batch_size, counts)
-    return Places(batch_size=batch_size, rows=rows, lists=orders, results={"torch_era": era})
-
-
-def _with_ids_inside(request: Request, sample: BatchFile) -> Places:
-    batch_size, counts = epoch_sizes(request, sample)
-    return Places(batch_size=batch_size, rows=_rows_by_epoch(batch_size, counts), lists=None)
+    orders = None
+    if request.layout.ids == "sampler":
+        request.notes.results["torch_era"] = era = _chosen_era(request, batch_size)
+        orders = SampledOrders(len(request.images), era=era, seed=request.options.sampler_seed)
+    return Places(batch_size=batch_size, rows=_rows_by_epoch(batch_size, counts), lists=orders)
 
 
 def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
-    """Take image ids from LPLD's file; every list must fit the files and the image folder.
-
-    The program may label one epoch more than asked for and stop within the last one.
-    """
+    """Take image ids from LPLD's file. The program may stop within the last epoch, or label one too many."""
     notes = request.notes
     labelled = {key.epoch for key in request.batches}
     lists = _id_lists(request, labelled, "epoch", "or use --format sre2l")
-    # The program often lists epochs after the last labelled one; an epoch missing before it is a loss.
+    # The program often lists epochs after the last labelled one.
     counts, repeating = {}, []
     for epoch in (number for number in lists.numbers if number <= max(labelled)):
         ids = lists[epoch]
@@ -250,19 +229,13 @@ def _by_epoch_lists(request: Request, sample: BatchFile) -> Places:
     if short := sum(rows < longest for rows in counts.values()):
         notes.odd.append(f"{short} epochs are shorter than the others")
     if repeating:
-        which = f"epoch {repeating[0]} shows"
-        if len(repeating) > 1:
-            which = f"{len(repeating)} epochs, the first {repeating[0]}, show"
-        notes.odd.append(f"{which} an image more than once, as epochs of a pruned pool do")
+        which = f"{len(repeating)} of {len(counts)} epochs, the first {repeating[0]}"
+        notes.odd.append(f"an image occurs more than once in {which}, as in epochs of a pruned pool")
     return Places(batch_size=batch_size, rows=_rows_by_epoch(batch_size, counts), lists=lists)
 
 
 def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
-    """Take image ids from LPQLD's file and cut the row of batches into epochs.
-
-    The folder has no epochs. They follow from the ids: an image is seen once an epoch, so a new epoch
-    starts with the first batch that holds an image a second time.
-    """
+    """Take image ids from LPQLD's file, and split the batches into epochs at the first repeated image."""
     images, notes = request.images, request.notes
     lists = _id_lists(request, {key.batch for key in request.batches}, "batch", "copy it with the labels")
     numbers, rows, sizes = {}, {}, [0]
@@ -295,36 +268,29 @@ def _by_batch_lists(request: Request, sample: BatchFile) -> Places:
 
 
 _PLACES: Mapping[str, Callable[[Request, BatchFile], Places]] = {
-    "sampler": _in_sampler_order,
-    "items": _with_ids_inside,
+    "sampler": _without_lists,
+    "items": _without_lists,
     "epoch lists": _by_epoch_lists,
     "batch lists": _by_batch_lists,
 }
-"""`Layout.ids` -> the function that finds batches and image ids."""
 
 
 def _id_lists(request: Request, labelled: set[int], what: str, hint: str) -> IdLists:
-    """Open the file of image ids; it must have a list for each epoch or batch up to the last labelled one."""
+    """Open the file of image ids, which must have a list for every labelled epoch or batch."""
     if not request.folder.has_ids(request.layout):
         name = request.layout.ids_file
         raise LabelSourceError("image ids are missing", where=request.folder.root, expected=name, hint=hint)
     lists = IdLists(request.folder.root / request.layout.ids_file)
     if missing := sorted(labelled - set(lists.numbers)):
-        raise LabelSourceError(
-            f"no image ids for {what} {missing[0]}", where=lists.path, hint="restore this file"
-        )
+        problem = f"no image ids for {what} {missing[0]}"
+        raise LabelSourceError(problem, where=lists.path, hint="restore this file")
     return lists
 
 
 def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int]]:
-    """Return the batch size and the rows of every epoch from 0 to the last one that has a file.
-
-    An epoch is as long as the longest one found. Only the last may stop early: its end is not known.
-    """
+    """Return the batch size and the rows of every epoch: those of the longest one, fewer only in the last."""
     folder, notes = request.folder, request.notes
-    lengths: dict[int, int] = {}
-    for key in request.batches:
-        lengths[key.epoch] = max(lengths.get(key.epoch, 0), key.batch + 1)
+    lengths = {key.epoch: key.batch + 1 for key in request.batches}  # Sorted, so the last batch counts.
     longest, final = max(lengths.values()), max(lengths)
     most = _FREE_EPOCHS + _EPOCHS_PER_FOLDER * len(lengths)
     if final >= most:  # All epochs before it would be planned, and found missing.
@@ -348,13 +314,13 @@ def epoch_sizes(request: Request, sample: BatchFile) -> tuple[int, dict[int, int
 
 
 def check_image_count(request: Request, seen: int, batch_size: int, *, where: Path) -> None:
-    """Refuse an image folder that cannot be the one an epoch of `seen` images was drawn from."""
+    """Refuse an image folder that does not fit an epoch of `seen` images."""
     images = len(request.images)
     # A program that drops its last incomplete batch leaves out fewer images than a batch holds.
     if seen > images or (images - seen >= batch_size and not request.options.allow_extra_images):
-        more = "; or say --allow-extra-images" if seen < images else ""
+        more = "; or pass --allow-extra-images" if seen < images else ""
         raise ImageMismatchError(
-            "the image folder has another number of images than the labels",
+            "the image folder and the labels differ in their number of images",
             where=where,
             expected=f"{seen} images, as in one epoch of labels",
             got=images,
@@ -362,35 +328,26 @@ def check_image_count(request: Request, seen: int, batch_size: int, *, where: Pa
         )
 
 
-# Which order of image ids fits a folder that stores none, judged by its labels alone.
-#
-# Labels of one image resemble each other whatever crop the teacher saw; labels of different images do
-# not. So under the right order the rows of epochs 0 and 1 that belong to the same image correlate, and
-# under a wrong one they do not. It stays an assumption until a teacher confirms it.
+# Infer the order of image ids from the labels: in the right order, rows of epochs 0 and 1 that belong to the
+# same image correlate; in a wrong one they do not.
 
-WANTED_PAIRS = 400
-"""Enough to tell a correlation of 0.05 from none; more would only cost time."""
-ENOUGH_PAIRS = 16
-CERTAIN = 5.0
-"""Standard errors above zero from which agreement counts as real."""
-_ERA_NAMES: dict[Era, str] = {"new": "PyTorch >= 1.11", "old": "PyTorch < 1.11"}
+_WANTED_PAIRS = 400
+"""Enough to tell a correlation of 0.05 from none."""
+_ENOUGH_PAIRS = 16
+_CERTAIN = 5.0
+"""Standard errors above zero from which a correlation is not chance."""
 
 
 class _Agreement(NamedTuple):
-    """How well labels of the same image agree under one order of ids: correlation of the paired rows."""
+    """Correlation of the labels of the same image under one order of ids."""
 
     mean: float
     error: float
     pairs: int
 
-    @property
-    def real(self) -> bool:
-        """Whether this cannot be chance."""
-        return self.mean > CERTAIN * self.error
-
 
 def _chosen_era(request: Request, batch_size: int) -> Era:
-    """Return the era that is given, or that fits the labels; refuse labels that none fits."""
+    """Return the given era, else the one that fits the labels; refuse labels that fit none."""
     options, notes = request.options, request.notes
     found = _agreement_by_era(request, batch_size)
     parts = [f"{of.mean:.2f} +- {of.error:.2f} if {era}, {of.pairs} pairs" for era, of in found.items()]
@@ -398,14 +355,14 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
     era: Era = "new"
     if options.torch_era != "auto":
         era, why = options.torch_era, ", as given (--torch-era)"
-        if found and not found[era].real:
-            notes.odd.append(f"the labels do not support these image ids: {agreement}")
-    elif not found:
-        why = "; the folder is too small to tell (--torch-era)"
+    elif found:
+        era = max(ERAS, key=lambda era: found[era].mean)
+        why = ", which fits the labels; `verify --teacher` can prove it"
+        notes.found.append(agreement)
     else:
-        era, why = max(ERAS, key=lambda era: found[era].mean), ", which fits the labels; "
-        why += "`verify --teacher` can prove it"
-        if not found[era].real:
+        why = "; the folder is too small to tell (--torch-era)"
+    if found and found[era].mean <= _CERTAIN * found[era].error:
+        if options.torch_era == "auto":
             raise LabelSourceError(
                 "no known order of image ids fits the labels",
                 where=request.folder.root,
@@ -413,27 +370,27 @@ def _chosen_era(request: Request, batch_size: int) -> Era:
                 got=agreement,
                 hint="check --images and --sampler-seed, or force an order with --torch-era",
             )
-        notes.found.append(agreement)
+        notes.odd.append(f"the labels do not support these image ids: {agreement}")
     seeded = f"RandomSampler, seed {options.sampler_seed}"
-    notes.assumed.append(f"image ids of {seeded}, {_ERA_NAMES[era]}{why}")
+    notes.assumed.append(f"image ids of {seeded}, {ERAS[era]}{why}")
     return era
 
 
 def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement]:
-    """Compare some rows of epochs 0 and 1; return nothing if there are too few to tell."""
+    """Compare some rows of epochs 0 and 1; return nothing if there are too few of them."""
     images = len(request.images)
     # m rows of each epoch have m * m / images images in common.
-    batches = math.ceil(math.sqrt(WANTED_PAIRS * images) / batch_size)
+    batches = math.ceil(math.sqrt(_WANTED_PAIRS * images) / batch_size)
     first, second = (_directions(request, epoch, batches, batch_size) for epoch in (0, 1))
     if first is None or second is None:
         return {}
-    similarity = first[0] @ second[0].T
+    (rows, places), (other_rows, other_places) = first, second
+    similarity = rows @ other_rows.T
     found = {}
     for era in ERAS:
         orders = SampledOrders(images, era=era, seed=request.options.sampler_seed)
-        ids, others = orders[0][first[1]], orders[1][second[1]]
-        matched = similarity[ids[:, None] == others[None, :]]
-        if len(matched) < ENOUGH_PAIRS:
+        matched = similarity[orders[0][places][:, None] == orders[1][other_places]]
+        if len(matched) < _ENOUGH_PAIRS:
             return {}
         error = float(matched.std() / math.sqrt(len(matched)))
         found[era] = _Agreement(float(matched.mean()), error, len(matched))
@@ -443,10 +400,10 @@ def _agreement_by_era(request: Request, batch_size: int) -> dict[Era, _Agreement
 def _directions(
     request: Request, epoch: int, batches: int, batch_size: int
 ) -> tuple[npt.NDArray[np.float32], IntArray] | None:
-    """Return some rows of an epoch: their directions and places.
+    """Return the label directions and image positions of up to `batches` batches of an epoch.
 
-    Directions: float32 [n, C], label minus row and column mean, length 1. Places: int32 [n], position in the
-    epoch of the image that makes most of each view.
+    Directions: float32 [n, C], label minus row and column mean, scaled to length 1. Positions: int32 [n],
+    place in the epoch of the image that makes up most of each view.
     """
     labels: list[npt.NDArray[np.float32]] = []
     places: list[IntArray] = []
@@ -458,7 +415,7 @@ def _directions(
                 continue
             slots = np.arange(batch.rows, dtype=np.int32)
             if batch.mix is not None and batch.mix.strength < 0.5:
-                slots = batch.mix.partner  # Their images make most of the views.
+                slots = batch.mix.partner
             labels.append(batch.labels.astype(np.float32))
             places.append(key.batch * batch_size + slots)
     if not labels:
@@ -466,6 +423,5 @@ def _directions(
     rows = np.concatenate(labels)
     rows -= rows.mean(axis=1, keepdims=True)
     rows -= rows.mean(axis=0)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows /= np.maximum(lengths, np.finfo(np.float32).tiny)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return rows, np.concatenate(places)

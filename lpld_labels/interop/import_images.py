@@ -1,17 +1,16 @@
-"""Importing FKD: one file per image, with many crops of it.
+"""Import FKD folders: one file per image, with many crops of it.
 
-    [coords float [n, 4], flips bool [n], labels], labels being one of the program's label types:
+    [coords float [n, 4], flips bool [n], labels], where labels are one of:
 
     hard        class numbers [n]
     smoothing   [n, 2]: class number, its probability
     marginal    [n, 2, k]: the k most likely classes, their probabilities (marginal_smoothing_k5, ...)
 
-Class numbers are floats wherever they stand beside probabilities or were saved in half precision.
+Class numbers beside probabilities or in half precision are floats.
 
-Nothing is mixed, so the batches are ours to choose: batch b of epoch c holds crop c of the b-th group
-of images. Labels are probabilities after softmax; what the classes that were left out had together is
-known, and spread evenly over them, as FKD's trainer does (marginal smoothing). Hard labels are
-probability 1 for one class.
+Views are not mixed, so batches can be chosen freely: batch b of epoch c holds crop c of the b-th group of
+images. Labels become top-k probabilities. As in FKD's trainer, the remaining probability is spread evenly
+over the other classes (marginal smoothing). Hard labels are probability 1 for one class.
 """
 
 from __future__ import annotations
@@ -37,27 +36,25 @@ from lpld_labels.interop.import_target import (
     output_size,
     teachers,
 )
-from lpld_labels.interop.pixels import crops_in_pixels
+from lpld_labels.interop.pixels import crops_in_pixels, image_sides
 from lpld_labels.interop.torch_file import read_torch_file
 from lpld_labels.pool.plan import Shard, raw_batches_per_shard
 from lpld_labels.pool.shard import EncodedBatch, Skipped
 
+LabelType = Literal["hard", "smoothing", "marginal"]
 _FLOATS = (np.float16, np.float32)
 MAX_HALF_CLASSES = 2048
-"""Above this, half precision does not hold every whole number."""
-
-# One file
+"""Above this, half precision does not hold every integer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFile:
-    """What one file says about its image.
+    """The labels of one image. coords: [n, 4] fractions. flips: bool [n].
 
-    coords: [n, 4] fractions. flips: bool [n]. classes: int32 [n, k].
-    values: float16/32 [n, k], probabilities; 1 for hard labels.
+    classes: int32 [n, k]. values: their probabilities, float16 or float32 [n, k].
     """
 
-    kind: Literal["hard", "smoothing", "marginal"]
+    kind: LabelType
     coords: npt.NDArray[np.floating[Any]]
     flips: BoolArray
     classes: IntArray
@@ -65,7 +62,7 @@ class ImageFile:
 
 
 def read_image_file(path: Path) -> ImageFile:
-    """Read and check one file."""
+    """Read and validate one file."""
     match read_torch_file(path):
         case [np.ndarray() as coords, np.ndarray() as flips, np.ndarray() as labels]:
             pass
@@ -74,7 +71,7 @@ def read_image_file(path: Path) -> ImageFile:
     rows = len(flips) if flips.ndim == 1 else 0
     good = coords.dtype in _FLOATS and flips.dtype == np.bool_ and coords.shape == (rows, 4) and rows > 0
     floats = labels.dtype in _FLOATS
-    kind: Literal["hard", "smoothing", "marginal"]
+    kind: LabelType
     if good and labels.shape == (rows,) and (floats or labels.dtype.kind in "iu"):
         kind, numbers, values = "hard", labels[:, None], np.ones((rows, 1), np.float16)
     elif good and floats and labels.shape == (rows, 2):
@@ -111,20 +108,16 @@ def read_image_file(path: Path) -> ImageFile:
     return ImageFile(kind=kind, coords=coords, flips=flips, classes=numbers.astype(np.int32), values=values)
 
 
-# Groups of images
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageFiles:
-    """The label files of a folder in image order, in groups that become batches; items are group numbers.
+    """Source of batches for a `PoolPlan`; items are numbers of groups of images.
 
-    files, images: of every label file. crops: of every image, the epochs of the pool. codec: the target's.
-    skip_bad: leave out files that are damaged, instead of stopping at the first.
+    files: (image, path), sorted. crops: per image, which are the epochs of the pool. codec: the target's.
+    skip_bad: skip damaged files.
     """
 
     root: Path
-    files: tuple[Path, ...]
-    images: IntArray
+    files: Sequence[tuple[int, Path]]
     crops: int
     target: Target
     codec: TopKCodec
@@ -133,33 +126,31 @@ class ImageFiles:
     def __call__(self, groups: Sequence[int]) -> Iterator[EncodedBatch | Skipped]:
         size = self.target.header.batch_size
         for group in groups:
-            images, read = [], []
-            members = slice(group * size, (group + 1) * size)
-            for image, path in zip(self.images[members].tolist(), self.files[members], strict=True):
+            members = self.files[group * size : (group + 1) * size]
+            read: dict[int, ImageFile] = {}
+            for image, path in members:
                 try:
-                    read.append(self._read(path))
-                    images.append(image)
+                    read[image] = self._read(path)
                 except LabelFileError as error:
                     if not self.skip_bad:
                         raise
                     yield Skipped(path.relative_to(self.root).as_posix(), error.problem)
             for crop in range(self.crops) if read else ():
-                where = f"{self.files[group * size].parent}, crop {crop}"
-                yield self._batch(BatchKey(crop, group), np.array(images, np.int32), read, where)
+                yield self._batch(BatchKey(crop, group), read, where=f"{members[0][1].parent}, crop {crop}")
 
     def shards(self) -> list[Shard]:
-        """Return the work: groups of images with all their crops."""
+        """Return the shards of the import: groups of images with all their crops."""
         groups = range(-(-len(self.files) // self.target.header.batch_size))
         size = max(1, raw_batches_per_shard(self.target.header) // self.crops)
         cut = [tuple(groups[start : start + size]) for start in range(0, len(groups), size)]
         return [Shard(part, len(part) * self.crops) for part in cut]
 
     def item(self, key: BatchKey) -> int:
-        """Return the item that gives a batch."""
+        """Return the item that yields a batch."""
         return key.batch
 
     def _read(self, path: Path) -> ImageFile:
-        """Read a file and refuse it if it differs from the others."""
+        """Read a file, which must be like the others."""
         found = read_image_file(path)
         expected = f"{self.crops} crops, top {self.codec.k} in {self.codec.value_dtype}"
         got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
@@ -168,29 +159,25 @@ class ImageFiles:
         self.target.require_class(int(found.classes.max()), where=path)
         return found
 
-    def _batch(self, key: BatchKey, images: IntArray, files: Sequence[ImageFile], where: str) -> EncodedBatch:
-        """Return the batch of one crop of some images and what their files say."""
-        table, count = self.target.images, self.target.header.classes
-        coords = np.stack([file.coords[key.epoch] for file in files])
+    def _batch(self, key: BatchKey, files: Mapping[int, ImageFile], *, where: str) -> EncodedBatch:
+        """Return the batch of one crop. files: by image."""
+        crop, count, images = key.epoch, self.target.header.classes, np.array(list(files), np.int32)
+        coords = np.stack([file.coords[crop] for file in files.values()])
         views = ViewBatch(
             key=key,
             images=images,
-            crops=crops_in_pixels(coords, table.heights[images], table.widths[images], images, where=where),
-            flips=np.stack([file.flips[key.epoch] for file in files]),
+            crops=crops_in_pixels(coords, image_sides(self.target.images, images), images, where=where),
+            flips=np.stack([file.flips[crop] for file in files.values()]),
         )
-        values = np.stack([file.values[key.epoch] for file in files])
-        classes = np.stack([file.classes[key.epoch] for file in files])
-        # Probabilities add up to one, so the mass of the classes that were left out is known.
+        values = np.stack([file.values[crop] for file in files.values()])
+        classes = np.stack([file.classes[crop] for file in files.values()])
         left = np.maximum(1.0 - values.astype(np.float64).sum(axis=1), 0.0)
         tail = (left / max(count - self.codec.k, 1)).astype(np.float32)
         return EncodedBatch.make(views, self.codec.encode_sparse(values, classes, tail, classes=count))
 
 
-# Planning
-
-
-def plan_images(request: Request, *, skip_bad: bool) -> tuple[ImageFiles, Mapping[str, Any]]:
-    """Match files with images and decide what the pool will be; return also results for its lineage."""
+def plan_images(request: Request, *, skip_bad: bool) -> ImageFiles:
+    """Plan the pool and match label files with images."""
     folder, options, notes = request.folder, request.options, request.notes
     if not folder.by_image:
         raise LabelSourceError("no labels by image", where=folder.root, expected=request.layout.summary)
@@ -209,7 +196,7 @@ def plan_images(request: Request, *, skip_bad: bool) -> tuple[ImageFiles, Mappin
             output_height=side, output_width=side, resize="pil_bicubic", flip_probability=PROGRAM_FLIPS
         ),
         label_kind="probabilities",
-        teachers=teachers(request, classes, request.layout.program(classes=classes)),
+        teachers=teachers(request, classes, request.layout.programs.get(classes)),
     )
     codec = TopKCodec(k=kept, value_bits=sample.values.dtype.itemsize * 8, label_kind="probabilities")
     labels = "hard labels" if sample.kind == "hard" else f"top {kept} probabilities"
@@ -217,25 +204,24 @@ def plan_images(request: Request, *, skip_bad: bool) -> tuple[ImageFiles, Mappin
     notes.assumed.append(
         f"batches of {options.batch_size} images (--batch-size); epoch c holds crop c of every image"
     )
-    source = ImageFiles(
+    notes.results["label_type"] = sample.kind
+    return ImageFiles(
         root=folder.root,
-        files=tuple(path for _, path in files),
-        images=np.array([image for image, _ in files], np.int32),
+        files=files,
         crops=crops,
         target=Target(header=header, codec=codec, images=request.images),
         codec=codec,
         skip_bad=skip_bad,
     )
-    return source, {"label_type": sample.kind}
 
 
 def _files_of_images(request: Request) -> list[tuple[int, Path]]:
-    """Return (image, file) in image order, matched by class folder and name."""
+    """Match files with images by class folder and name; return (image, file), sorted."""
     folder, images = request.folder, request.images
     known: dict[tuple[str, str], int] = {}
     for index, text in enumerate(images.paths):
         path = PurePosixPath(text)
-        name = path.parts[0], path.name.split(".")[0]  # The program cuts a file name at its first dot.
+        name = path.parts[0], path.name.split(".")[0]  # The program cuts names at the first dot.
         if name in known and name in folder.by_image:
             raise ImageMismatchError(
                 "one label file for two images: their names are the same up to the first dot",
@@ -257,7 +243,7 @@ def _files_of_images(request: Request) -> list[tuple[int, Path]]:
         raise ImageMismatchError(
             f"{unlabelled} of {len(images)} images have no labels",
             where=folder.root,
-            hint="give the folder of the images that were labelled, or say --allow-extra-images",
+            hint="give the folder of the images that were labelled, or pass --allow-extra-images",
         )
     if unlabelled:
         request.notes.odd.append(f"{unlabelled} of {len(images)} images have no labels")

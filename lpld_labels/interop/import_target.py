@@ -1,48 +1,43 @@
-"""What a label folder does not say about itself, and how it is filled in.
-
-What the caller does not give is taken from the data where the data decide it, else assumed and reported.
-"""
+"""What an import writes: header and codec of the pool, from options, data and reported assumptions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec, Float32Codec
 from lpld_labels.codecs.topk import TopKCodec
 from lpld_labels.errors import LabelFileError, LabelSourceError
 from lpld_labels.format.images import ImageTable
-from lpld_labels.format.manifest import ENSEMBLE_WORDS, Augmentation, EnsembleRule, PoolHeader, Teacher
+from lpld_labels.format.manifest import ENSEMBLE_WORDS, Augmentation, PoolHeader, Teacher
 from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.batch_file import BatchFile
-from lpld_labels.interop.label_folder import LabelFolder
-from lpld_labels.interop.layouts import Layout, Program
+from lpld_labels.interop.layouts import CUT_OUT_PROGRAM, LabelFolder, Layout, Program
 from lpld_labels.interop.settings import ImportOptions
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-UNKNOWN_TEACHER = "unknown"
-DEFAULT_OUTPUT_SIZE = 224
 PROGRAM_FLIPS = 0.5
-_IMAGENET_SIDE = 224
+_DEFAULT_SIDE = 224
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notes:
-    """What an import learns on its way, one sentence each."""
+    """Sentences about an import: facts, assumptions, warnings. results: parameters for the pool's lineage."""
 
     found: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     odd: list[str] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """A folder to import in a layout, with the images that were labelled and the caller's options."""
+    """A label folder to import. images: those that were labelled."""
 
     layout: Layout
     folder: LabelFolder
@@ -62,17 +57,16 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Target:
-    """The pool that label files are read for."""
+    """The pool to write."""
 
     header: PoolHeader
     codec: Codec
     images: ImageTable
 
     def require_class(self, highest: int, *, where: Path) -> None:
-        """Refuse class numbers beyond the pool's classes."""
         if highest >= self.header.classes:
             raise LabelSourceError(
-                f"labels speak of class {highest}",
+                f"labels refer to class {highest}",
                 where=where,
                 expected=f"classes below {self.header.classes}",
                 hint="give the number of classes with --classes",
@@ -80,7 +74,7 @@ class Target:
 
 
 def first_readable(candidates: Iterable[S], read: Callable[[S], T]) -> T:
-    """Return the first candidate that can be read; raise the first error if none can."""
+    """Return the result for the first readable candidate; raise the first error if none is readable."""
     problem: LabelFileError | None = None
     for candidate in candidates:
         try:
@@ -92,11 +86,12 @@ def first_readable(candidates: Iterable[S], read: Callable[[S], T]) -> T:
 
 def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target:
     """Return header and codec of a pool of batches like the sample."""
-    cut_out, top = sample.cutouts is not None, sample.classes is not None
     classes = _classes(request, sample)
-    program = request.layout.program(classes=classes, cut_out=cut_out)
+    cut_out = sample.cutouts is not None
+    program = CUT_OUT_PROGRAM if cut_out else request.layout.programs.get(classes)
     side = output_size(request, program)
-    program = request.layout.program(classes=classes, side=side, cut_out=cut_out)
+    if program is not None and program.side not in (None, side):
+        program = None
     header = PoolHeader(
         classes=classes,
         batch_size=batch_size,
@@ -109,17 +104,18 @@ def batch_target(request: Request, sample: BatchFile, batch_size: int) -> Target
             cutout_fraction=None if sample.cutouts is None else float(sample.cutouts[0, 2]),
         ),
         teachers=teachers(request, classes, program),
+        ensemble=_ensemble(request, sample, side, program) if request.layout.several_teachers else None,
     )
     columns, dtype = sample.labels.shape[1], sample.labels.dtype
+    codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
+    top = ""
+    if sample.classes is not None:
+        codec = TopKCodec(k=columns, value_bits=dtype.itemsize * 8)
+        top = f", top {columns} kept"
     request.notes.found.append(
-        f"batches of {batch_size} rows, {dtype} labels of {classes} classes{f', top {columns} kept' * top}, "
+        f"batches of {batch_size} rows, {dtype} labels of {classes} classes{top}, "
         f"mix: {sample.mix_kind}{', cut-out' * cut_out}"
     )
-    if request.layout.several_teachers:
-        header = replace(header, ensemble=ENSEMBLE_WORDS[_ensemble(request, header, program)])
-    codec: Codec = Float32Codec() if dtype == "float32" else Float16Codec()
-    if top:
-        codec = TopKCodec(k=columns, value_bits=dtype.itemsize * 8)
     return Target(header=header, codec=codec, images=request.images)
 
 
@@ -131,7 +127,7 @@ def _classes(request: Request, sample: BatchFile) -> int:
         classes = sample.labels.shape[1]
         if given not in (None, classes):
             raise LabelSourceError(
-                "labels have another number of classes than --classes says", expected=given, got=classes
+                "the number of label columns differs from --classes", expected=given, got=classes
             )
     if folders > classes:
         raise LabelSourceError(
@@ -146,17 +142,17 @@ def _classes(request: Request, sample: BatchFile) -> int:
 
 
 def likely_classes(request: Request, highest: int) -> int:
-    """Return the number of classes of a top-k folder that has classes up to `highest`.
+    """Return the number of classes of a top-k folder whose labels contain classes up to `highest`.
 
-    Labels of more classes than there are image folders, or folders as many as a published program has
-    classes, name that program; otherwise the caller has to say.
+    It is the count of a published program: the one that equals the number of image folders or, if the labels
+    have classes beyond these folders, the smallest one that fits.
     """
     folders = request.class_folders
     counts = sorted(request.layout.programs)
     likely = [count for count in counts if count > highest and (highest >= folders or count == folders)]
     if not likely:
         raise LabelSourceError(
-            "cannot tell the number of classes of top-k labels",
+            "cannot infer the number of classes of top-k labels",
             got=f"class {highest} in the first file, {folders} image folders",
             hint="give --classes",
         )
@@ -171,7 +167,7 @@ def output_size(request: Request, program: Program | None = None) -> int:
     if request.options.output_size is not None:
         return request.options.output_size
     sides = {*request.images.heights.tolist(), *request.images.widths.tolist()}
-    size, why = DEFAULT_OUTPUT_SIZE, "the images differ in size"
+    size, why = _DEFAULT_SIDE, "the images differ in size"
     if program is not None and program.views is not None:
         size, why = program.views, f"as {program.name} makes them"
     elif len(sides) == 1:
@@ -181,8 +177,8 @@ def output_size(request: Request, program: Program | None = None) -> int:
 
 
 def teachers(request: Request, classes: int, program: Program | None) -> tuple[Teacher, ...]:
-    """Return what is known of the teachers; normalisation as given, else the program's, else unknown."""
-    mean, std = _triple(request.options.mean), _triple(request.options.std)
+    """Return the teachers. Their normalisation is as given, else the program's, else unknown."""
+    mean, std = request.options.mean, request.options.std
     if mean is None and program is not None:
         mean, std = program.normalisation.mean, program.normalisation.std
         request.notes.assumed.append(
@@ -193,35 +189,25 @@ def teachers(request: Request, classes: int, program: Program | None) -> tuple[T
             f"the normalisation is not known, no published program labels {classes} classes like this: "
             "give --mean and --std here, or whenever the pool is used"
         )
-    names = request.options.teachers or (UNKNOWN_TEACHER,)
-    return tuple(Teacher(name=name, mean=mean, std=std) for name in names)
+    return tuple(Teacher(name=name, mean=mean, std=std) for name in request.options.teachers or ("unknown",))
 
 
-def _triple(values: tuple[float, ...] | None) -> tuple[float, float, float] | None:
-    if values is None:
-        return None
-    red, green, blue = values
-    return red, green, blue
-
-
-def _ensemble(request: Request, header: PoolHeader, program: Program | None) -> EnsembleRule:
-    """Return how the teachers' logits became one label: as given, else as the published branch does."""
-    side = header.augmentation.output_height
-    if header.augmentation.mix == "mixup" and side < _IMAGENET_SIDE:
+def _ensemble(request: Request, sample: BatchFile, side: int, program: Program | None) -> str:
+    """Return how several teachers' logits were combined: as given, else as in the published branch."""
+    if sample.mix_kind == "mixup" and side < _DEFAULT_SIDE:
         request.notes.odd.append(
             "G-VBSM's branches for small images label views before MixUp blends them, and train on the "
             "blended ones: a teacher will not confirm these labels"
         )
     if request.options.ensemble is not None:
-        return request.options.ensemble
+        return ENSEMBLE_WORDS[request.options.ensemble]
     if program is None or program.ensemble is None:
         raise LabelSourceError(
-            "cannot tell how the labels of several teachers were made one",
+            "cannot infer how the logits of several teachers were combined",
             expected="classes and image size of a published branch of G-VBSM",
-            got=f"{header.classes} classes, {side} pixels",
+            got=f"{sample.labels.shape[1]} classes, {side} pixels",
             hint="give --ensemble average (its branches for small images) or norm-scaled (ImageNet-1K)",
         )
-    request.notes.assumed.append(
-        f"logits of several teachers, {ENSEMBLE_WORDS[program.ensemble]}, as {program.name} does (--ensemble)"
-    )
-    return program.ensemble
+    words = ENSEMBLE_WORDS[program.ensemble]
+    request.notes.assumed.append(f"logits of several teachers, {words}, as {program.name} does (--ensemble)")
+    return words

@@ -1,4 +1,4 @@
-"""Importing a label folder: find its layout, plan, run the plan, report."""
+"""Import a label folder: detect its layout, plan, run the plan, report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.errors import (
-    InvalidArgumentError,
-    LabelSourceError,
-    StagingMismatchError,
-)
+from lpld_labels.errors import InvalidArgumentError, LabelSourceError, StagingMismatchError
 from lpld_labels.exec.job import Executor, Progress
 from lpld_labels.exec.local import ONE_PROCESS
 from lpld_labels.format import arrow
@@ -22,8 +18,7 @@ from lpld_labels.interop.batch_file import parse_batch
 from lpld_labels.interop.import_batches import BatchFiles, plan_batches
 from lpld_labels.interop.import_images import ImageFiles, plan_images
 from lpld_labels.interop.import_target import Request, first_readable
-from lpld_labels.interop.label_folder import LabelFolder, list_label_folder
-from lpld_labels.interop.layouts import LAYOUTS, Layout
+from lpld_labels.interop.layouts import LAYOUTS, LabelFolder, Layout, list_label_folder
 from lpld_labels.interop.settings import ImportOptions
 from lpld_labels.interop.torch_file import read_torch_file
 from lpld_labels.pool.plan import PoolPlan
@@ -39,15 +34,14 @@ from lpld_labels.transforms.remote_output import writes_pools
 
 AUTO = "auto"
 _COMPARED = 64
-"""Label files that are read again to see whether an earlier run imported the same labels."""
+"""Label files that a resumed import reads again to compare their labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """What was imported, and what a reader must know to trust it.
+    """Result of an import. found, assumed, odd: facts, assumptions and warnings, one sentence each.
 
-    found, assumed, odd: one sentence each. holes: files that were left out, and why.
-    source_bytes: size of the label files.
+    holes: skipped files and why. source_bytes: size of the label files.
     """
 
     format: str
@@ -73,14 +67,14 @@ class ImportReport:
 
 
 def detect_format(source: str | os.PathLike[str], label_format: str = AUTO) -> str:
-    """Return the name of a folder's layout; raise what is wrong with the folder before any image is read."""
+    """Return the name of a folder's layout. Raises if the folder cannot be imported; reads no images."""
     return _layout_of(list_label_folder(Path(source).absolute()), label_format).name
 
 
 def require_importable(
     pool: str | os.PathLike[str], *sources: str | os.PathLike[str], overwrite: bool
 ) -> None:
-    """Refuse, before any image is read, a path where no import may write."""
+    """Refuse an output path where an import must not write."""
     require_output(pool, *sources, overwrite=overwrite, step=LineageStep(operation="import", parameters={}))
 
 
@@ -97,16 +91,16 @@ def import_labels(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Turn a label folder into a pool without running anything from it.
+    """Convert a label folder into a pool. No code in the folder is run.
 
-    label_format: a name of LAYOUTS, or ``auto`` to find out.
+    label_format: a name of LAYOUTS, or ``auto`` to detect it.
     images: the folder of the images that were labelled (one directory per class), or its table.
-    executor: runs the work. skip_bad: leave out files that are damaged or missing, and record them.
-    overwrite: replace another pool that is there.
+    skip_bad: skip damaged and missing files, and record them in the pool.
+    overwrite: replace an existing pool.
     """
     out = pool_path(pool)
     require_importable(
-        out, source, *(() if isinstance(images, ImageTable) else (images,)), overwrite=overwrite
+        out, *((source,) if isinstance(images, ImageTable) else (source, images)), overwrite=overwrite
     )
     folder = list_label_folder(Path(source).absolute())
     request = Request(
@@ -117,9 +111,9 @@ def import_labels(
     )
     if folder.unknown:
         shown = ", ".join(folder.unknown[:3])
-        request.notes.odd.append(f"{len(folder.unknown)} names that are no label files: {shown}")
-    planned = plan_batches if request.layout.file else plan_images
-    files, results = planned(request, skip_bad=skip_bad)
+        request.notes.odd.append(f"{len(folder.unknown)} files that are not label files: {shown}")
+    plan_files = plan_batches if request.layout.file else plan_images
+    files = plan_files(request, skip_bad=skip_bad)
     shards = files.shards()
     step = lineage.step(
         "import",
@@ -129,14 +123,12 @@ def import_labels(
         source=folder.root.name,  # Not its path: pools travel.
         assumed=request.notes.assumed,
         planned_batches=sum(shard.batches for shard in shards),
-        **results,
+        **request.notes.results,
     )
-    other = _other_labels(files, out, step)
-    if other and not overwrite:
-        raise StagingMismatchError(
-            f"other labels were imported here: {other}", where=out, hint=OVERWRITE_HINT
-        )
-    if other:
+    if other := _other_labels(files, out, step):
+        if not overwrite:
+            problem = f"other labels were imported here: {other}"
+            raise StagingMismatchError(problem, where=out, hint=OVERWRITE_HINT)
         with unfinished(out) as work:
             work.delete()
     target = files.target
@@ -155,19 +147,23 @@ def import_labels(
 
 
 def _layout_of(folder: LabelFolder, name: str) -> Layout:
-    """Return a layout by name; ``auto`` finds the first that a folder and one of its files fit."""
-    if name != AUTO and name not in LAYOUTS:
-        raise InvalidArgumentError("unknown label format", expected=", ".join(LAYOUTS), got=name)
-    if name != AUTO:
+    """Return a layout by name; ``auto`` detects it from file names and one file."""
+    if name in LAYOUTS:
         return LAYOUTS[name]
-    if not any(folder.files(layout) for layout in LAYOUTS.values()):
+    if name != AUTO:
+        raise InvalidArgumentError("unknown label format", expected=", ".join(LAYOUTS), got=name)
+    layouts = [
+        layout
+        for layout in LAYOUTS.values()
+        if folder.files(layout) and (layout.ids != "epoch lists" or folder.has_ids(layout))
+    ]
+    if not layouts:
         raise LabelSourceError(
             "no label files of a known layout",
             where=folder.root,
             expected="epoch_E/batch_B.tar, batch_N.tar or CLASS/IMAGE.tar",
             got=", ".join(folder.unknown[:3]) or "nothing",
         )
-    layouts = [layout for layout in LAYOUTS.values() if _may_be(folder, layout)]
     if not layouts[0].file:
         return layouts[0]
 
@@ -183,21 +179,10 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
     return first_readable(folder.files(layouts[0]), fitting)
 
 
-def _may_be(folder: LabelFolder, layout: Layout) -> bool:
-    """Whether a folder's files are named as a layout says."""
-    if not folder.files(layout):
-        return False
-    if layout.ids == "sampler":
-        others = (other for other in LAYOUTS.values() if other.ids_file and other.file == layout.file)
-        return not any(folder.has_ids(other) for other in others)
-    return layout.ids != "epoch lists" or folder.has_ids(layout)
-
-
 def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) -> str:
-    """Return how the label files differ from what an earlier run of this command imported, if they do.
+    """Return how the label files differ from those that an earlier run imported; empty if they do not.
 
-    Nothing in a label folder says whose labels it holds: another teacher's has files of the same names and
-    sizes. So some of the files that are done are read again and compared.
+    Folders of different teachers have files of the same names and sizes, so labels are compared.
     """
     done: dict[BatchKey, bytes] = {}
     found = finished_before(out, step)
@@ -215,20 +200,20 @@ def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) 
     reader = replace(files, skip_bad=True)
     for batch in reader(items[:: max(1, len(items) // _COMPARED)]):
         if isinstance(batch, EncodedBatch) and done.get(batch.key, batch.digest) != batch.digest:
-            return f"{batch.key} is not what the label files give now"
+            return f"{batch.key} differs from the label files"
     return ""
 
 
 def _report(request: Request, out: Path, manifest: Manifest) -> ImportReport:
-    folder, notes = request.folder, request.notes
+    folder, notes, counts = request.folder, request.notes, manifest.counts
     return ImportReport(
         format=request.layout.name,
         source=str(folder.root),
         pool=str(out),
-        batches=manifest.counts.batches,
-        rows=manifest.counts.rows,
-        epochs=manifest.counts.epochs,
-        images=manifest.counts.images,
+        batches=counts.batches,
+        rows=counts.rows,
+        epochs=counts.epochs,
+        images=counts.images,
         classes=manifest.header.classes,
         codec=manifest.codec.name,
         content_digest=manifest.content_digest,

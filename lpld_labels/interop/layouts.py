@@ -1,44 +1,48 @@
-"""The label folders of other programs, one table each: file names, items and types, image ids, trainers.
+"""The label folders of other programs: a table of their layouts, and listing a folder by it.
 
-Import, export and claims all work from these tables, so a new program is a `Layout` here. A table also has
-what the published programs build in and do not write down: normalisation, view sizes, ensembles. Where a
-folder fits no published program nothing is guessed: a wrong mean changes the pixels that the student sees.
+A layout also has what the published programs hard-code: normalisation, view sizes, ensembles. There are no
+defaults for folders that fit no published program: a wrong mean would change the student's pixels.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from lpld_labels.errors import LabelSourceError
 from lpld_labels.format.manifest import EnsembleRule
+from lpld_labels.format.records import BatchKey
 from lpld_labels.interop.batch_file import Item
 
 Triple = tuple[float, float, float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Normalisation:
-    """Per-channel mean and std on pixels scaled to 0..1, and whose they are."""
+    """Per-channel mean and std of pixels scaled to 0..1. owner: the data set, in the possessive."""
 
     owner: str
     mean: Triple
     std: Triple
 
 
-IMAGENET = Normalisation(owner="ImageNet's", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-TINY = Normalisation(owner="Tiny-ImageNet's", mean=(0.4802, 0.4481, 0.3975), std=(0.2302, 0.2265, 0.2262))
-CIFAR = Normalisation(owner="CIFAR-100's", mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761))
-NOT_NORMALISED = Normalisation(owner="no", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+IMAGENET = Normalisation("ImageNet's", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+TINY = Normalisation("Tiny-ImageNet's", mean=(0.4802, 0.4481, 0.3975), std=(0.2302, 0.2265, 0.2262))
+CIFAR = Normalisation("CIFAR-100's", mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761))
+NOT_NORMALISED = Normalisation("no", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Program:
     """One published labelling program, or one of its data sets.
 
-    side: of the views its branch is for, which tells it from others; None where any will do.
-    views: side of the views it makes whatever the images are; None where it is an option.
-    ensemble: how it makes one label of several teachers; None with one teacher.
+    side: the only view size it supports; None if it supports any.
+    views: the view size it always writes; None where that is an option.
+    ensemble: how it combines several teachers; None with one teacher.
     """
 
     name: str
@@ -48,44 +52,23 @@ class Program:
     ensemble: EnsembleRule | None = None
 
 
-CUT_OUT_PROGRAM = Program(name="the program for ImageNet-21K", normalisation=NOT_NORMALISED)
-"""Folders with cut-outs come from one program alone, whatever their number of classes."""
-
-Check = Literal[
-    "pixels", "no cut-outs", "mixed", "first image", "first images", "sampler order", "half precision", "tail"
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trainer:
-    """One way to train on an exported folder.
-
-    checks: of claims.py; it replays what was labelled if all pass.
-    option, needs: may name {batch_size}, {epochs}, {batches}, {mix} and {quantization}.
-    """
-
-    program: str
-    option: str
-    checks: tuple[Check, ...]
-    needs: str = ""
-
+CUT_OUT_PROGRAM = Program("the program for ImageNet-21K", NOT_NORMALISED)
+"""The only program that writes cut-outs, whatever the number of classes."""
 
 Ids = Literal["sampler", "epoch lists", "batch lists", "items"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the label folder of a program looks like.
+    """The label folder of a program.
 
-    file: path of a batch file with {epoch} and {batch}, or with {batch} alone where batches are numbered
-        through. Empty where files are by image.
-    items: of the list that a batch file holds (batch_file.py).
-    ids: where image ids are: drawn by a seeded sampler and not stored, in one JSON file of lists by epoch or
-        by batch, or among the items. ids_file: name of that JSON file.
-    several_teachers: whether a label is made of the logits of several teachers.
+    file: path template of a batch file; without {epoch} if batch numbers continue across epochs. Empty if
+        there is a file per image.
+    items: of the list in a batch file (batch_file.py).
+    ids: where image ids come from: a seeded sampler, one JSON file (ids_file) of lists, or the items.
+    several_teachers: whether labels combine the logits of several teachers.
     programs: number of classes -> the published program that writes such folders.
-    views: side of a view -> normalisation, for the data sets that the program's trainer knows.
-    trainers: ways to train on an exported folder; none where pools are not exported in this layout.
+    views: view size -> normalisation, for the data sets that the program's trainers know.
     """
 
     name: str
@@ -97,19 +80,6 @@ class Layout:
     several_teachers: bool = False
     programs: Mapping[int, Program] = field(default_factory=dict)
     views: Mapping[int, Normalisation] = field(default_factory=dict)
-    trainers: tuple[Trainer, ...] = ()
-
-    def program(self, *, classes: int, side: int | None = None, cut_out: bool = False) -> Program | None:
-        """Return the published program a folder comes from, None where none fits.
-
-        side: of a view, to be compared; None to find out which side the program has.
-        """
-        if cut_out:
-            return CUT_OUT_PROGRAM
-        program = self.programs.get(classes)
-        if program is None or (side is not None and program.side not in (None, side)):
-            return None
-        return program
 
 
 _EPOCHS = "epoch_{epoch}/batch_{batch}.tar"
@@ -128,21 +98,10 @@ SRE2L = Layout(
     file=_EPOCHS,
     items=_SIX,
     ids="sampler",
-    programs={1000: Program(name="SRe2L's program", normalisation=IMAGENET)},
+    programs={1000: Program("SRe2L's program", IMAGENET)},
     views={224: IMAGENET},
-    trainers=(
-        Trainer(
-            program="SRe2L train_FKD.py",
-            option="default",
-            checks=("pixels", "no cut-outs"),
-            needs="give --fkd-path with a slash at its end, --batch-size {batch_size}, --epochs up to "
-            "{epochs}{mix}",
-        ),
-    ),
 )
 
-_LPLD = "LPLD train_FKD_label_pruning_batch.py"
-_LPLD_SIZE = "int((1 - prune_ratio) x epochs x batches of epoch 0) must not exceed {batches}"
 LPLD = Layout(
     name="lpld",
     summary="epoch_E/batch_B.tar with sampler_indices_epoch.json (LPLD)",
@@ -151,29 +110,10 @@ LPLD = Layout(
     ids="epoch lists",
     ids_file="sampler_indices_epoch.json",
     programs={
-        1000: Program(name="LPLD's program for ImageNet-1K", normalisation=IMAGENET),
-        200: Program(name="LPLD's program for Tiny-ImageNet", normalisation=TINY),
+        1000: Program("LPLD's program for ImageNet-1K", IMAGENET),
+        200: Program("LPLD's program for Tiny-ImageNet", TINY),
     },
     views={224: IMAGENET, 64: TINY},
-    trainers=(
-        Trainer(
-            program=_LPLD,
-            option="--prune_label --granularity batch",
-            checks=("pixels",),
-            needs=_LPLD_SIZE,
-        ),
-        Trainer(
-            program=_LPLD,
-            option="--prune_label --granularity batch_to_epoch",
-            checks=("pixels", "first image"),
-            needs=f"it never shows the last batch of an epoch; {_LPLD_SIZE}",
-        ),
-        Trainer(
-            program=_LPLD,
-            option="--prune_label --granularity epoch, or no --prune_label",
-            checks=("pixels", "sampler order"),
-        ),
-    ),
 )
 
 LPQLD = Layout(
@@ -193,18 +133,11 @@ LPQLD = Layout(
     ids_file="sampler_indices_batch.json",
     # The labelling program makes views of 224 pixels whatever its options and data set say.
     programs={
-        1000: Program(name="LPQLD's program for ImageNet-1K", normalisation=IMAGENET, views=224),
-        200: Program(name="LPQLD's program for Tiny-ImageNet", normalisation=TINY, views=224),
+        1000: Program("LPQLD's program for ImageNet-1K", IMAGENET, views=224),
+        200: Program("LPQLD's program for Tiny-ImageNet", TINY, views=224),
         10450: CUT_OUT_PROGRAM,
     },
     views={224: IMAGENET, 64: TINY},
-    trainers=(
-        Trainer(
-            program="LPQLD train_FKD_LPQLD.py",
-            option="--prune_label{quantization}",
-            checks=("pixels", "first images", "half precision", "tail"),
-        ),
-    ),
 )
 
 GVBSM = Layout(
@@ -216,32 +149,124 @@ GVBSM = Layout(
     # Plain averages in the branches for small images, norm scaling for ImageNet-1K; CIFAR-10's branch
     # has CIFAR-100's normalisation and Tiny-ImageNet's has ImageNet's.
     programs={
-        1000: Program(
-            name="G-VBSM's branch for ImageNet-1K", normalisation=IMAGENET, side=224, ensemble="norm-scaled"
-        ),
-        200: Program(
-            name="G-VBSM's branch for Tiny-ImageNet", normalisation=IMAGENET, side=64, ensemble="average"
-        ),
-        100: Program(name="G-VBSM's branch for CIFAR-100", normalisation=CIFAR, side=32, ensemble="average"),
-        10: Program(name="G-VBSM's branch for CIFAR-10", normalisation=CIFAR, side=32, ensemble="average"),
+        1000: Program("G-VBSM's branch for ImageNet-1K", IMAGENET, side=224, ensemble="norm-scaled"),
+        200: Program("G-VBSM's branch for Tiny-ImageNet", IMAGENET, side=64, ensemble="average"),
+        100: Program("G-VBSM's branch for CIFAR-100", CIFAR, side=32, ensemble="average"),
+        10: Program("G-VBSM's branch for CIFAR-10", CIFAR, side=32, ensemble="average"),
     },
     views={224: IMAGENET, 64: IMAGENET, 32: CIFAR},
-    trainers=(
-        Trainer(
-            program="G-VBSM train_FKD.py",
-            option="default",
-            checks=("pixels", "no cut-outs", "mixed"),
-            needs="give --batch-size {batch_size}, --epochs up to {epochs}{mix}",
-        ),
-    ),
 )
 
 FKD = Layout(
     name="fkd",
     summary="[[NAME/]train/]CLASS/IMAGE.tar, crops and labels by image (FKD)",
-    programs={1000: Program(name="FKD's program", normalisation=IMAGENET)},
+    programs={1000: Program("FKD's program", IMAGENET)},
 )
 
-LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (SRE2L, LPLD, LPQLD, GVBSM, FKD)}
-"""By name, in the order in which a folder is compared with them."""
+LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (LPLD, SRE2L, LPQLD, GVBSM, FKD)}
+"""By name, in the order tried on a folder. SRe2L's is LPLD's without a file of image ids."""
 ID_FILES = frozenset(layout.ids_file for layout in LAYOUTS.values() if layout.ids_file)
+
+# Folders on disk
+
+_IMAGE_SUFFIX = ".tar"
+_ZIP = b"PK\x03\x04"
+_FIRST_MEMBER = b"/data.pkl"
+_FIRST_BYTES = 512
+"""These contain the zip header of the first member and its name."""
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>0|[1-9]\\d{0,8})", re.escape(template)))
+
+
+_FILES = {layout.file: _pattern(layout.file) for layout in LAYOUTS.values() if layout.file}
+_FOLDERS = [_pattern(file.rpartition("/")[0]) for file in _FILES if "/" in file]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFolder:
+    """The files of a label folder, listed without opening any.
+
+    batches: `Layout.file` -> batch -> path; epoch 0 if batch numbers continue across epochs.
+    by_image: (class folder, stem) -> path; empty if there are batches.
+    unknown: names that belong to no known layout.
+    """
+
+    root: Path
+    batches: Mapping[str, Mapping[BatchKey, Path]]
+    by_image: Mapping[tuple[str, str], Path]
+    unknown: tuple[str, ...]
+
+    def files(self, layout: Layout) -> list[Path]:
+        """Return the label files of a layout, first batches first: only the last of an epoch may be short."""
+        if not layout.file:
+            return list(self.by_image.values())
+        batches = self.batches[layout.file]
+        return [batches[key] for key in sorted(batches, key=lambda key: (key.batch, key.epoch))]
+
+    def has_ids(self, layout: Layout) -> bool:
+        return (self.root / layout.ids_file).is_file()
+
+
+def is_label_file(path: Path) -> bool:
+    """Whether name and first bytes of a file are those of torch.save."""
+    if path.suffix != _IMAGE_SUFFIX or path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        start = stream.read(_FIRST_BYTES)
+    return start.startswith(_ZIP) and _FIRST_MEMBER in start
+
+
+def list_label_folder(root: Path) -> LabelFolder:
+    """List a folder. Files by image are CLASS/IMAGE.tar, at the top, in train or in NAME/train."""
+    names: list[str] = []
+    for name in _names(root):
+        in_layout = any(pattern.fullmatch(name) for pattern in _FOLDERS) and (root / name).is_dir()
+        names += [f"{name}/{below}" for below in _names(root / name)] if in_layout else [name]
+    batches: dict[str, dict[BatchKey, Path]] = {}
+    for file, pattern in _FILES.items():
+        found = [(match.groupdict(), name) for name in names if (match := pattern.fullmatch(name))]
+        keys = {BatchKey(int(part.get("epoch", 0)), int(part["batch"])): name for part, name in found}
+        batches[file] = {key: root / keys[key] for key in sorted(keys)}
+    by_image = {} if any(batches.values()) else _image_files(root)
+    known = {path for found in batches.values() for path in found.values()}
+    unknown = [name for name in names if root / name not in known and name not in ID_FILES]
+    return LabelFolder(
+        root=root, batches=batches, by_image=by_image, unknown=() if by_image else tuple(unknown)
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries)
+    except FileNotFoundError:
+        raise LabelSourceError("label folder does not exist", where=folder) from None
+    except OSError as error:
+        raise LabelSourceError(f"cannot list label folder: {error.strerror}", where=folder) from None
+
+
+def _image_files(root: Path) -> dict[tuple[str, str], Path]:
+    base = _classes_folder(root)
+    return {
+        (class_name, name.removesuffix(_IMAGE_SUFFIX)): base / class_name / name
+        for class_name in _names(base)
+        if (base / class_name).is_dir()
+        for name in _names(base / class_name)
+        if name.endswith(_IMAGE_SUFFIX)
+    }
+
+
+def _classes_folder(root: Path) -> Path:
+    if (root / "train").is_dir():
+        return root / "train"
+    below = [path for name in _names(root) if (path := root / name / "train").is_dir()]
+    if len(below) > 1:
+        raise LabelSourceError(
+            "labels of several data sets are here",
+            where=root,
+            got=", ".join(path.parent.name for path in below),
+            hint="give one of these folders",
+        )
+    return below[0] if below else root

@@ -1,9 +1,8 @@
-"""Between the fractions that label files store and the whole pixels that the labelling program used.
+"""Convert between the fractions in label files and the pixels that the labelling program used.
 
-The programs draw whole pixels, use them, and store them divided by the size of the image. So pixel =
-round(fraction * size) is exact as long as the fraction is precise enough to tell pixels apart (float16:
-sizes up to 2047), and a product that is *not* close to a whole number shows that the image at hand
-has another size than the one that was labelled.
+The programs store pixels divided by the size of the image. So pixel = round(fraction * size) is exact while
+the fraction can tell pixels apart (float16: sizes up to 2047). A product that is not close to an integer
+means that the labelled image had another size.
 """
 
 from __future__ import annotations
@@ -16,33 +15,35 @@ import numpy.typing as npt
 from lpld_labels.errors import ImageMismatchError, LabelFileError, LabelSourceError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation
-from lpld_labels.format.records import CutOut, IntArray, ViewBatch
+from lpld_labels.format.records import BoolArray, CutOut, IntArray, ViewBatch
 
 Fractions = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
 
 CUTOUT_COLUMNS = 7
-"""Centre row / height, centre column / width, height, width, then red, green, blue."""
+"""Centre row, centre column, height and width as fractions of the view, then red, green, blue."""
 
 
 def exact_sizes(dtype: np.dtype[Any]) -> int:
-    """Return the largest image side whose pixels fractions of this dtype tell apart."""
+    """Return the largest image side at which fractions of this dtype identify each pixel."""
     # A fraction is off by at most half a unit in the last place below 1, which is eps / 4.
     return int(2.0 / float(np.finfo(dtype).eps)) - 1
 
 
-def crops_in_pixels(
-    fractions: Fractions, heights: IntArray, widths: IntArray, images: IntArray, *, where: str
-) -> IntArray:
-    """Return crops int32 [B, 4] as (top, left, height, width) from fractions [B, 4], 0 to 1, of the sides.
+def image_sides(table: ImageTable, images: IntArray) -> Integers:
+    """Return int64 [B, 4], the image side that each number of a crop is a fraction of: (H, W, H, W)."""
+    return np.stack([table.heights[images], table.widths[images]] * 2, axis=1).astype(np.int64)
 
-    heights, widths: int32 [B], size of each row's image. images: int32 [B], for messages.
+
+def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, where: object) -> IntArray:
+    """Return crops int32 [B, 4] as (top, left, height, width) from fractions [B, 4], 0 to 1.
+
+    sides: of `image_sides`. images: int32 [B], for errors.
     """
-    sides = np.empty((len(images), 4), np.int64)
-    sides[:, 0::2], sides[:, 1::2] = heights[:, None], widths[:, None]
     pixels, off = _whole_pixels(fractions, sides)
     room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
-        # Fractions too coarse for the image may reach pixels too far, where no crop can have been.
+        # Coarse fractions may round to a crop that ends outside the image.
         slack = np.ceil(sides[:, :2] * (float(np.finfo(fractions.dtype).eps) / 2))
         over = np.maximum(pixels[:, 2:] - room, 0)
         pixels[:, 2:] -= np.where(over <= slack, over, 0)
@@ -59,11 +60,11 @@ def crops_in_pixels(
     return pixels.astype(np.int32)
 
 
-def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> CutOut:
-    """Return the boxes the ImageNet-21K program painted, from its rows of seven, [B, 7].
+def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: object) -> CutOut:
+    """Return the boxes that the ImageNet-21K program painted. stored: [B, 7], see CUTOUT_COLUMNS.
 
-    It clips centre -+ half the side to the image and draws ``ImageDraw.rectangle``, which includes its
-    second corner; half open, that is one more row and column where the image has them.
+    The program clips centre -+ half the side to the view and calls ``ImageDraw.rectangle``, which includes
+    the second corner.
     """
     fractions, colours = stored[:, :4], stored[:, 4:]
     pixels, off = _whole_pixels(fractions, np.full(fractions.shape, output_size))
@@ -90,35 +91,31 @@ def cutouts_in_pixels(stored: Fractions, output_size: int, *, where: str) -> Cut
     return CutOut(boxes=boxes.astype(np.int32), fill=colours.astype(np.uint8))
 
 
-def _whole_pixels(
-    fractions: Fractions, sides: npt.NDArray[np.integer[Any]]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return fraction * side rounded, and where that is further from it than rounding can explain."""
+def _whole_pixels(fractions: Fractions, sides: Integers) -> tuple[Integers, BoolArray]:
+    """Return fraction * side as integers, and where rounding of the fraction cannot explain the rest."""
     # In float64, as the programs do: a Python float times the side of the image.
     exact = fractions.astype(np.float64) * sides
     pixels = np.rint(exact)
-    # Half a unit in the last place, and a little: half precision was rounded twice, by way of single.
+    # Half a unit in the last place and a little more: half precision was rounded twice, via single.
     tolerance = sides * (float(np.finfo(fractions.dtype).eps) / 4 * 1.001) + 1e-9
     return pixels.astype(np.int64), np.abs(exact - pixels) > tolerance
 
 
 def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.float32]:
-    """Return crops as the programs store them: [B, 4] of the sides of the image."""
+    """Return crops as the programs store them: float32 [B, 4], fractions of the image sides."""
     if views.patch_order is not None:
         raise LabelSourceError(
             "shuffled patches cannot be expressed in this format", where=views.key, hint="keep the pool"
         )
-    sides = np.stack([images.heights[views.images], images.widths[views.images]] * 2, axis=1)
-    return (views.crops.astype(np.float64) / sides).astype(np.float32)
+    return (views.crops / image_sides(images, views.images)).astype(np.float32)
 
 
 def cutouts_in_fractions(
     views: ViewBatch, cutout: CutOut, augmentation: Augmentation
 ) -> npt.NDArray[np.float32]:
-    """Return [B, 7] rows whose painting gives exactly the cut-outs of these views.
+    """Return the [B, 7] rows that the program paints as these cut-outs.
 
-    The program stores the centre before clipping. A box of at most half the view is clipped on one
-    side at most, so the other side gives the centre back.
+    They hold the centre before clipping, which follows from the side of the box that was not clipped.
     """
     size = augmentation.output_height
     side = int((augmentation.cutout_fraction or 0.0) * size + 0.5)

@@ -18,25 +18,25 @@ DEFAULT_SAMPLER_SEED = 42
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """What a label folder does not say about itself; None where it shall be found out or assumed."""
+    """Facts that a label folder does not contain. None: infer from the data, else assume a default."""
 
     torch_era: Annotated[
         Literal["auto", "new", "old"],
         Setting(
-            "SRe2L: image ids as PyTorch >= 1.11 (new) or older drew them; auto finds out from the labels."
+            "SRe2L: PyTorch that drew the image ids, >= 1.11 (new) or older; auto infers it from the labels."
         ),
     ] = "auto"
     sampler_seed: Annotated[int, Setting("SRe2L: seed the image ids were drawn with.")] = DEFAULT_SAMPLER_SEED
     classes: Annotated[
-        int | None, Setting("Number of classes, which top-k labels do not say.", ge=2, le=MAX_CLASSES)
+        int | None, Setting("Number of classes; top-k labels do not store it.", ge=2, le=MAX_CLASSES)
     ] = None
     output_size: Annotated[
-        int | None, Setting("Side of a view in pixels, which no format says.", ge=1, le=MAX_SIDE)
+        int | None, Setting("Side of a view in pixels; no format stores it.", ge=1, le=MAX_SIDE)
     ] = None
     batch_size: Annotated[int, Setting("FKD: images in a batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
     teachers: Annotated[
         tuple[str, ...],
-        Setting("Who labelled, for the pool's record; G-VBSM: give all of them, in order."),
+        Setting("Teacher names to record in the pool; G-VBSM: all of them, in order."),
     ] = ()
     mean: Annotated[
         tuple[float, ...] | None, Setting("Normalisation mean, if not the published program's.")
@@ -46,13 +46,13 @@ class ImportOptions:
     ] = None
     ensemble: Annotated[
         Literal["average", "norm-scaled"] | None,
-        Setting("G-VBSM: how several teachers' logits became one  [default: the published branch's]."),
+        Setting("G-VBSM: how the teachers' logits were combined  [default: the published branch's]."),
     ] = None
     temperature: Annotated[
-        float, Setting("FKD: of the softmax that gave the stored probabilities (its --temp).", gt=0)
+        float, Setting("FKD: softmax temperature of the stored probabilities (its --temp).", gt=0)
     ] = 1.0
     allow_extra_images: Annotated[
-        bool, Setting("Accept an image folder with images that the labels do not mention.")
+        bool, Setting("Accept an image folder with images that have no labels.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -66,12 +66,12 @@ class ImportOptions:
 
             require_normalisation(self.mean, self.std)
         elif self.mean is not None or self.std is not None:
-            raise InvalidArgumentError("the normalisation is not whole", hint="give both mean and std")
+            raise InvalidArgumentError("the normalisation is incomplete", hint="give both mean and std")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What of a pool is exported."""
+    """Settings of an export."""
 
     top_k: Annotated[
         int | None, Setting("LPQLD: keep only the K largest labels of a row.", ge=1, le=MAX_CLASSES)
@@ -79,7 +79,7 @@ class ExportOptions:
 
 
 def import_parameters(header: PoolHeader) -> dict[str, Any]:
-    """Return settings and results of the import in a pool's lineage; empty where there was none."""
+    """Return settings and results of the import in a pool's lineage; empty without an import."""
     found: dict[str, Any] = {}
     for step in header.lineage:
         if step.operation == "import":

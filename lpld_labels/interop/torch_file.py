@@ -1,14 +1,12 @@
-"""Files of `torch.save`, read and written without torch: a zip of one pickle and the bytes of each tensor.
+"""Read and write files of `torch.save` without torch: a zip of one pickle and the bytes of each tensor.
 
     NAME/data.pkl      the object; tensors refer to their storage by key
     NAME/data/KEY      bytes of one storage, stored without compression
     NAME/byteorder     "little" or "big"; absent in older files, which are little
 
-Reading runs no code. Opcodes are checked against an allow-list before the standard unpickler sees them, and
-every global must be in a table of inert stand-ins.
-
-Sizes in a file are checked against the bytes present before anything is allocated. Reading takes at most
-four times a file's length plus 64 MB for the objects of its pickle.
+Reading runs no code: opcodes are checked against an allow-list before the standard unpickler sees them, and
+every global must be in a table of harmless replacements. Sizes are checked against the bytes present before
+anything is allocated. Reading takes at most four times the file's length plus 64 MB for its objects.
 """
 
 from __future__ import annotations
@@ -36,16 +34,16 @@ Array = npt.NDArray[Any]
 MAX_FILE_BYTES = 1 << 31
 """A batch of 1024 rows of 10,450 float32 labels is 43 MB."""
 MAX_MEMBERS = 1000
-"""Of a zip. Label files have about ten."""
+"""Of the zip. Label files have about ten."""
 MAX_INSTRUCTIONS = 200_000
-"""Of a pickle. Label files have a few hundred."""
+"""Of the pickle. Label files have a few hundred."""
 MAX_VALUES = 100_000
-"""Of a pickle; a list that occurs twice counts twice, an array is one."""
+"""Of the pickle. A list that occurs twice counts twice, an array is one value."""
 MAX_DEPTH = 8
-"""Lists inside lists; label files need two."""
+"""Of nested lists. Label files need two."""
 MAX_DIMENSIONS = 8
 _SHOWN = 200
-"""Characters of a name that a message repeats."""
+"""Characters of a name shown in errors."""
 _KEY_LENGTH = 64
 _PROGRAM = "/data.pkl"
 _WANTED = re.compile(r"/data\.pkl$|/byteorder$|/data/")
@@ -70,14 +68,14 @@ _INSTRUCTIONS = frozenset(
     | {"EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
     | {"BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"}
 )
-"""No dictionaries, sets or buffers, and no way to make an object of a class but a call from our table."""
+"""No dictionaries, sets or buffers; objects can only be made by calls of the names in `_NAMES`."""
 
 
 def read_torch_file(path: Path) -> object:
-    """Return what was saved: lists and tuples of numbers, None, and read-only NumPy arrays for tensors.
+    """Return the saved object: lists and tuples of numbers, None, and read-only NumPy arrays for tensors.
 
-    Raises LabelFileError for a file that is damaged or not of this kind, UnsafePickleError for one that asks
-    for anything but data.
+    Raises LabelFileError if the file is damaged or not of this kind, UnsafePickleError if it contains
+    anything but data.
     """
     try:
         data = read_regular(path, most=MAX_FILE_BYTES)
@@ -102,10 +100,16 @@ def _damaged(where: Path, problem: str, expected: object = "", got: object = "")
     return LabelFileError(problem, where=where, expected=expected, got=got, hint="restore this file")
 
 
+_ODD_BYTES = (EOFError, OverflowError, RuntimeError, ValueError)
+_ZIP_ERRORS = (*_ODD_BYTES, OSError, struct.error, zipfile.BadZipFile)
+"""What `zipfile` raises for damaged and unusual files."""
+_PICKLE_ERRORS = (*_ODD_BYTES, AttributeError, LookupError, TypeError, pickle.UnpicklingError)
+
+
 def _members(data: bytes, where: Path) -> dict[str, bytes]:
-    """Return the members of a zip that are read; `zipfile` compares each with its checksum."""
+    """Return the required members of a zip; `zipfile` verifies their checksums."""
     try:
-        # Counted first: a member costs the zip's reader ten times its bytes in the directory.
+        # Count first: `zipfile` allocates ten times the size of a directory entry.
         if data.count(_MEMBER_HEADER) > MAX_MEMBERS:
             raise ValueError(f"it has more than {MAX_MEMBERS} members")
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -127,14 +131,6 @@ def _members(data: bytes, where: Path) -> dict[str, bytes]:
         ) from None
 
 
-_ODD_BYTES = (EOFError, OverflowError, RuntimeError, ValueError)
-_ZIP_ERRORS = (*_ODD_BYTES, OSError, struct.error, zipfile.BadZipFile)
-"""What `zipfile` raises about damaged and unusual files."""
-_PICKLE_ERRORS = (*_ODD_BYTES, AttributeError, LookupError, TypeError, pickle.UnpicklingError)
-
-# Reading the pickle
-
-
 def _refused(what: str, where: Path) -> UnsafePickleError:
     return UnsafePickleError(
         f"pickle asks for {what}",
@@ -145,10 +141,10 @@ def _refused(what: str, where: Path) -> UnsafePickleError:
 
 
 def _check_instructions(program: bytes, where: Path) -> None:
-    """Refuse opcodes that are not allowed, before anything is built.
+    """Refuse forbidden opcodes before any object is built.
 
-    An opcode of one byte can make an object of a hundred, and one of five can reserve a memo of 2**32 places,
-    so their number and these places are limited too.
+    One byte can make an object of a hundred bytes, and five can reserve a memo of 2**32 places, so the number
+    of opcodes and the memo are limited too.
     """
     for count, (instruction, argument, _) in enumerate(pickletools.genops(program), 1):
         if instruction.name not in _INSTRUCTIONS:
@@ -160,7 +156,7 @@ def _check_instructions(program: bytes, where: Path) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """The standard unpickler with a table of names in place of imports."""
+    """The standard unpickler with a table of names instead of imports."""
 
     def __init__(self, program: bytes, members: Mapping[str, bytes], root: str, where: Path) -> None:
         super().__init__(io.BytesIO(program))
@@ -168,12 +164,12 @@ class _Unpickler(pickle.Unpickler):
         self._arrays: dict[str, Array] = {}
         self._encodable = len(program)
         order = members.get(f"{root}/byteorder", b"little")
-        if order not in _BYTE_ORDERS:
+        if order not in (b"little", b"big"):
             raise _damaged(where, "unknown byte order", "little or big", repr(order[:16]))
-        self._order = _BYTE_ORDERS[order]
+        self._order: Literal["<", ">"] = "<" if order == b"little" else ">"
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name; nothing is ever imported."""
+        """Return the replacement of a global; nothing is ever imported."""
         text = f"{module}.{name}"
         if text == "_codecs.encode":
             return self._encode
@@ -184,9 +180,9 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, identifier: object) -> Array:
         """Return a storage as a flat array; its id is ("storage", type, key, device, element count)."""
         match identifier:
-            case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)) if (
-                len(key) <= _KEY_LENGTH
-            ):
+            case ("storage", _StorageType(dtype=dtype), str(key), str(), int(count)):
+                if len(key) > _KEY_LENGTH:
+                    raise ValueError("the name of a tensor's storage is too long")
                 if key not in self._arrays:
                     self._arrays[key] = self._storage(dtype, key, count)
                 return self._arrays[key]
@@ -199,13 +195,13 @@ class _Unpickler(pickle.Unpickler):
         if len(content) != count * dtype.itemsize:
             expected = f"{count * dtype.itemsize} bytes"
             raise _damaged(self._where, f"storage {key!a} has the wrong size", expected, len(content))
-        # Read as booleans, bytes other than 0 and 1 would be neither true nor false.
+        # Bytes other than 0 and 1 must not become booleans as they are.
         kind = np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder(self._order)
         stored: Array = np.frombuffer(content, kind)
         return stored.astype(dtype, copy=False)
 
     def _encode(self, text: object, encoding: object) -> bytes:
-        """Make bytes that protocol 2 wrote as text; in all no more than the pickle is long."""
+        """Return bytes that protocol 2 wrote as text, in total at most the length of the pickle."""
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
             raise ValueError("bytes are not written as latin-1 text")
         self._encodable -= len(text)
@@ -214,13 +210,10 @@ class _Unpickler(pickle.Unpickler):
         return text.encode("latin-1")
 
 
-_BYTE_ORDERS: Mapping[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
-
-
 def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path) -> tuple[object, int]:
-    """Return the item with NumPy arrays in place of their stand-ins, and how many values it has.
+    """Return the item with its `_Array` replaced by NumPy arrays, and its number of values.
 
-    A list that occurs many times is checked once, but counted every time.
+    A list that occurs many times is converted once, but counted every time.
     """
     if id(item) in known:
         return known[id(item)]
@@ -240,14 +233,11 @@ def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: P
     return result, values
 
 
-# What the names of a pickle stand for
-
-
-_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+# Replacements of the globals in a pickle. Slots: BUILD must not set other attributes.
 
 
 class _StorageType:
-    """The element type of a storage. Neither called nor a value."""
+    """The element type of a storage."""
 
     __slots__ = ("dtype",)
 
@@ -258,7 +248,7 @@ class _StorageType:
 def _tensor(
     storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
 ) -> Array:
-    """Return a tensor as a view of its storage, after checking that every element is inside."""
+    """Return a tensor as a view of its storage, which must contain every element."""
     numbers = (offset, *shape, *strides)
     if not isinstance(storage, np.ndarray) or set(map(type, numbers)) != {int} or min(numbers) < 0:
         raise ValueError("a tensor's shape is not made of numbers >= 0")
@@ -277,14 +267,14 @@ def _tensor(
 
 
 def _no_hooks() -> None:
-    """Stand for the empty dictionary of hooks that every tensor carries."""
+    """Replace the empty dictionary of hooks that every tensor has."""
 
 
 _SIMPLE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
 
 
 class _Dtype:
-    """A simple element type; its byte order comes as state."""
+    """A numeric dtype. The pickle sets its byte order as state."""
 
     __slots__ = ("dtype",)
 
@@ -303,7 +293,7 @@ class _Dtype:
 
 
 class _Array:
-    """An array; shape, element type and bytes come as state."""
+    """An array. The pickle sets shape, dtype and bytes as state."""
 
     __slots__ = ("_array",)
 
@@ -333,6 +323,7 @@ def _scalar(dtype: object, content: object) -> np.generic:
     return value
 
 
+_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NAMES: Mapping[str, Any] = {
     "torch._utils._rebuild_tensor_v2": _tensor,
     "collections.OrderedDict": _no_hooks,
@@ -347,7 +338,7 @@ _NAMES: Mapping[str, Any] = {
 # Writing
 
 ALIGNMENT = 64
-"""torch aligns the bytes of every tensor so that a file can be mapped into memory."""
+"""torch aligns tensors so that files can be memory-mapped."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 _EXTRA_TAG = b"FB"
 _LOCAL_HEADER_BYTES = 30
@@ -357,8 +348,8 @@ _STORAGE_NAMES = {dtype: name for name, dtype in STORAGES.items()}
 def torch_file_bytes(content: list[Any], *, name: str) -> bytes:
     """Return the file for a list of NumPy arrays (as tensors), floats, ints, None and such lists.
 
-    name: folder inside the zip; torch uses the file's stem. Equal contents give equal bytes. The pickle has
-    only instructions that the restricted unpickler of every PyTorch (weights_only) allows.
+    name: folder in the zip; torch uses the file's stem. Equal contents give equal bytes.
+    Every PyTorch can load the file with weights_only.
     """
     arrays: list[Array] = []
     program = b"\x80\x02" + _pickled(content, arrays) + b"."
@@ -373,30 +364,29 @@ def torch_file_bytes(content: list[Any], *, name: str) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Add a member whose bytes start at a multiple of the alignment, padded by an extra field."""
+    """Add a member, aligned by padding in an extra field."""
     member = zipfile.ZipInfo(name, _DATE)
     offset = archive.fp.tell() if archive.fp is not None else 0
-    start = offset + _LOCAL_HEADER_BYTES + len(name.encode()) + 4
-    padding = -start % ALIGNMENT
+    padding = -(offset + _LOCAL_HEADER_BYTES + len(name.encode()) + 4) % ALIGNMENT
     member.extra = _EXTRA_TAG + struct.pack("<H", padding) + b"Z" * padding
     archive.writestr(member, content)
 
 
 def _pickled(item: object, arrays: list[Array]) -> bytes:
-    """Return an item in pickle protocol 2; arrays are gathered as storages."""
+    """Return an item in pickle protocol 2, and append its arrays to `arrays`."""
     if isinstance(item, list):
         return b"](" + b"".join(_pickled(part, arrays) for part in item) + b"e"
     if isinstance(item, np.ndarray):
         return _pickled_tensor(item, arrays)
     if isinstance(item, float):
-        return _instructions(float(item))  # A float of NumPy's would be pickled as one.
+        return _instructions(float(item))  # NumPy floats are pickled differently.
     if item is None or (isinstance(item, int) and not isinstance(item, bool)):
         return _instructions(item)
     raise InvalidArgumentError("cannot write this into a torch file", got=type(item).__name__)
 
 
 def _pickled_tensor(array: Array, arrays: list[Array]) -> bytes:
-    """Call torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
+    """Return a call of torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())."""
     dtype = array.dtype.newbyteorder("=")
     if dtype not in _STORAGE_NAMES:
         raise InvalidArgumentError("cannot write arrays of this type", got=array.dtype)
@@ -412,7 +402,7 @@ def _pickled_tensor(array: Array, arrays: list[Array]) -> bytes:
 
 
 def _instructions(item: object) -> bytes:
-    """Return the pickle of a plain value without its header and end."""
+    """Return the pickle of a plain value without header and STOP."""
     return pickle.dumps(item, 2)[2:-1]
 
 

@@ -180,9 +180,9 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("export pool out --format lpqld --top-k 99", 1, "--top-k"),
     ("export pool out --format lpld --top-k 3", 2, "--top-k goes with --format lpqld"),
     ("export pool full --format lpld", 1, "something is already here"),
-    ("export pool full --format lpld --overwrite", 1, "no label file"),
+    ("export pool full --format lpld --overwrite", 1, "not a label file"),
     ("export pool pool/sub --format lpld", 1, "the output is inside an input"),
-    ("export pool file --format lpld --overwrite", 1, "this is no folder"),
+    ("export pool file --format lpld --overwrite", 1, "not a folder"),
     # squeeze
     (f"squeeze nowhere out.st {NET}", 1, "nowhere"),
     (f"squeeze images/class0 out.st {NET}", 1, "class0"),

@@ -145,7 +145,7 @@ def test_a_pruned_pool_is_laid_out_anew(tmp_path: Path, make_pool: Callable[...,
     keys = [(0, 1), (2, 0), (2, 5), (3, 1), (7, 2), (7, 3), (9, 0), (11, 4)]
     with PoolReader(make_pool("f16", keys)) as pool:
         report = export_pool(pool, tmp_path / "out", label_format="lpld")
-        assert any("numbered anew" in note for note in report.notes)
+        assert any("renumbered" in note for note in report.notes)
         stored = json.loads((tmp_path / "out" / "sampler_indices_epoch.json").read_text())
         length = 50 // 8
         for number, key in enumerate(pool.keys):
@@ -311,7 +311,7 @@ def test_an_export_is_left_or_replaced_but_never_mixed(
         export_pool(pool, tmp_path / "fresh", label_format="lpqld")
         assert read_tree(tmp_path / "out") == read_tree(tmp_path / "fresh")
         (tmp_path / "out" / "notes.txt").write_text("mine")
-        with pytest.raises(PoolConflictError, match="no label file"):
+        with pytest.raises(PoolConflictError, match="not a label file"):
             export_pool(pool, tmp_path / "out", label_format="lpld", overwrite=True)
 
 
@@ -325,9 +325,9 @@ def test_archives_that_are_no_labels_are_not_replaced(tmp_path: Path, make_pool:
     shutil.copyfile(archives / "batch_0.tar", tmp_path / "backup.tar")
     before = read_tree(tmp_path)
     with PoolReader(make_pool("f16", WHOLE)) as pool:
-        with pytest.raises(PoolConflictError, match="no label file"):
+        with pytest.raises(PoolConflictError, match="not a label file"):
             export_pool(pool, archives, label_format="lpld", overwrite=True)
-        with pytest.raises(PoolConflictError, match="no folder"):
+        with pytest.raises(PoolConflictError, match="not a folder"):
             export_pool(pool, tmp_path / "backup.tar", label_format="lpld", overwrite=True)
     after = read_tree(tmp_path)
     assert {name: after[name] for name in before} == before

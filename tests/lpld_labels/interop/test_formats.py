@@ -170,7 +170,7 @@ def test_a_flat_folder_with_whole_rows(tmp_path: Path, images: Path) -> None:
 
 
 def test_every_format_has_a_name_and_a_summary() -> None:
-    assert list(LAYOUTS) == ["sre2l", "lpld", "lpqld", "gvbsm", "fkd"]
+    assert list(LAYOUTS) == ["lpld", "sre2l", "lpqld", "gvbsm", "fkd"]
     assert all(layout.summary for layout in LAYOUTS.values())
 
 

@@ -18,8 +18,7 @@ from lpld_labels.interop.batch_file import read_batch_file
 from lpld_labels.interop.image_ids import IdLists
 from lpld_labels.interop.import_batches import epoch_sizes
 from lpld_labels.interop.import_target import Request
-from lpld_labels.interop.label_folder import list_label_folder
-from lpld_labels.interop.layouts import LPQLD, SRE2L
+from lpld_labels.interop.layouts import LPQLD, SRE2L, list_label_folder
 from lpld_labels.interop.settings import ImportOptions
 from lpld_labels.interop.torch_file import MAX_INSTRUCTIONS, MAX_VALUES, read_torch_file
 from tests.lpld_labels.interop.label_folders import batch_list
@@ -138,7 +137,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ('{"0": [' + "9" * 5000 + "]}", "image ids of '0' are damaged"),
-        ('{"0": [1], "0": [2]}', "image ids are damaged: a number is there twice"),
+        ('{"0": [1], "0": [2]}', "image ids are damaged: a number occurs twice"),
         ('{"0": [1,,2]}', "image ids are damaged"),
         ('{"0": [[1]]}', "image ids are damaged"),
         ('{"0": [-1]}', "image ids of '0' are damaged"),

@@ -78,7 +78,7 @@ def test_labels_of_another_teacher_are_not_added(
     first: Path, second: Path, images: Path, tmp_path: Path, engine: LocalExecutor
 ) -> None:
     begin(first, tmp_path / "pool", images)
-    words = "other labels were imported here: epoch 0 batch 0 is not what the label files give now"
+    words = "other labels were imported here: epoch 0 batch 0 differs from the label files"
     with pytest.raises(StagingMismatchError, match=words) as caught:
         import_labels(second, tmp_path / "pool", images=images, executor=engine)
     assert "--overwrite" in caught.value.hint
@@ -93,7 +93,7 @@ def test_one_changed_file_is_enough(first: Path, images: Path, tmp_path: Path) -
     whole = begin(first, tmp_path / "pool", images)
     (first / VICTIM).write_bytes(whole)
     relabel(first, lambda labels: labels + 1, "epoch_2/batch_1.tar")
-    with pytest.raises(StagingMismatchError, match="epoch 2 batch 1 is not what"):
+    with pytest.raises(StagingMismatchError, match="epoch 2 batch 1 differs from"):
         import_labels(first, tmp_path / "pool", images=images)
 
 

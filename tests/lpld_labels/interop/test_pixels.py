@@ -33,8 +33,8 @@ def stored(crop: Crop, *, half: bool = False) -> Any:
 
 
 def recovered(coords: Any, tall: int, wide: int) -> list[int]:
-    sizes = (np.array([tall], np.int32), np.array([wide], np.int32))
-    found: list[int] = crops_in_pixels(coords, *sizes, np.zeros(1, np.int32), where="x")[0].tolist()
+    sides = np.array([[tall, wide, tall, wide]])
+    found: list[int] = crops_in_pixels(coords, sides, np.zeros(1, np.int32), where="x")[0].tolist()
     return found
 
 
@@ -80,12 +80,13 @@ def test_another_image_size_is_noticed(half: bool) -> None:
         [stored((*rng.integers(0, 50, 2), *rng.integers(80, 170, 2), 224, 224), half=half) for _ in range(32)]
     )
     ids = np.arange(32, dtype=np.int32)
-    sizes = [np.full(32, side, np.int32) for side in (224, 256)]
-    crops_in_pixels(coords, sizes[0], sizes[0], ids, where="batch_0.tar")
+    sides = np.full((32, 4), 224)
+    crops_in_pixels(coords, sides, ids, where="batch_0.tar")
+    sides[:, 0::2] = 256
     with pytest.raises(
         ImageMismatchError, match=r"batch_0\.tar: crop of slot \d+ does not fall on whole pixels"
     ):
-        crops_in_pixels(coords, sizes[1], sizes[0], ids, where="batch_0.tar")
+        crops_in_pixels(coords, sides, ids, where="batch_0.tar")
 
 
 def program_cutout(size: int, y: int, x: int, fill: tuple[int, int, int]) -> tuple[Any, Any]:

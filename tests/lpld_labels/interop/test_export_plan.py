@@ -11,7 +11,7 @@ from lpld_labels import PoolReader, PoolWriter, Teacher
 from lpld_labels.codecs import codec_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.interop.claims import Claim, moved_crops
+from lpld_labels.interop.export_plan import Claim, moved_crops
 from lpld_labels.interop.exporting import export_pool
 from lpld_labels.interop.importing import import_labels
 from lpld_labels.interop.layouts import TINY
@@ -73,7 +73,7 @@ def test_a_pruned_pool_replays_by_batch_alone(tmp_path: Path) -> None:
             writer.append(make_batch(*key))
         writer.commit()
     claims = claims_of(tmp_path / "pool", tmp_path / "out", "lpld")
-    assert "not a whole run" in claims["epoch"].why
+    assert "not a complete run" in claims["epoch"].why
     assert "never shows the last batch" in claims["batch_to_epoch"].why
 
 
@@ -87,7 +87,7 @@ def test_a_dropped_tail_is_told(tmp_path: Path, codec: str, top_k: int | None, c
         writer.append(make_batch(0, 0))
         writer.commit()
     (claim,) = claims_of(tmp_path / "pool", tmp_path / "out", "lpqld", ExportOptions(top_k=top_k)).values()
-    assert ("get probability 0 there" in claim.why) is changes
+    assert ("largest to probability 0" in claim.why) is changes
 
 
 def test_batches_that_lpqld_cannot_tell_apart(tmp_path: Path) -> None:
