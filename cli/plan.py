@@ -1,4 +1,4 @@
-"""``lpld-labels plan``: how far to prune and which codec to use for a byte budget."""
+"""``lpld-labels plan``: the prune ratio and codec that fit a byte budget."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import click
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.transforms.settings import PlanSettings
 
-from .common import (
+from .console import print_json, says_if_finished, show, stdout_console
+from .options import (
+    BUDGET,
     FOLDER,
+    Amount,
     json_option,
     overwrite_option,
     pool_argument,
-    says_if_finished,
+    settings_options,
+    take,
 )
-from .console import print_json, show, stdout_console
-from .options import settings_options, take
-from .parameters import BUDGET, Amount
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 @click.command("plan")
 @pool_argument
 @settings_options(PlanSettings, types={"budget": BUDGET})
-@click.option("--images", type=FOLDER, help="The image folder, to weigh the images.")
+@click.option(
+    "--images", type=FOLDER, help="The labelled image folder; a budget in x-images is a multiple of its size."
+)
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes of --apply.")
 @overwrite_option
@@ -47,14 +50,15 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Say how POOL can fit a budget: prune ratio x codec, with what is kept.
+    """Find the prune ratio and codec with which POOL fits a byte budget.
 
-    For every codec setting the table has the smallest prune ratio that fits, whole pool counted:
-    labels, views, codec tables, image table. The recommended row has the most views per image among
-    those that keep enough of each label (--min-fidelity). --apply prunes and encodes accordingly. A
-    training temperature that falls over the epochs (train --temperature-schedule) needs labels kept at
-    all of them: look at every "kept" column. Full logits and klt serve every temperature, top-k only low
-    ones.
+    For every codec the table shows the smallest prune ratio that fits; bytes count labels, views, codec
+    tables and the image table. The recommended row has the most views per image among those that keep
+    enough of each label (--min-fidelity). --apply writes that pool.
+
+    Training at a temperature that falls over the epochs (train --temperature-schedule) uses labels at all
+    of these temperatures: check every "kept" column. Full logits and klt serve every temperature, top-k
+    only low ones.
 
     \b
     Examples:
@@ -113,7 +117,7 @@ def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     console = stdout_console()
     weight = f"{human_bytes(facts['bytes']['pool'])}, {facts['views_per_image']:g} views per image"
     title = f"{facts['pool']} ({weight}) within {human_bytes(facts['budget'])}"
-    # The caption's place is the console's own line: a table's title is folded at the table's width.
+    # Not the table's title, which would be folded at the table's width.
     console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
     console.print(_table(plan))
     chosen = plan.recommended
@@ -147,11 +151,10 @@ def _table(plan: BudgetPlan) -> Table:
 
 def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:
     from lpld_labels.exec.local import LocalExecutor
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.plan import apply_plan
 
-    with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
+    with says_if_finished(out), progress_bar("encoding batches") as progress:
         manifest = apply_plan(
             reader, out, plan, executor=LocalExecutor(jobs), overwrite=overwrite, progress=progress
         )

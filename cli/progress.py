@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import progress_as_json, quiet
-from .console import stderr_console
+from .console import progress_as_json, quiet, stderr_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

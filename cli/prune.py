@@ -1,19 +1,25 @@
-"""``lpld-labels prune``: a smaller pool of the same labels."""
+"""``lpld-labels prune``: write a smaller pool with some of the label batches."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lpld_labels.transforms.settings import PruneSettings
 
-from .common import json_option, out_argument, overwrite_option, pool_argument, says_if_finished
-from .console import show
-from .options import settings_options, take
-from .parameters import POOL_BUDGET, Amount
+from .console import says_if_finished, show
+from .options import (
+    POOL_BUDGET,
+    Amount,
+    json_option,
+    out_argument,
+    overwrite_option,
+    pool_argument,
+    settings_options,
+    take,
+)
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -29,18 +35,12 @@ if TYPE_CHECKING:
 @overwrite_option
 @json_option()
 def command(
-    pool: str,
-    out: str,
-    budget: Amount | None,
-    dry_run: bool,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
+    pool: str, out: str, budget: Amount | None, dry_run: bool, overwrite: bool, as_json: bool, **options: Any
 ) -> None:
     """Write a smaller pool OUT that keeps some batches of POOL, bit for bit.
 
-    Incomplete batches are left out first. The random order depends on nothing but the seed and the
-    batches' keys, so prunings nest: pruning 10x and then 4x is the same as pruning 40x at once.
+    Incomplete batches are dropped first. The random order depends only on the seed and the batches' keys,
+    so prunings nest: pruning 10x and then 4x equals pruning 40x at once.
 
     \b
     Metrics, averaged over a batch or epoch; high is easy (z logits, y the image's class):
@@ -56,7 +56,6 @@ def command(
       lpld-labels prune pool small --budget 300MB --dry-run
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
     """
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.publish import coverage_of, views_per_image
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
@@ -64,7 +63,7 @@ def command(
     from lpld_labels.transforms.pipeline import require_output
     from lpld_labels.transforms.prune import plan_prune, write_pruned
 
-    # Batches are visited in file order, so one block of views and two shards at a time are enough.
+    # Batches are read in file order: one block of views and two open shards are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
         before = pool_bytes(reader.manifest)
         limit = None if budget is None else budget.bytes(pool=before)
@@ -76,7 +75,7 @@ def command(
         if dry_run:
             facts = _facts(reader, plan, before, plan.most_bytes)
         else:
-            with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
+            with says_if_finished(out), progress_bar("copying batches") as progress:
                 manifest = write_pruned(plan, out, overwrite=overwrite, progress=progress)
             facts = _facts(reader, plan, before, pool_bytes(manifest))
             facts |= {"out": out, "content_digest": manifest.content_digest}

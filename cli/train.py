@@ -11,20 +11,18 @@ import click
 from lpld_core.train.presets import preset_named
 from lpld_core.train.settings import TrainSettings
 
-from .common import (
+from .console import look_over, note, says_if_stopped, show
+from .groups import THREADS, check_device
+from .options import (
     FILE,
     FOLDER,
     json_option,
-    look_over,
     overwrite_option,
     pool_argument,
     preset_option,
-    quiet,
-    says_if_stopped,
+    settings_options,
+    take,
 )
-from .console import show
-from .groups import THREADS, check_device
-from .options import settings_options, take
 from .progress import progress_bar
 from .ranks import ReportOnce, one_voice
 
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--val-by-order",
     is_flag=True,
-    help="The class folders of --val may have other names: they come in the same order.",
+    help="Match the class folders of --val by order instead of by name.",
 )
 @click.option("--out", type=FILE, help="Directory of the run [default: POOL's name + -student].")
 @preset_option(without="imagenet1k with --sampling shuffled")
@@ -66,15 +64,15 @@ def command(
 ) -> None:
     """Train a student from POOL and the images it labels.
 
-    Label batches are drawn from the pool until the step budget is used, however few it holds. Run
-    the same command again after a crash: it resumes from its last save and ends with the same weights.
-    The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
+    The number of steps does not depend on the pool's size: label batches of a small pool are used more often.
+    Run the same command again after a crash: it resumes from the last checkpoint and ends with the same
+    weights. The run's directory gets log.jsonl, checkpoint.safetensors and student.safetensors.
 
     A temperature that falls (--temperature-schedule, preset lpqld) needs labels that serve every
     temperature: all logits (f16, int8) or klt. Top-k labels serve low temperatures only.
 
-    Several processes (torchrun) share the rows of every step: --batch-size counts them all, and a run may
-    resume with another number of processes. BatchNorm sees a process's own rows.
+    Several processes (torchrun) share the rows of every step: --batch-size is their total, and a run may
+    resume with another number of processes. BatchNorm sees only a process's own rows.
 
     \b
     Examples:
@@ -99,7 +97,7 @@ def command(
     check_device(settings.device)
     # Neither a query nor a password becomes the name of a directory.
     out = out or Path(f"{Path(redact(pool).partition('?')[0].rstrip('/')).name}-student")
-    inputs = [pool, *(str(folder) for folder in (images, val) if folder is not None)]
+    inputs = [pool, *map(str, filter(None, [images, val]))]
     require_apart(out, *inputs)
     if settings.image_cache is not None:
         require_apart(settings.image_cache, out, *inputs)
@@ -109,8 +107,8 @@ def command(
     with says_if_stopped(out), joined_ranks(settings.device) as ranks, one_voice(ranks):
         result = _train(pool, images, val, val_by_order, out, settings, overwrite=overwrite, ranks=ranks)
     if ranks.first:
-        if result.resumed_from == settings.epochs and not quiet():
-            click.echo(f"{out}: finished before, nothing was left to do", err=True)
+        if result.resumed_from == settings.epochs:
+            note(f"{out}: finished before, nothing was left to do")
         accuracy = result.accuracy
         facts = {
             "weights": str(result.weights),
