@@ -26,7 +26,7 @@ from .options import (
 from .progress import human_seconds, progress_bar
 
 if TYPE_CHECKING:
-    from lpld_core.relabel.build import Build, BuildResult
+    from lpld_core.relabel.build import Build
 
 _MOST_PIXEL_THREADS = 8
 
@@ -84,6 +84,7 @@ def command(
     workers.require_shared(out)
 
     from lpld_core.relabel.build import run_build
+    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.outputs import require_apart
     from lpld_labels.transforms.remote_output import destination, gathered_at
 
@@ -103,8 +104,19 @@ def command(
         build = _prepare(images, path, settings, device)
         with progress_bar("labelling batches") as progress:
             result = run_build(build, executor, overwrite=overwrite, progress=progress)
-    show(f"Pool of {images}", _facts(out, result, classes), as_json=as_json)
-    if result.manifest is None and not as_json:
+    manifest = result.manifest
+    facts = {
+        "pool": out,
+        "labelled_batches": result.labelled,
+        "image_classes": classes,
+        "published": manifest is not None,
+        "batches": manifest and manifest.counts.batches,
+        "rows": manifest and manifest.counts.rows,
+        "bytes": manifest and pool_bytes(manifest),
+        "content_digest": manifest and manifest.content_digest,
+    }
+    show(f"Pool of {images}", facts, as_json=as_json)
+    if manifest is None and not as_json:
         click.echo("the last part publishes the pool", err=True)
 
 
@@ -150,17 +162,3 @@ def _dry_run(build: Build, workers: int, as_json: bool) -> None:
     show(f"Dry run of {build.images}, nothing written", facts, as_json=as_json)
     if not as_json:
         click.echo(f"about {human_seconds(facts['seconds'])}")
-
-
-def _facts(out: str, result: BuildResult, classes: int) -> dict[str, Any]:
-    from lpld_labels.pool.sizes import pool_bytes
-
-    manifest = result.manifest
-    facts = {"pool": out, "labelled_batches": result.labelled, "image_classes": classes}
-    return facts | {
-        "published": manifest is not None,
-        "batches": manifest and manifest.counts.batches,
-        "rows": manifest and manifest.counts.rows,
-        "bytes": manifest and pool_bytes(manifest),
-        "content_digest": manifest and manifest.content_digest,
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from .console import note, says_if_finished, show, times_smaller
 from .groups import ExecutorOptions
 from .options import json_option, out_argument, overwrite_option, pool_argument, settings_options, take
 from .progress import progress_bar
-
-if TYPE_CHECKING:
-    from lpld_labels.transforms.encode import EncodeResult
 
 
 @click.command("encode")
@@ -66,16 +63,8 @@ def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any)
     ):
         settings = take(EncodeSettings, options)
         result = encode_pool(reader, out, settings, executor=executor, overwrite=overwrite, progress=progress)
-    show(f"Encode {pool}", _facts(pool, out, result), as_json=as_json)
-    if result.fidelity is not None and result.after > result.before:
-        smaller = times_smaller(result.before / result.after)
-        note(f"note: the new pool is larger than the old one ({smaller})")
-
-
-def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
-    """Return what was done as JSON values."""
     manifest = result.manifest
-    return {
+    facts = {
         "pool": pool,
         "out": out,
         "codec": manifest.codec.name,
@@ -91,3 +80,7 @@ def _facts(pool: str, out: str, result: EncodeResult) -> dict[str, Any]:
         "fidelity": None if result.fidelity is None else result.fidelity.as_json(),
         "content_digest": manifest.content_digest,
     }
+    show(f"Encode {pool}", facts, as_json=as_json)
+    if result.fidelity is not None and result.after > result.before:
+        smaller = times_smaller(result.before / result.after)
+        note(f"note: the new pool is larger than the old one ({smaller})")

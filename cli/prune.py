@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,10 +21,6 @@ from .options import (
     take,
 )
 from .progress import progress_bar
-
-if TYPE_CHECKING:
-    from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.prune import PrunePlan
 
 
 @click.command("prune")
@@ -72,23 +68,18 @@ def command(
         require_output(out, reader.location, overwrite=overwrite, step=done)
         with progress_bar("scoring batches") as progress:
             plan = plan_prune(reader, settings, progress=progress)
-        if dry_run:
-            facts = _facts(reader, plan, before, plan.most_bytes)
-        else:
+        after, written = plan.most_bytes, {}
+        if not dry_run:
             with says_if_finished(out), progress_bar("copying batches") as progress:
                 manifest = write_pruned(plan, out, overwrite=overwrite, progress=progress)
-            facts = _facts(reader, plan, before, pool_bytes(manifest))
-            facts |= {"out": out, "content_digest": manifest.content_digest}
+            after, written = pool_bytes(manifest), {"out": out, "content_digest": manifest.content_digest}
         kept = coverage_of(views_per_image(reader, plan.kept), reader.images.classes)
-        facts["coverage"] = {"pool": asdict(reader.manifest.coverage), "kept": asdict(kept)}
+        facts = {
+            "pool": reader.location,
+            "parameters": asdict(plan.settings) | plan.results,
+            "batches": {"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
+            "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
+            **written,
+            "coverage": {"pool": asdict(reader.manifest.coverage), "kept": asdict(kept)},
+        }
     show(f"Prune {reader.location}", facts, as_json=as_json)
-
-
-def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
-    """Return the plan as JSON values."""
-    return {
-        "pool": reader.location,
-        "parameters": asdict(plan.settings) | plan.results,
-        "batches": {"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
-        "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
-    }

@@ -18,9 +18,6 @@ from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.images import RealFolder
-    from lpld_core.squeeze.squeeze import UpdateBound
-    from lpld_core.squeeze.statistics import ClassStatistics
-    from lpld_core.teachers.teacher import LoadedTeacher
 
 _TEACHER_SIDE = 64
 
@@ -109,7 +106,24 @@ def command(
                 )
                 statistics.save(out, within=place)
     bound = folder_bound(folder, settings)
-    show(f"Statistics of {data}", _facts(out, teacher, statistics, bound, accuracy), as_json=as_json)
+    facts = {
+        "statistics": str(out),
+        "views": statistics.views,
+        "passes": statistics.passes,
+        "update": statistics.update,
+        "classes": statistics.classes,
+        "images": int(statistics.counts.sum()),
+        "layers": len(statistics.layers),
+        "bytes": statistics.nbytes,
+        "model_bytes": sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
+        "teacher_top1": accuracy,
+        "bound": {
+            **asdict(bound),
+            "required_passes": bound.required_passes,
+            "one_pass_suffices": bound.one_pass_suffices,
+        },
+    }
+    show(f"Statistics of {data}", facts, as_json=as_json)
     if statistics.update == "ema" and statistics.passes < bound.required_passes:
         click.echo(
             "warning: the moving averages have not converged; use --update exact "
@@ -166,29 +180,3 @@ def _train(
         accuracy = train_teacher(folder.root, job, validation=validation, progress=progress)
     click.echo(f"teacher saved as {weights}", err=True)
     return None if accuracy is None else accuracy.top1
-
-
-def _facts(
-    out: Path,
-    teacher: LoadedTeacher,
-    statistics: ClassStatistics,
-    bound: UpdateBound,
-    accuracy: float | None,
-) -> dict[str, Any]:
-    return {
-        "statistics": str(out),
-        "views": statistics.views,
-        "passes": statistics.passes,
-        "update": statistics.update,
-        "classes": statistics.classes,
-        "images": int(statistics.counts.sum()),
-        "layers": len(statistics.layers),
-        "bytes": statistics.nbytes,
-        "model_bytes": sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
-        "teacher_top1": accuracy,
-        "bound": {
-            **asdict(bound),
-            "required_passes": bound.required_passes,
-            "one_pass_suffices": bound.one_pass_suffices,
-        },
-    }
