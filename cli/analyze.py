@@ -34,7 +34,7 @@ class Options(NetworkOptions):
 @click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
 @settings_options(Options)
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write an HTML page.")
-@json_option()
+@json_option
 def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: bool, **given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.
 

@@ -40,7 +40,7 @@ _MOST_PIXEL_THREADS = 8
 @settings_options(TorchExecutorOptions)
 @click.option("--dry-run", is_flag=True, help="Label one batch in memory and print what the pool would cost.")
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     images: Path, out: str, preset: str | None, dry_run: bool, overwrite: bool, as_json: bool, **given: Any
 ) -> None:

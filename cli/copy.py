@@ -19,7 +19,7 @@ from .progress import progress_bar
 @click.option("--images", type=FOLDER, help="The labelled image folder: OUT then carries its images.")
 @click.option("--unpack", is_flag=True, help="Write only the images that POOL carries, to a new folder OUT.")
 @overwrite_option
-@json_option()
+@json_option
 def command(
     pools: tuple[str, ...], out: str, images: Path | None, unpack: bool, overwrite: bool, as_json: bool
 ) -> None:

@@ -20,7 +20,7 @@ from .progress import progress_bar
 @settings_options(EncodeSettings)
 @settings_options(ExecutorOptions)
 @overwrite_option
-@json_option()
+@json_option
 def command(pool: str, out: str, overwrite: bool, as_json: bool, **options: Any) -> None:
     """Write POOL to OUT with labels in another codec, or with views stored differently.
 

@@ -27,7 +27,7 @@ FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
 )
 @settings_options(ExportOptions)
 @overwrite_option
-@json_option("text")
+@json_option
 def command(pool: str, out: str, label_format: str, overwrite: bool, as_json: bool, **given: Any) -> None:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 

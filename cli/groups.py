@@ -102,8 +102,7 @@ class TorchExecutorOptions(ExecutorOptions):
     """Executor of workers that run a network."""
 
     gpus_per_task: Annotated[
-        float | None,
-        Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0),
+        float | None, Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0)
     ] = None
 
 

@@ -37,7 +37,7 @@ FORMATS = ("auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 )
 @settings_options(ImportOptions)
 @overwrite_option
-@json_option()
+@json_option
 def command(
     source: Path,
     out: str,

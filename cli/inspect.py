@@ -41,7 +41,7 @@ _IN_POOL = ""
 )
 @click.option("--name", type=TEXT, help="With --card: title of the card  [default: the directory's name].")
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     pool: str,
     recipe: bool,

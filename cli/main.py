@@ -129,8 +129,7 @@ def _exit_code() -> int:
 
 
 @click.group(
-    cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only on stderr.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the library's log on stderr.")

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from lpld_core.settings import Part
-from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.settings import SettingField, setting_fields
 
@@ -112,7 +111,6 @@ def _size(word: str, *, images: bool) -> Amount:
 
 NUMBER = Number()
 TEXT = _parsed("TEXT", _text)
-SEED = click.IntRange(0, MAX_SEED)
 PART = _parsed("I/N", _part)
 CHANNELS = _parsed("R,G,B", _channels)
 POOL_BUDGET = _parsed("SIZE", lambda word: _size(word, images=False))
@@ -127,11 +125,7 @@ out_argument = click.argument("out", type=click.Path())
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
 )
-
-
-def json_option(instead_of: str = "a table") -> Decorator[Any]:
-    """Add --json."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON instead of {instead_of}.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def preset_option(*, without: str) -> Decorator[Any]:
@@ -159,8 +153,6 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "workers": ("-j", "--workers"),
 }
 """Fields whose options are not simply --name-of-the-field."""
-FILES = ("weights",)
-"""Fields of text that may be a path: the shell completes it."""
 
 
 def settings_options(
@@ -235,7 +227,7 @@ def _click_type(entry: SettingField) -> Any:
         return click.IntRange(None if least is None else int(least), None if most is None else int(most))
     if kind is float:
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    if entry.name in FILES:
+    if entry.name == "weights":  # a name, or a path that the shell completes
         return click.Path()
     types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
     return types.get(kind, click.Path(path_type=Path))

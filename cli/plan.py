@@ -26,7 +26,6 @@ from .progress import progress_bar
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.plan import BudgetPlan
 
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes of --apply.")
 @overwrite_option
-@json_option()
+@json_option
 def command(
     pool: str,
     budget: Amount,
@@ -71,46 +70,51 @@ def command(
         raise click.UsageError("a budget in x-images needs --images DIR")
     if overwrite and out is None:
         raise click.UsageError("--overwrite goes with --apply OUT")
+    from lpld_labels.exec.local import LocalExecutor
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.pipeline import require_output
-    from lpld_labels.transforms.plan import applied_step, image_bytes, plan_budget
+    from lpld_labels.transforms.plan import applied_step, apply_plan, image_bytes, plan_budget
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
+        size, counts = pool_bytes(reader.manifest), reader.manifest.counts
         image_size = None if images is None else image_bytes(images, reader.images)
-        limit = budget.bytes(pool=pool_bytes(reader.manifest), images=image_size or 0)
+        limit = budget.bytes(pool=size, images=image_size or 0)
         settings = take(PlanSettings, options, budget=limit)
         if out is not None:
             step = applied_step(reader, settings)
             require_output(out, reader.location, overwrite=overwrite, step=step)
         with progress_bar("trying codecs") as progress:
             plan = plan_budget(reader, settings, progress=progress)
-        facts = _facts(reader, plan, image_size)
+        facts: dict[str, Any] = {
+            "pool": reader.location,
+            "budget": plan.settings.budget,
+            "bytes": {"pool": size, "images": image_size},
+            "views_per_image": round(counts.rows / max(counts.images, 1), 3),
+            "min_fidelity": plan.minimum,
+            "temperature": plan.settings.temperature,
+            "rows": [row.as_json() for row in plan.rows],
+            "recommended": plan.recommended.as_json(),
+        }
         if not as_json:
             _show(facts, plan)
         if out is not None:
-            facts["applied"] = _apply(reader, out, plan, jobs=jobs, overwrite=overwrite)
+            executor = LocalExecutor(jobs)
+            with says_if_finished(out), progress_bar("encoding batches") as progress:
+                manifest = apply_plan(
+                    reader, out, plan, executor=executor, overwrite=overwrite, progress=progress
+                )
+            facts["applied"] = {
+                "out": out,
+                "bytes": pool_bytes(manifest),
+                "batches": manifest.counts.batches,
+                "fidelity": plan.recommended.fidelity.as_json(),
+                "content_digest": manifest.content_digest,
+            }
             if not as_json:
                 show(f"Written {out}", facts["applied"], as_json=False)
     if as_json:
         print_json(facts)
-
-
-def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
-    """Return the plan as JSON values."""
-    from lpld_labels.pool.sizes import pool_bytes
-
-    counts = reader.manifest.counts
-    return {
-        "pool": reader.location,
-        "budget": plan.settings.budget,
-        "bytes": {"pool": pool_bytes(reader.manifest), "images": image_size},
-        "views_per_image": round(counts.rows / max(counts.images, 1), 3),
-        "min_fidelity": plan.minimum,
-        "temperature": plan.settings.temperature,
-        "rows": [row.as_json() for row in plan.rows],
-        "recommended": plan.recommended.as_json(),
-    }
 
 
 def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
@@ -147,21 +151,3 @@ def _table(plan: BudgetPlan) -> Table:
             style="bold" if row.recommended else None,
         )
     return table
-
-
-def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:
-    from lpld_labels.exec.local import LocalExecutor
-    from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.plan import apply_plan
-
-    with says_if_finished(out), progress_bar("encoding batches") as progress:
-        manifest = apply_plan(
-            reader, out, plan, executor=LocalExecutor(jobs), overwrite=overwrite, progress=progress
-        )
-    return {
-        "out": out,
-        "bytes": pool_bytes(manifest),
-        "batches": manifest.counts.batches,
-        "fidelity": plan.recommended.fidelity.as_json(),
-        "content_digest": manifest.content_digest,
-    }

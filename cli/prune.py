@@ -29,7 +29,7 @@ from .progress import progress_bar
 @settings_options(PruneSettings, types={"budget": POOL_BUDGET})
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option
-@json_option()
+@json_option
 def command(
     pool: str, out: str, budget: Amount | None, dry_run: bool, overwrite: bool, as_json: bool, **options: Any
 ) -> None:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from lpld_core.recover.settings import (
-    RECOVERY_PRESETS,
-    Method,
-    PresetName,
-    RecoverSettings,
-    method_settings,
-)
+from lpld_core.recover.settings import RECOVERY_PRESETS, Method, PresetName, RecoverSettings, method_settings
 
 from .console import look_over, says_if_stopped, show
 from .groups import NetworkOptions, TorchExecutorOptions
@@ -42,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--part", type=PART, help="Make only this part of the images; see the examples.")
 @settings_options(TorchExecutorOptions)
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     out: Path,
     method: Method,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=FOLDER,
     help="The labelled image folder, to show views; not needed if POOL carries its images.",
 )
-@json_option("text")
+@json_option
 def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_json: bool) -> None:
     """Write an HTML report on a pool, or compare several pools on the terminal.
 
@@ -48,8 +48,6 @@ def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_js
       lpld-labels report pools/*
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
-    from lpld_labels.inspect.page import require_page_place
-
     if len(pools) > 1:
         for name, value in (("--images", images), ("--out", out)):
             if value is not None:
@@ -58,31 +56,24 @@ def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_js
     elif out is None:
         raise click.UsageError("Missing option '--out'; or give several pools.")
     else:
-        require_page_place(out, *pools, *filter(None, [images]))
         _report(pools[0], out, images, as_json)
 
 
 def _report(pool: str, out: Path, images: Path | None, as_json: bool) -> None:
-    from lpld_labels.inspect.page import save_page
+    from lpld_labels.inspect.page import require_page_place, save_page
     from lpld_labels.inspect.report import make_report, report_page
     from lpld_labels.pool.reader import PoolReader
 
     from .recipe import recipe
 
+    require_page_place(out, pool, *filter(None, [images]))
     with PoolReader(pool) as reader, progress_bar("reading a sample") as progress:
         report = make_report(reader, images=images, recipe=recipe(reader.manifest), progress=progress)
     data = report_page(report)
     save_page(out, data)
     if as_json:
-        print_json(
-            {
-                "page": str(out),
-                "bytes": len(data),
-                "warnings": list(report.warnings),
-                "views": len(report.cards),
-                "rows_looked_at": len(report.sample.rows),
-            }
-        )
+        facts = {"page": str(out), "bytes": len(data), "warnings": list(report.warnings)}
+        print_json(facts | {"views": len(report.cards), "rows_looked_at": len(report.sample.rows)})
         return
     for text in report.warnings:
         note(f"warning: {text}")

@@ -36,7 +36,7 @@ _TEACHER_SIDE = 64
 @click.option("--val", type=FOLDER, help="Image folder to measure the accuracy of a trained teacher on.")
 @settings_options(TorchExecutorOptions)
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     data: Path,
     out: Path,

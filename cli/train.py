@@ -119,7 +119,7 @@ def _leave(code: int) -> NoReturn:
 @settings_options(TrainSettings, preset=preset_named(None).train)
 @click.option("--threads", type=click.IntRange(1), help=THREADS)
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     pool: str,
     images: Path | None,

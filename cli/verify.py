@@ -49,7 +49,7 @@ class Options(MachineOptions):
 )
 @settings_options(TeacherOptions)
 @settings_options(Options)
-@json_option("text")
+@json_option
 def command(pool: str, images: Path | None, strict: bool, as_json: bool, **given: Any) -> None:
     """Check that a pool is intact and, given its images and teacher, that its labels are correct.
 

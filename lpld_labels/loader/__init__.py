@@ -24,10 +24,4 @@ from __future__ import annotations
 from lpld_labels.loader.batches import PoolBatch, UndecodedBatch
 from lpld_labels.loader.pool_loader import PoolLoader, label_loader, pool_loader
 
-__all__ = [
-    "PoolBatch",
-    "PoolLoader",
-    "UndecodedBatch",
-    "label_loader",
-    "pool_loader",
-]
+__all__ = ["PoolBatch", "PoolLoader", "UndecodedBatch", "label_loader", "pool_loader"]

@@ -124,10 +124,7 @@ class Schedule:
         if batches_per_epoch is None:
             batches_per_epoch = max(1, -(-len(pool.images) // pool.header.batch_size))
         return Schedule(
-            epochs=pool.index.epochs,
-            rows=pool.index.rows,
-            batches_per_epoch=batches_per_epoch,
-            **settings,
+            epochs=pool.index.epochs, rows=pool.index.rows, batches_per_epoch=batches_per_epoch, **settings
         )
 
     # Which label batches

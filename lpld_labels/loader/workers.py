@@ -59,12 +59,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
     """
 
     def __init__(
-        self,
-        pool: PoolReader,
-        store: ImageStore | None = None,
-        *,
-        buffers: int = 1,
-        shared: bool = False,
+        self, pool: PoolReader, store: ImageStore | None = None, *, buffers: int = 1, shared: bool = False
     ) -> None:
         self.pool = pool
         self._store = store
