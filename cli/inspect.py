@@ -39,7 +39,7 @@ _IN_POOL = ""
     metavar="NAME",
     help="With --card: Hugging Face's name of a licence, e.g. cc-by-4.0, mit, other.",
 )
-@click.option("--name", type=TEXT, help="With --card: title of the card  [default: the directory's name].")
+@click.option("--name", type=TEXT, help="With --card: its title.  [default: the directory's name]")
 @overwrite_option
 @json_option
 def command(

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     "--images", type=FOLDER, help="The labelled image folder; a budget in x-images is a multiple of its size."
 )
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
-@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes of --apply.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes of --apply."
+)
 @overwrite_option
 @json_option
 def command(

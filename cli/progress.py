@@ -177,25 +177,22 @@ class ProgressLines(Progress):
     def _noted(self) -> str:
         return f", {self._note}" if self._note else ""
 
-    def _rate(self, now: float) -> float:
-        return (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
-
-    def _seconds_left(self, rate: float) -> float | None:
-        return max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
+    def _pace(self, now: float) -> tuple[float, float | None]:
+        """Return the rate, and the seconds left if known."""
+        rate = (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
+        return rate, max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
 
     def _text(self, now: float) -> str:
         if self._total <= 0:
             return f"{self._what}: started {human_seconds(now - self._started)} ago{self._noted()}"
         line = f"{self._what}: {self._done}/{self._total} ({100 * self._done / self._total:.0f} %)"
-        rate = self._rate(now)
-        left = self._seconds_left(rate)
+        rate, left = self._pace(now)
         if left is not None:
             line += f", {rate:.3g}/s, {human_seconds(left)} left"
         return line + self._noted()
 
     def _json(self, *, finished: bool) -> str:
-        rate = self._rate(self._ended or self._clock())
-        left = self._seconds_left(rate)
+        rate, left = self._pace(self._ended or self._clock())
         line = {
             "progress": self._what,
             "done": self._done,

@@ -16,7 +16,7 @@ batch; a *position* is (epoch, rows done, steps done); a *step* is one batch of 
 shared memory for the pixels of one label batch.
 
     schedule       which rows each process trains on     workers        label batches, prepared by workers
-    batches        label batches -> training batches     pool_loader    the DataLoader that trainers see
+    batches        label batches -> training batches     pool_loader    the DataLoader that trainers use
 """
 
 from __future__ import annotations
