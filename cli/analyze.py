@@ -1,4 +1,4 @@
-"""``lpld-labels analyze``: how diverse image folders are, and how close to real images."""
+"""``lpld-labels analyze``: diversity of image folders, and distance from real images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import click
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting
 
-from .common import FOLDER, json_option
-from .console import print_json, save_html, stdout_console
+from .console import note, print_json, stdout_console
 from .groups import NetworkOptions
-from .options import settings_options
+from .options import FOLDER, json_option, settings_options
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 class Options(NetworkOptions):
     """Options of analyze."""
 
-    real_per_class: Annotated[int, Setting("Real images used of every class, a random choice.", ge=2)] = 200
-    seed: Annotated[int, Setting("Of that choice.", ge=0, le=MAX_SEED)] = 0
+    real_per_class: Annotated[int, Setting("Real images to sample per class.", ge=2)] = 200
+    seed: Annotated[int, Setting("Seed of that sample.", ge=0, le=MAX_SEED)] = 0
     batch_size: Annotated[int, Setting("Images in a forward pass.", ge=1)] = 128
 
 
@@ -34,19 +33,19 @@ class Options(NetworkOptions):
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
 @settings_options(Options)
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as a page.")
-@json_option()
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write an HTML page.")
+@json_option
 def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: bool, **given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.
 
     \b
     similarity  cosine of two images of a class: mean over pairs, then over classes (+/- std).
                 Lower is more diverse.
-    with self   the same with each image also paired with itself, as the paper seems to do:
-                its ImageNet-1K figures at 50 images per class are .841 (SRe2L), .816 (CDA),
+    with self   the same, but each image is also paired with itself. The paper's figures for
+                ImageNet-1K at 50 images per class seem to be this: .841 (SRe2L), .816 (CDA),
                 .796 (LPLD) and .695 (real images)
-    MMD^2       distance of the feature distributions, Gaussian kernel whose bandwidth is the
-                median distance between real images. Lower is closer to the real images.
+    MMD^2       distance between feature distributions, with a Gaussian kernel whose bandwidth is
+                the median distance between real images. Lower is closer to real images.
 
     \b
     Examples:
@@ -82,8 +81,10 @@ def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: b
         _show(analysis)
     if html is not None:
         from lpld_core.image_pages import analysis_page
+        from lpld_labels.inspect.page import save_page
 
-        save_html(html, analysis_page(analysis, [*opened, ("real", real_images)]))
+        save_page(html, analysis_page(analysis, [*opened, ("real", real_images)]))
+        note(f"page saved as {html}")
 
 
 def _show(analysis: Analysis) -> None:

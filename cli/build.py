@@ -12,23 +12,21 @@ from lpld_core.relabel.settings import BuildSettings
 from lpld_core.train.presets import preset_named
 from lpld_labels.io.addresses import is_address
 
-from .common import (
+from .console import look_over, says_if_finished, says_if_stopped, show
+from .groups import TeacherOptions, TorchExecutorOptions
+from .options import (
     FOLDER,
     json_option,
-    look_over,
     out_argument,
     overwrite_option,
     preset_option,
-    says_if_finished,
-    says_if_stopped,
+    settings_options,
+    take,
 )
-from .console import print_line, show
-from .groups import TeacherOptions, TorchExecutorOptions
-from .options import settings_options, take
 from .progress import human_seconds, progress_bar
 
 if TYPE_CHECKING:
-    from lpld_core.relabel.build import Build, BuildResult
+    from lpld_core.relabel.build import Build
 
 _MOST_PIXEL_THREADS = 8
 
@@ -40,26 +38,20 @@ _MOST_PIXEL_THREADS = 8
 @preset_option(without="imagenet1k")
 @settings_options(BuildSettings, preset=preset_named(None).label)
 @settings_options(TorchExecutorOptions)
-@click.option("--dry-run", is_flag=True, help="Try one batch and print what the whole would cost.")
+@click.option("--dry-run", is_flag=True, help="Label one batch in memory and print what the pool would cost.")
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
-    images: Path,
-    out: str,
-    preset: str | None,
-    dry_run: bool,
-    overwrite: bool,
-    as_json: bool,
-    **given: Any,
+    images: Path, out: str, preset: str | None, dry_run: bool, overwrite: bool, as_json: bool, **given: Any
 ) -> None:
     """Label the image folder IMAGES (one directory per class) and write the pool OUT.
 
     Run the same command again after a crash or Ctrl-C to resume. Run it with a smaller --ratio to grow a
-    pool: only the difference is labelled. Two views are labelled in memory before anything is written, so
-    invalid settings fail at once.
+    pool: only the missing batches are labelled. Two views are labelled in memory before anything is written,
+    so invalid settings fail at once.
 
     EXIF orientation is not applied. 16-bit samples are scaled to 8 bits; floating-point and 32-bit samples
-    are refused. Files without an image extension are skipped and listed; hidden folders and __MACOSX are no
+    are refused. Files without an image extension are skipped and listed; hidden folders and __MACOSX are not
     classes.
 
     \b
@@ -75,7 +67,7 @@ def command(
       lpld-labels build syn/in1k_ipc10 pools/whole --teacher resnet18 --ratio 40 --pack
 
     \b
-    What it would cost, and what it costs on one machine, a Slurm array and a Ray cluster: docs/clusters.md
+    Cost of a run in advance (docs/clusters.md: one machine, a Slurm array, a Ray cluster):
       lpld-labels build syn/in1k_ipc10 pools/in1k --teacher resnet18 --dry-run
 
     \b
@@ -85,40 +77,51 @@ def command(
     workers = take(TorchExecutorOptions, given)
     settings = _settings(given, preset, workers)
     if overwrite and settings.part is not None:
-        raise click.UsageError("--overwrite is for a whole build: it does not go with --part")
+        raise click.UsageError("--overwrite replaces a complete pool: it does not go with --part")
     if is_address(out) and settings.part is not None:
-        raise click.UsageError("parts are gathered in a directory that all share: --part takes no address")
+        raise click.UsageError("parts need a shared directory: with --part, OUT cannot be an address")
     workers.check_device(settings.device)
     workers.require_shared(out)
 
     from lpld_core.relabel.build import run_build
-    from lpld_labels.format.schema import MANIFEST_FILE
+    from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.outputs import require_apart
     from lpld_labels.transforms.remote_output import destination, gathered_at
 
     require_apart(out, images)
     classes = len(look_over(images))
-    # With Ray this machine only tries one batch, and may have no GPU.
+    # With Ray this machine only labels the preflight's views, and may have no GPU.
     device = None if workers.ray is None else "cpu"
     if dry_run:
         _dry_run(_prepare(images, gathered_at(out), settings, device), workers.jobs or 1, as_json)
         return
     with (
         says_if_stopped(out),
-        workers.opened_on(settings.device, settings.threads) as executor,
+        workers.opened(device=settings.device, threads=settings.threads) as executor,
         destination(out, overwrite=overwrite, extend=True) as path,
-        says_if_finished(path / MANIFEST_FILE),
+        says_if_finished(path),
     ):
         build = _prepare(images, path, settings, device)
         with progress_bar("labelling batches") as progress:
             result = run_build(build, executor, overwrite=overwrite, progress=progress)
-    show(f"Pool of {images}", _facts(out, result, classes), as_json=as_json)
-    if result.manifest is None and not as_json:
+    manifest = result.manifest
+    facts = {
+        "pool": out,
+        "labelled_batches": result.labelled,
+        "image_classes": classes,
+        "published": manifest is not None,
+        "batches": manifest and manifest.counts.batches,
+        "rows": manifest and manifest.counts.rows,
+        "bytes": manifest and pool_bytes(manifest),
+        "content_digest": manifest and manifest.content_digest,
+    }
+    show(f"Pool of {images}", facts, as_json=as_json)
+    if manifest is None and not as_json:
         click.echo("the last part publishes the pool", err=True)
 
 
 def _settings(given: dict[str, Any], preset: str | None, workers: TorchExecutorOptions) -> BuildSettings:
-    """Return the settings: the preset's, the options', and those that follow from other options."""
+    """Return the preset's settings, replaced by options and by defaults that follow from other options."""
     base = preset_named(preset).label
     teachers = take(TeacherOptions, given).choices(base.teachers)
     given["threads"] = threads = workers.threads_each(given["threads"])
@@ -137,15 +140,15 @@ def _prepare(images: Path, out: Path, settings: BuildSettings, device: str | Non
     count, batch_size = len(build.table), settings.batch_size
     if count < batch_size:
         click.echo(
-            f"warning: {count} images do not fill a batch of {batch_size}, so every batch is "
-            f"incomplete, and pruning leaves such batches out; --batch-size {count} makes them complete",
+            f"warning: {count} images do not fill a batch of {batch_size}: every batch is incomplete, and "
+            f"pruning drops incomplete batches; --batch-size {count} makes them complete",
             err=True,
         )
     return build
 
 
 def _dry_run(build: Build, workers: int, as_json: bool) -> None:
-    """Label one batch in memory and print what all of them will cost."""
+    """Label one batch in memory and print what all of them would cost."""
     from lpld_core.relabel.preflight import dry_run
 
     cost, trial = dry_run(build.source, build.ensemble, build.wanted)
@@ -158,18 +161,4 @@ def _dry_run(build: Build, workers: int, as_json: bool) -> None:
     }
     show(f"Dry run of {build.images}, nothing written", facts, as_json=as_json)
     if not as_json:
-        print_line(f"about {human_seconds(facts['seconds'])}")
-
-
-def _facts(out: str, result: BuildResult, classes: int) -> dict[str, Any]:
-    from lpld_labels.pool.sizes import pool_bytes
-
-    manifest = result.manifest
-    facts = {"pool": out, "labelled_batches": result.labelled, "image_classes": classes}
-    return facts | {
-        "published": manifest is not None,
-        "batches": manifest and manifest.counts.batches,
-        "rows": manifest and manifest.counts.rows,
-        "bytes": manifest and pool_bytes(manifest),
-        "content_digest": manifest and manifest.content_digest,
-    }
+        click.echo(f"about {human_seconds(facts['seconds'])}")

@@ -1,12 +1,14 @@
-"""Output: JSON, lines and tables on stdout, everything else on stderr."""
+"""Output of the commands: JSON, lines and tables on stdout; notes and warnings on stderr."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,24 +16,92 @@ import click
 from lpld_labels.errors import without_secrets
 from lpld_labels.inspect.text import human_bytes
 
-from .common import quiet
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.table import Table
 
 _SHOWN = 10
 """How many entries of a list a table shows."""
+_SHOWN_FILES = 3
+
+
+def progress_as_json() -> bool:
+    """Whether the program was called with ``--progress json``."""
+    return bool(_program_option("progress") == "json")
+
+
+def quiet() -> bool:
+    """Whether the program was called with ``-q``: print results and errors only."""
+    return bool(_program_option("quiet"))
+
+
+def _program_option(name: str) -> Any:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.find_root().params.get(name)
+
+
+def note(text: str) -> None:
+    """Print a line to stderr, unless the program was called with ``-q``."""
+    if not quiet():
+        click.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def says_if_finished(out: Path | str, *, pool: bool = True) -> Iterator[None]:
+    """Say that nothing was done if a job leaves its output as it was.
+
+    pool: the output is a pool, whose manifest is written last; else a folder that is moved into place.
+    """
+    from lpld_labels.format.schema import MANIFEST_FILE
+
+    file = Path(out, MANIFEST_FILE) if pool else Path(out)
+    before = _identity(file)
+    yield
+    if before is not None and _identity(file) == before:
+        note(f"{out}: finished before, nothing was left to do")
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+@contextlib.contextmanager
+def says_if_stopped(out: Path | str) -> Iterator[None]:
+    """Say on Ctrl-C that the same command resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = without_secrets(str(out))
+        click.echo(f"stopped: finished work is safe in {where}; run the same command again", err=True)
+        raise
+
+
+def look_over(folder: Path) -> list[str]:
+    """Return the class names of an image folder; note files that are skipped.
+
+    One image of each kind is decoded, so that unsupported kinds fail before any work starts.
+    """
+    from lpld_labels.render.images import class_names, list_images, passed_over, try_each_kind
+
+    paths, _ = list_images(folder)
+    try_each_kind(folder, paths)
+    skipped = passed_over(folder)
+    if skipped:
+        files = f"{len(skipped)} files" if len(skipped) > 1 else "1 file"
+        shown = ", ".join(skipped[:_SHOWN_FILES]) + (", ..." if len(skipped) > _SHOWN_FILES else "")
+        note(f"note: {files} in {folder} skipped, no image extension: {shown}")
+    return class_names(folder)
 
 
 def stdout_console() -> Console:
     """Return the console for data (stdout)."""
     from rich.console import Console
 
-    # Piped tables must not be folded at 80 columns: whoever reads them has no terminal to fit. Unless they
-    # say how wide theirs is.
+    # Piped tables must not be folded at 80 columns, rich's width without a terminal, unless COLUMNS is set.
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if known else 120)
 
@@ -57,27 +127,13 @@ def _public(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def print_line(text: str, *, err: bool = False) -> None:
-    """Print a line of data (or, with err, of anything else) without passwords and queries of addresses."""
-    click.echo(without_secrets(text), err=err)
-
-
-def save_html(path: Path, data: bytes) -> None:
-    """Write a page and say where it is."""
-    from lpld_labels.inspect.page import save_page
-
-    save_page(path, data)
-    if not quiet():
-        click.echo(f"page saved as {path}", err=True)
-
-
 def times_smaller(ratio: float) -> str:
     """Return how sizes compare, e.g. ``2.31x smaller`` or ``1.20x larger``."""
     return f"{1 / ratio:#.3g}x larger" if 0 < ratio < 1 else f"{ratio:#.3g}x smaller"
 
 
 def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of names and what there is to say; long texts go on in the next line."""
+    """Return a table of names and values; long values are folded."""
     from rich.markup import escape
     from rich.table import Table
 

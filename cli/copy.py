@@ -1,4 +1,4 @@
-"""``lpld-labels copy``: pools from anywhere to anywhere, several into one, images in or out."""
+"""``lpld-labels copy``: copy pools between places, merge them, add or extract their images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from .common import FOLDER, json_option, out_argument, overwrite_option, says_if_finished
-from .console import show
+from .console import says_if_finished, show
+from .options import FOLDER, json_option, out_argument, overwrite_option
 from .progress import progress_bar
 
 
@@ -19,19 +19,19 @@ from .progress import progress_bar
 @click.option("--images", type=FOLDER, help="The labelled image folder: OUT then carries its images.")
 @click.option("--unpack", is_flag=True, help="Write only the images that POOL carries, to a new folder OUT.")
 @overwrite_option
-@json_option()
+@json_option
 def command(
     pools: tuple[str, ...], out: str, images: Path | None, unpack: bool, overwrite: bool, as_json: bool
 ) -> None:
     """Copy POOL to OUT; both may be directories or addresses (s3://, https:// to read from, and others).
 
-    Files that are at OUT already, digest for digest, are not sent again; every file is compared with its
-    digest on arrival, and the manifest comes last. The same command resumes an interrupted copy.
+    Files already at OUT with the same digest are not sent again. Every file is verified by its digest on
+    arrival, and the manifest is written last. Run the same command again to resume an interrupted copy.
 
-    Several POOLs become one pool with the batches of all, bit for bit. They must be of the same images,
-    teachers, settings and codec, and have no batch in common: shares of one labelling, for instance.
+    Several POOLs are merged: OUT has the batches of all, bit for bit. They must have the same images,
+    teachers, settings and codec, and no batch in common, like the parts of one labelling run.
 
-    With --images the pool carries its images: every file is compared with its digest and stored as it is.
+    With --images the pool carries its images: every file is verified by its digest and stored unchanged.
     train, verify and report then need no image folder. --unpack writes the folder again.
 
     \b
@@ -52,24 +52,18 @@ def command(
 
 
 def _copy(pools: tuple[str, ...], out: str, images: Path | None, overwrite: bool) -> dict[str, Any]:
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.io.addresses import redact
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.copy import copy_pool
 
     began = time.monotonic()
     with (
-        says_if_finished(Path(out) / MANIFEST_FILE),
+        says_if_finished(out),
         progress_bar("copying") as progress,
         progress_bar("packing images") as image_progress,
     ):
         copied = copy_pool(
-            pools,
-            out,
-            images=images,
-            overwrite=overwrite,
-            progress=progress,
-            image_progress=image_progress,
+            pools, out, images=images, overwrite=overwrite, progress=progress, image_progress=image_progress
         )
     manifest = copied.manifest
     return {
@@ -101,8 +95,8 @@ def _unpack(pool: str, folder: str) -> dict[str, Any]:
             raise InvalidArgumentError(
                 "the pool does not carry its images",
                 where=pool,
-                hint="ask for the image folder it was labelled from; `copy --images` puts images in",
+                hint="get the image folder it was labelled from; `copy --images` adds images to a pool",
             )
-        with says_if_finished(Path(folder)), progress_bar("writing images") as progress:
+        with says_if_finished(folder, pool=False), progress_bar("writing images") as progress:
             written = unpack_images(images, folder, progress=progress)
     return {"pool": pool, "folder": folder, "images": len(images.table), "written": written}

@@ -1,17 +1,15 @@
-"""``lpld-labels export``: pools become the label folders that older trainers read."""
+"""``lpld-labels export``: write pools as the label folders that older trainers read."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from lpld_labels.interop.settings import ExportOptions
 
-from .common import json_option, out_argument, overwrite_option, pool_argument, quiet, says_if_finished
-from .console import show
-from .options import settings_options, take
+from .console import note, says_if_finished, show
+from .options import json_option, out_argument, overwrite_option, pool_argument, settings_options, take
 from .progress import progress_bar
 
 FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
@@ -21,28 +19,25 @@ FORMATS = ("sre2l", "lpld", "lpqld", "gvbsm")
 @pool_argument
 @out_argument
 @click.option(
-    "--format", "label_format", required=True, type=click.Choice(FORMATS), help="Who shall read the folder."
+    "--format",
+    "label_format",
+    required=True,
+    type=click.Choice(FORMATS),
+    help="Program that will read the folder.",
 )
 @settings_options(ExportOptions)
 @overwrite_option
-@json_option("text")
-def command(
-    pool: str,
-    out: str,
-    label_format: str,
-    overwrite: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+@json_option
+def command(pool: str, out: str, label_format: str, overwrite: bool, as_json: bool, **given: Any) -> None:
     """Write POOL as a label folder OUT that older trainers load with plain torch.load.
 
-    Any codec can be exported: labels are decoded. Importing an exported folder gives the same views and
-    labels again, and of a whole run the same pool (content digest). These formats number batches
-    through, so those of a pruned pool come back under new numbers, as another pool. A format without
-    image ids (sre2l) takes only pools whose images come in the order such a trainer draws; all others go
-    to lpld, lpqld or gvbsm, which store ids. Trainers have view sizes, normalisation, resize code and
-    image orders built in: a list says for each way to call the trainer whether it will replay what was
-    labelled, and if not why.
+    Any codec can be exported: labels are decoded. Importing the folder gives the same views and labels, and
+    for an unpruned pool the same content digest. These formats number batches consecutively: a pruned pool
+    comes back with new batch numbers, as another pool. A format without image ids (sre2l) takes only pools
+    with images in the order in which such a trainer draws them; lpld, lpqld and gvbsm store ids and take any.
+
+    Trainers have view size, normalisation, resize code and image order built in. For each way to call the
+    trainer, a list says whether it replays the labelled views exactly, and if not, why.
 
     \b
     Examples:
@@ -60,7 +55,7 @@ def command(
 
     with (
         PoolReader(pool) as reader,
-        says_if_finished(Path(out)),
+        says_if_finished(out, pool=False),
         progress_bar("exporting batches") as progress,
     ):
         report = export_pool(
@@ -70,10 +65,10 @@ def command(
     if not as_json:
         del facts["notes"], facts["claims"]
     show("Export", facts, as_json=as_json)
-    for note in () if quiet() else report.notes:
-        click.echo(f"note: {note}", err=True)
-    for claim in () if quiet() else report.claims:
+    for text in report.notes:
+        note(f"note: {text}")
+    for claim in report.claims:
         verdict = "replays exactly" if claim.holds else "does not replay exactly"
-        click.echo(f"{claim.program}, {claim.option}: {verdict}", err=True)
+        note(f"{claim.program}, {claim.option}: {verdict}")
         for part in claim.why.split("; ") if claim.why else ():
-            click.echo(f"  {part}", err=True)
+            note(f"  {part}")

@@ -1,4 +1,4 @@
-"""Options that several commands share: teachers, devices, and who does the work."""
+"""Groups of options that several commands share: teachers, device, executor."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _NETWORKS = "resnet18, timm:NAME, small-resnet18:width=32 or package.module:factory."
 _WEIGHTS = "DEFAULT, random, or a safetensors or torch file"
-_NORMALISATION = "Normalisation, where the weights do not say."
-THREADS = "CPU threads per process.  [default: all, shared out]"
+_NORMALISATION = "Normalisation, if the weights do not record it."
+_SIZE = "in pixels.  [default: the teacher's]"
+THREADS = "CPU threads per process.  [default: the CPUs, divided among the processes]"
 _RAY_HERE = "local"
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that is not there, before anything else is done."""
+    """Refuse a device that torch cannot use, before any work starts."""
     import torch
 
     from lpld_core.networks.weights import first_line
@@ -39,28 +40,29 @@ def check_device(device: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """Who does the work: processes of this machine, or a Ray cluster."""
+    """Executor: processes of this machine, or a Ray cluster."""
 
     jobs: Annotated[
-        int | None, Setting("Processes.  [default: 1; with Ray, as many as there is room for]", ge=1)
+        int | None, Setting("Processes.  [default: 1; with Ray, as many as the cluster can run]", ge=1)
     ] = None
     ray: Annotated[
         str | None,
         Setting(
-            f"Work on a Ray cluster: HOST:PORT of its head, or '{_RAY_HERE}' to start Ray here. All workers "
+            f"Run on a Ray cluster: HOST:PORT of its head, or '{_RAY_HERE}' to start Ray here. All workers "
             "need the same paths: a shared disk."
         ),
     ] = None
+    gpus_per_task: float | None = None
 
     def require_shared(self, out: str) -> None:
-        """Refuse an address if workers of other machines have no place to gather a pool for it."""
+        """Refuse an address if workers on other machines have no shared directory to write to."""
         from lpld_labels.io.addresses import is_address
         from lpld_labels.io.disk_cache import CACHE_VARIABLE
 
         if self.ray is not None and is_address(out) and not os.environ.get(CACHE_VARIABLE):
             raise click.UsageError(
-                "workers of a cluster gather a pool in a directory that all share, and send it from there: "
-                f"name one by ${CACHE_VARIABLE}, or write to a shared directory and use 'lpld-labels copy'"
+                "Ray workers write a pool to a shared directory before it is uploaded: set "
+                f"${CACHE_VARIABLE} to one, or write to a shared directory and use 'lpld-labels copy'"
             )
 
     def threads_each(self, threads: int | None) -> int:
@@ -70,8 +72,8 @@ class ExecutorOptions:
         return threads or max(1, (os.cpu_count() or 1) // (self.jobs or 1))
 
     @contextlib.contextmanager
-    def opened(self, *, threads: int | None = None, gpus: float = 0.0) -> Iterator[Executor]:
-        """Open the executor. threads, gpus: what a worker of a cluster holds."""
+    def opened(self, *, device: str = "cpu", threads: int | None = None) -> Iterator[Executor]:
+        """Open the executor. device, threads: what a worker computes with."""
         if self.ray is None:
             from lpld_labels.exec.local import LocalExecutor
 
@@ -79,6 +81,7 @@ class ExecutorOptions:
             return
         from lpld_labels.exec.ray import RayExecutor, RaySettings
 
+        gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
         settings = RaySettings(
             address=None if self.ray == _RAY_HERE else self.ray,
             workers=self.jobs,
@@ -88,25 +91,19 @@ class ExecutorOptions:
         with RayExecutor(settings) as executor:
             yield executor
 
-
-@dataclass(frozen=True, kw_only=True)
-class TorchExecutorOptions(ExecutorOptions):
-    """Workers that run a network."""
-
-    gpus_per_task: Annotated[
-        float | None,
-        Setting("GPUs a Ray worker holds, such as 0.5.  [default: 1 with --device cuda, else 0]", ge=0),
-    ] = None
-
-    def opened_on(self, device: str, threads: int | None) -> contextlib.AbstractContextManager[Executor]:
-        """Open the executor for workers that compute on a device."""
-        gpus = float(device.startswith("cuda")) if self.gpus_per_task is None else self.gpus_per_task
-        return self.opened(threads=threads, gpus=gpus)
-
     def check_device(self, device: str) -> None:
         """Refuse a device that is not on this machine, if this machine does the work."""
         if self.ray is None:
             check_device(device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchExecutorOptions(ExecutorOptions):
+    """Executor of workers that run a network."""
+
+    gpus_per_task: Annotated[
+        float | None, Setting("GPUs per Ray worker, e.g. 0.5.  [default: 1 with --device cuda, else 0]", ge=0)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +113,18 @@ class MachineOptions:
     device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
     threads: Annotated[int | None, Setting(THREADS, ge=1)] = None
 
+    def prepare_machine(self, workers: ExecutorOptions | None = None) -> Machine:
+        """Set this process's threads, check the device, and return where workers compute."""
+        import torch
+
+        from lpld_core.teachers.teacher import Machine
+
+        workers = workers or ExecutorOptions()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        workers.check_device(self.device)
+        return Machine(device=self.device, threads=workers.threads_each(self.threads))
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions(MachineOptions):
@@ -123,26 +132,12 @@ class NetworkOptions(MachineOptions):
 
     network: Annotated[str, Setting(_NETWORKS)]
     weights: Annotated[str, Setting(f"{_WEIGHTS}.")] = DEFAULT_WEIGHTS
-    size: Annotated[int | None, Setting("Side of its images in pixels.  [default: the teacher's]", ge=1)] = (
-        None
-    )
+    size: Annotated[int | None, Setting(f"Side of its images {_SIZE}", ge=1)] = None
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
-    def prepare_machine(self, workers: TorchExecutorOptions | None = None) -> Machine:
-        """Set this process's threads, check the device, and return where workers compute."""
-        import torch
-
-        from lpld_core.teachers.teacher import Machine
-
-        workers = workers or TorchExecutorOptions()
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        workers.check_device(self.device)
-        return Machine(device=self.device, threads=workers.threads_each(self.threads))
-
     def load(self, *, classes: int | None = None, device: str | None = None) -> LoadedTeacher:
-        """Load the network; refuse one with another class count. device: instead of the command line's."""
+        """Load the network; refuse one with another class count. device: overrides --device."""
         from lpld_core.teachers.teacher import load_teacher
 
         return load_teacher(
@@ -158,13 +153,13 @@ class NetworkOptions(MachineOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherOptions:
-    """Teachers of a pool: one, or an ensemble."""
+    """The teachers of a pool; several form an ensemble."""
 
     teachers: Annotated[tuple[str, ...], Setting(f"{_NETWORKS} Give several for an ensemble.")] = ()
     weights: Annotated[
-        tuple[str, ...], Setting(f"{_WEIGHTS}, one per --teacher.  [default: those its makers publish]")
+        tuple[str, ...], Setting(f"{_WEIGHTS}, one per --teacher.  [default: the published weights]")
     ] = ()
-    size: Annotated[int | None, Setting("Side of a view in pixels.  [default: the teacher's]", ge=1)] = None
+    size: Annotated[int | None, Setting(f"Side of a view {_SIZE}", ge=1)] = None
     mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
     std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 

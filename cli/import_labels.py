@@ -1,4 +1,4 @@
-"""``lpld-labels import``: label folders of other programs become pools."""
+"""``lpld-labels import``: turn label folders of other programs into pools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import click
 
 from lpld_labels.interop.settings import ImportOptions
 
-from .common import FOLDER, json_option, out_argument, overwrite_option, says_if_finished
-from .console import show
+from .console import says_if_finished, show
 from .groups import ExecutorOptions
-from .options import settings_options, take
+from .options import FOLDER, json_option, out_argument, overwrite_option, settings_options, take
 from .progress import progress_bar
 
 FORMATS = ("auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd")
@@ -21,29 +20,24 @@ FORMATS = ("auto", "sre2l", "lpld", "lpqld", "gvbsm", "fkd")
 @click.command("import")
 @click.argument("source", type=FOLDER)
 @out_argument
-@click.option(
-    "--images",
-    required=True,
-    type=FOLDER,
-    help="The images that were labelled, one directory per class.",
-)
+@click.option("--images", required=True, type=FOLDER, help="The labelled images, one directory per class.")
 @click.option(
     "--format",
     "label_format",
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="Who wrote the folder; auto finds out from its layout and one file.",
+    help="Program that wrote the folder; auto detects it from the layout and one file.",
 )
 @settings_options(ExecutorOptions)
 @click.option(
     "--skip-bad",
     is_flag=True,
-    help="Go on without files that are damaged or missing; they are reported and recorded in the pool.",
+    help="Skip damaged or missing files; they are reported and recorded in the pool.",
 )
 @settings_options(ImportOptions)
 @overwrite_option
-@json_option()
+@json_option
 def command(
     source: Path,
     out: str,
@@ -56,12 +50,12 @@ def command(
 ) -> None:
     """Turn the label folder SOURCE of another program into a pool OUT.
 
-    Files are read as data: nothing in them is executed, whatever they contain, and torch is not
-    needed. Labels arrive bit for bit; crops become the pixels the program used. The report says what
-    was found, what had to be assumed, and what is odd; `verify --teacher` proves the assumptions.
+    Files are read as data: nothing in them is executed, and torch is not needed. Labels are imported bit for
+    bit; crops become the pixels the program used. The report lists what was found, what was assumed, and
+    warnings; `verify --teacher` checks the assumptions.
 
-    Interrupted, or stopped by a damaged file that is whole again, the same command resumes. Some files of
-    finished batches are read again; if their labels differ, the import is refused (--overwrite starts over).
+    Run the same command again to resume after an interruption, or once a damaged file is repaired. Some files
+    of finished batches are read again; if their labels differ, the import fails (--overwrite starts over).
 
     \b
     Formats:
@@ -79,7 +73,6 @@ def command(
       lpld-labels import gvbsm pool --images syn --mean .5,.5,.5 --std .2,.2,.2 --ensemble average
       lpld-labels verify pool --images syn_data --teacher resnet18
     """
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.interop.importing import detect_format, import_labels, require_importable
     from lpld_labels.render.images import scan_image_folder
 
@@ -88,7 +81,7 @@ def command(
     workers.require_shared(out)
     require_importable(out, source, images, overwrite=overwrite)
     found = detect_format(source, label_format)
-    with workers.opened() as engine, says_if_finished(Path(out) / MANIFEST_FILE):
+    with workers.opened() as executor, says_if_finished(out):
         with progress_bar("reading images") as progress:
             table = scan_image_folder(images, decode=False, progress=progress)
         with progress_bar("importing batches") as progress:
@@ -98,7 +91,7 @@ def command(
                 images=table,
                 label_format=found,
                 options=options,
-                executor=engine,
+                executor=executor,
                 skip_bad=skip_bad,
                 overwrite=overwrite,
                 progress=progress,

@@ -1,4 +1,4 @@
-"""``lpld-labels inspect``: what a pool is; its card; the commands that make it again."""
+"""``lpld-labels inspect``: a pool's contents and size, its card, or its recipe."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common import json_option, overwrite_option, quiet
-from .console import facts_table, print_json, stdout_console, times_smaller
-from .parameters import TEXT
+from .console import facts_table, note, print_json, stdout_console, times_smaller
+from .options import TEXT, json_option, overwrite_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +23,7 @@ _IN_POOL = ""
 
 @click.command("inspect")
 @click.argument("pool", type=click.Path())
-@click.option("--recipe", is_flag=True, help="Print the commands that make the pool again.")
+@click.option("--recipe", is_flag=True, help="Print the commands that reproduce the pool.")
 @click.option(
     "--card",
     type=click.Path(allow_dash=True),
@@ -38,11 +37,11 @@ _IN_POOL = ""
     "licence",
     type=TEXT,
     metavar="NAME",
-    help="With --card: as Hugging Face spells it, cc-by-4.0, mit, other ...",
+    help="With --card: Hugging Face's name of a licence, e.g. cc-by-4.0, mit, other.",
 )
-@click.option("--name", type=TEXT, help="With --card: what to call it  [default: the directory's name].")
+@click.option("--name", type=TEXT, help="With --card: its title.  [default: the directory's name]")
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     pool: str,
     recipe: bool,
@@ -54,15 +53,15 @@ def command(
 ) -> None:
     """Show a pool's contents and size.
 
-    POOL is a directory, a URI, or a pool.json alone. Reads the manifest and nothing else.
+    POOL is a directory, a URI, or just a pool.json file. Only the manifest is read.
 
     --recipe prints command lines in which capital words stand for paths. With the same images and weights
-    (lines that begin with # identify them), hardware and libraries they make a pool of the same content
-    digest.
+    (the lines that begin with # identify them), hardware and libraries, they make a pool with the same
+    content digest.
 
     --card writes README.md: what the pool is, how it was made, how to load and verify it. The Hugging Face
     hub shows it as the data set's card, and `datasets.load_dataset(POOL, "views")` needs it to find files. It
-    is not part of the pool; an edited card is only replaced with --overwrite.
+    is not part of the pool. An edited card is only replaced with --overwrite.
 
     \b
     Examples:
@@ -126,8 +125,8 @@ def _write_card(
     else:
         path = Path(pool, README_FILE) if card == _IN_POOL else Path(card)
         where, written = str(path), write_card(path, data, overwrite=overwrite)
-    if not written and not quiet():
-        click.echo(f"{where}: already up to date", err=True)
+    if not written:
+        note(f"{where}: already up to date")
     if as_json:
         print_json({"pool": redact(pool), "card": where, "bytes": len(data), "written": written})
     else:

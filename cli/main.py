@@ -1,7 +1,8 @@
-"""Entry point of ``lpld-labels``: the commands, options before the command, errors as exit codes."""
+"""Entry point of ``lpld-labels``: command list, global options, and errors as exit codes."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -17,17 +18,20 @@ LAZY_COMMANDS: dict[str, tuple[str, str]] = {
         "Compute per-class BatchNorm statistics of a teacher: real images -> statistics.",
     ),
     "recover": (".recover", "Synthesise images from a teacher: statistics -> image folder."),
-    "analyze": (".analyze", "Measure how diverse image folders are, side by side."),
+    "analyze": (".analyze", "Compare the diversity of image folders with real images."),
     "build": (".build", "Label an image folder with a teacher: images -> pool."),
-    "prune": (".prune", "Keep a part of the label batches: pool -> smaller pool."),
+    "prune": (".prune", "Keep some of the label batches: pool -> smaller pool."),
     "encode": (".encode", "Store labels in fewer bytes: pool -> pool of another codec."),
-    "copy": (".copy", "Copy a pool from anywhere to anywhere, several into one, images in or out."),
-    "plan": (".plan", "Find the ratio and codec that fit a byte budget."),
+    "copy": (".copy", "Copy a pool to or from an address, merge pools, add or extract images."),
+    "plan": (".plan", "Find the prune ratio and codec that fit a byte budget."),
     "train": (".train", "Train a student from a pool."),
     "inspect": (".inspect", "Show a pool's contents and size, its card or its recipe."),
-    "report": (".report", "Write an HTML report on a pool, or on several side by side."),
-    "verify": (".verify", "Check that a pool is whole and its labels are true."),
-    "import": (".import_labels", "Turn an existing label folder into a pool, without running its pickles."),
+    "report": (".report", "Write an HTML report on a pool, or compare several pools."),
+    "verify": (".verify", "Check that a pool is intact and its labels are correct."),
+    "import": (
+        ".import_labels",
+        "Turn a label folder of another program into a pool; its pickles are not executed.",
+    ),
     "export": (".export", "Write a pool as a label folder that older programs read."),
 }
 """Command name -> (module, one line of help)."""
@@ -43,34 +47,30 @@ EXTRAS = {
 
 
 class LazyGroup(click.Group):
-    """Import a command's module when the command is used, not to list it."""
+    """Import a command's module only when the command is used."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Click suggests these names when a command is misspelt.
+        # click suggests these names when a command is misspelt.
         self.commands = {name: click.Command(name) for name in LAZY_COMMANDS}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return command names in the order of a typical session."""
+        """Return the names in the order of a typical session."""
         return list(LAZY_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command."""
         if cmd_name not in LAZY_COMMANDS:
             return None
-        import importlib
-
         command: click.Command = importlib.import_module(LAZY_COMMANDS[cmd_name][0], __package__).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their one-line help."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in LAZY_COMMANDS.items()])
 
 
 def _local(word: str) -> str:
-    """Replace a ``file://`` address by its path, also behind ``--option=``."""
+    """Replace a ``file://`` address by its path, also after ``--option=``."""
     from lpld_labels.io.addresses import local_path
 
     option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Open closed streams (``>&-``) on the null device, so that no file gets their numbers."""
+    """Open closed streams (``>&-``) on the null device, so that no other file gets their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -122,15 +122,14 @@ def _exit_code() -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        # Not checked by the library: a name too long, a loop of links.
+        # What the library does not check, e.g. a name that is too long or a loop of links.
         message = without_secrets(f"{error.filename or 'this machine'}: {error.strerror or error}")
     click.echo(f"error: {message}", err=True)
     return 1
 
 
 @click.group(
-    cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only on stderr.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the library's log on stderr.")
@@ -138,7 +137,7 @@ def _exit_code() -> int:
     "--progress",
     type=click.Choice(["auto", "json"]),
     default="auto",
-    help="Progress on stderr: for people, or a line of JSON every second.",
+    help="Progress on stderr: a bar or text lines, or a line of JSON every second.",
 )
 @click.version_option(__version__, message="lpld-labels %(version)s")
 def group(quiet: bool, verbose: bool, progress: str) -> None:
@@ -153,10 +152,10 @@ def group(quiet: bool, verbose: bool, progress: str) -> None:
       lpld-labels train pool --images syn --val imagenet/val
 
     \b
-    Each command explains itself with examples: lpld-labels COMMAND --help. The options below go before
-    COMMAND: lpld-labels -q build ...
+    Help with examples: lpld-labels COMMAND --help. The options below go before COMMAND:
+    lpld-labels -q build ...
     """
-    # `quiet` and `progress` in common.py read these from the context.
+    # console.py reads these from the context.
     del quiet, progress
     if verbose:
         import logging

@@ -1,26 +1,144 @@
-"""click options made from settings dataclasses: type, default, range and help text come from the field.
+"""click options: types of values, options of several commands, and options made from settings dataclasses.
 
 @settings_options(SqueezeSettings)
 def command(**given):
-settings = take(SqueezeSettings, given)
+    settings = take(SqueezeSettings, given)
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from lpld_core.settings import Part
+from lpld_labels.format.strict_json import is_text
 from lpld_labels.settings import SettingField, setting_fields
-
-from .parameters import CHANNELS, PART, TEXT, Number, NumberRange
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Z-]*|%)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """A number of bytes, or a multiple of something that only the command knows."""
+
+    number: float
+    of: Literal["bytes", "pool", "images"]
+
+    def bytes(self, *, pool: int, images: int = 0) -> int:
+        """Return whole bytes, given those of the pool and of the images."""
+        return int(self.number * {"bytes": 1, "pool": pool, "images": images}[self.of])
+
+
+_UNITS = {
+    "": Amount(number=1, of="bytes"),
+    "B": Amount(number=1, of="bytes"),
+    "%": Amount(number=0.01, of="pool"),
+    "X": Amount(number=1, of="pool"),
+    "X-IMAGES": Amount(number=1, of="images"),
+} | {
+    f"{letter}{end}": Amount(number=base**power, of="bytes")
+    for power, letter in enumerate("KMGT", 1)
+    for end, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
+}
+
+
+class Number(click.types.FloatParamType):
+    """A finite number; click accepts nan and inf, and nan in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+class NumberRange(Number, click.FloatRange):
+    """A finite number in a range."""
+
+
+def _parsed(metavar: str, parse: Callable[[str], object]) -> click.ParamType[Any]:
+    """Return the type of values that a function parses; its ValueError says what is wrong."""
+    kind = click.types.FuncParamType(parse)
+    kind.name = metavar
+    return kind
+
+
+def _text(word: str) -> str:
+    if not is_text(word):  # a word of the command line may be any bytes
+        raise ValueError(f"{word!r} is not text")
+    return word
+
+
+def _part(word: str) -> Part:
+    match = _PART.fullmatch(word)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"expected I/N with 1 <= I <= N, got '{word}'")
+    return Part(number=int(match[1]), of=int(match[2]))
+
+
+def _channels(word: str) -> tuple[float, ...]:
+    problem = f"expected three numbers separated by commas, all finite, got {word!r}"
+    try:
+        numbers = tuple(float(part) for part in word.split(","))
+    except ValueError:
+        raise ValueError(problem) from None
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+        raise ValueError(problem)
+    return numbers
+
+
+def _size(word: str, *, images: bool) -> Amount:
+    match = _SIZE.fullmatch(word)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    known = unit is not None and (images or unit.of != "images")
+    if match is None or unit is None or not known or not 0 < float(match[1]) * unit.number < math.inf:
+        forms = "300MB, 30K, 1 GiB, 4000 (bytes), 10% or 0.5x (of the pool)"
+        forms += " or 1x-images (of the images)" if images else ""
+        raise ValueError(f"{word!r} is not a size; write {forms}")
+    return replace(unit, number=float(match[1]) * unit.number)
+
+
+NUMBER = Number()
+TEXT = _parsed("TEXT", _text)
+PART = _parsed("I/N", _part)
+CHANNELS = _parsed("R,G,B", _channels)
+POOL_BUDGET = _parsed("SIZE", lambda word: _size(word, images=False))
+BUDGET = _parsed("SIZE", lambda word: _size(word, images=True))
+# click does not check that these exist: a pool may be a URI, and the library's errors are better. The types
+# tell the shell to complete directories and files.
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
+
+pool_argument = click.argument("pool", type=click.Path(file_okay=False))
+out_argument = click.argument("out", type=click.Path())
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace an existing output that lpld-labels wrote."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def preset_option(*, without: str) -> Decorator[Any]:
+    """Add --preset for published settings. without: what help names as the default."""
+    from lpld_core.train.presets import EXPERIMENT_PRESETS
+
+    return click.option(
+        "--preset",
+        type=click.Choice(list(EXPERIMENT_PRESETS)),
+        show_default=without,
+        help="Settings of a published experiment; the options below override them.",
+    )
+
 
 SPELLED: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("-b", "--batch-size"),
@@ -35,17 +153,16 @@ SPELLED: Mapping[str, tuple[str, ...]] = {
     "workers": ("-j", "--workers"),
 }
 """Fields whose options are not simply --name-of-the-field."""
-FILES = ("weights",)
-"""Fields of text that may be a path: the shell completes it."""
 
 
 def settings_options(
     cls: type, *, preset: Any = None, unset: bool = False, types: Mapping[str, Any] | None = None
-) -> Callable[[F], F]:
+) -> Decorator[Any]:
     """Add an option for every field of a dataclass that has a `Setting`.
 
-    preset: settings that a --preset may replace: options are None unless given, and help shows the preset's
-    values. unset: options are None unless given. types: click types of fields whose own do not say enough.
+    preset: settings whose values help shows as defaults; options are None unless given, so that --preset can
+    replace them. unset: options are None unless given. types: click types of fields whose annotation is not
+    enough.
     """
 
     def add(command: F) -> F:
@@ -64,7 +181,7 @@ def settings_options(
 
 
 def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: Any) -> T:
-    """Move the values of a dataclass's fields out of what click gave, and return the dataclass.
+    """Move the values of a dataclass's fields out of click's values, and return the dataclass.
 
     base: settings to change; without, fields that were not given have their defaults.
     """
@@ -73,8 +190,8 @@ def take(cls: type[T], given: dict[str, Any], *, base: T | None = None, **more: 
     return cls(**values) if base is None else replace(base, **values)  # type: ignore[type-var]
 
 
-def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Callable[[F], F]:
-    """Return the option of a field. special: its click type. shown: the default that help names."""
+def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Decorator[Any]:
+    """Return the option of a field. special: its click type, if not derived. shown: the default in help."""
     words = SPELLED.get(entry.name, (f"--{entry.name.replace('_', '-')}",))
     kind, text = entry.kinds[0], entry.setting.help
     more: dict[str, Any] = {"default": None if default is MISSING else default}
@@ -88,17 +205,13 @@ def _option(entry: SettingField, special: Any, default: Any, shown: Any) -> Call
         else:
             words = (f"{words[0]}/--no-{words[0].removeprefix('--')}",)
     elif get_origin(kind) is tuple and ... not in get_args(kind):
-        more |= {"type": Number(), "nargs": len(get_args(kind)), "metavar": "LOW HIGH"}
+        more |= {"type": NUMBER, "nargs": len(get_args(kind)), "metavar": "LOW HIGH"}
     else:
         more |= {"type": _click_type(entry), "multiple": kind == tuple[str, ...]}
     if kind is not bool and "[default:" not in text and shown not in (None, (), MISSING):
         values = shown if isinstance(shown, tuple) else (shown,)
-        text += f"  [default: {' '.join(map(_plain, values))}]"
+        text += f"  [default: {' '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}]"
     return click.option(*words, entry.name, help=text.strip(), **more)
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _click_type(entry: SettingField) -> Any:
@@ -106,14 +219,15 @@ def _click_type(entry: SettingField) -> Any:
     if entry.choices:
         return click.Choice(entry.choices)
     setting, kind = entry.setting, entry.kinds[0]
+    least = setting.ge if setting.gt is None else setting.gt
+    most = setting.le if setting.lt is None else setting.lt
+    if kind in (int, float) and least is None and most is None:
+        return click.INT if kind is int else NUMBER
     if kind is int:
-        least, most = setting.ge, setting.le
         return click.IntRange(None if least is None else int(least), None if most is None else int(most))
     if kind is float:
-        least = setting.ge if setting.gt is None else setting.gt
-        most = setting.le if setting.lt is None else setting.lt
         return NumberRange(least, most, min_open=setting.gt is not None, max_open=setting.lt is not None)
-    if entry.name in FILES:
+    if entry.name == "weights":  # a name, or a path that the shell completes
         return click.Path()
     types = {str: TEXT, tuple[str, ...]: TEXT, tuple[float, ...]: CHANNELS, Part: PART}
-    return types[kind] if kind in types else click.Path(path_type=Path)
+    return types.get(kind, click.Path(path_type=Path))

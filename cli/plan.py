@@ -1,4 +1,4 @@
-"""``lpld-labels plan``: how far to prune and which codec to use for a byte budget."""
+"""``lpld-labels plan``: the prune ratio and codec that fit a byte budget."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ import click
 from lpld_labels.inspect.text import human_bytes
 from lpld_labels.transforms.settings import PlanSettings
 
-from .common import (
+from .console import print_json, says_if_finished, show, stdout_console
+from .options import (
+    BUDGET,
     FOLDER,
+    Amount,
     json_option,
     overwrite_option,
     pool_argument,
-    says_if_finished,
+    settings_options,
+    take,
 )
-from .console import print_json, show, stdout_console
-from .options import settings_options, take
-from .parameters import BUDGET, Amount
 from .progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.plan import BudgetPlan
 
 
 @click.command("plan")
 @pool_argument
 @settings_options(PlanSettings, types={"budget": BUDGET})
-@click.option("--images", type=FOLDER, help="The image folder, to weigh the images.")
+@click.option(
+    "--images", type=FOLDER, help="The labelled image folder; a budget in x-images is a multiple of its size."
+)
 @click.option("--apply", "out", type=click.Path(), metavar="OUT", help="Write the recommended pool.")
-@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes of --apply.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes of --apply."
+)
 @overwrite_option
-@json_option()
+@json_option
 def command(
     pool: str,
     budget: Amount,
@@ -47,14 +51,15 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Say how POOL can fit a budget: prune ratio x codec, with what is kept.
+    """Find the prune ratio and codec with which POOL fits a byte budget.
 
-    For every codec setting the table has the smallest prune ratio that fits, whole pool counted:
-    labels, views, codec tables, image table. The recommended row has the most views per image among
-    those that keep enough of each label (--min-fidelity). --apply prunes and encodes accordingly. A
-    training temperature that falls over the epochs (train --temperature-schedule) needs labels kept at
-    all of them: look at every "kept" column. Full logits and klt serve every temperature, top-k only low
-    ones.
+    For every codec the table shows the smallest prune ratio that fits; bytes count labels, views, codec
+    tables and the image table. The recommended row has the most views per image among those that keep
+    enough of each label (--min-fidelity). --apply writes that pool.
+
+    Training at a temperature that falls over the epochs (train --temperature-schedule) uses labels at all
+    of these temperatures: check every "kept" column. Full logits and klt serve every temperature, top-k
+    only low ones.
 
     \b
     Examples:
@@ -67,53 +72,58 @@ def command(
         raise click.UsageError("a budget in x-images needs --images DIR")
     if overwrite and out is None:
         raise click.UsageError("--overwrite goes with --apply OUT")
+    from lpld_labels.exec.local import LocalExecutor
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
     from lpld_labels.transforms.pipeline import require_output
-    from lpld_labels.transforms.plan import applied_step, image_bytes, plan_budget
+    from lpld_labels.transforms.plan import applied_step, apply_plan, image_bytes, plan_budget
 
     with PoolReader(pool, view_cache_bytes=0) as reader:
+        size, counts = pool_bytes(reader.manifest), reader.manifest.counts
         image_size = None if images is None else image_bytes(images, reader.images)
-        limit = budget.bytes(pool=pool_bytes(reader.manifest), images=image_size or 0)
+        limit = budget.bytes(pool=size, images=image_size or 0)
         settings = take(PlanSettings, options, budget=limit)
         if out is not None:
             step = applied_step(reader, settings)
             require_output(out, reader.location, overwrite=overwrite, step=step)
         with progress_bar("trying codecs") as progress:
             plan = plan_budget(reader, settings, progress=progress)
-        facts = _facts(reader, plan, image_size)
+        facts: dict[str, Any] = {
+            "pool": reader.location,
+            "budget": plan.settings.budget,
+            "bytes": {"pool": size, "images": image_size},
+            "views_per_image": round(counts.rows / max(counts.images, 1), 3),
+            "min_fidelity": plan.minimum,
+            "temperature": plan.settings.temperature,
+            "rows": [row.as_json() for row in plan.rows],
+            "recommended": plan.recommended.as_json(),
+        }
         if not as_json:
             _show(facts, plan)
         if out is not None:
-            facts["applied"] = _apply(reader, out, plan, jobs=jobs, overwrite=overwrite)
+            executor = LocalExecutor(jobs)
+            with says_if_finished(out), progress_bar("encoding batches") as progress:
+                manifest = apply_plan(
+                    reader, out, plan, executor=executor, overwrite=overwrite, progress=progress
+                )
+            facts["applied"] = {
+                "out": out,
+                "bytes": pool_bytes(manifest),
+                "batches": manifest.counts.batches,
+                "fidelity": plan.recommended.fidelity.as_json(),
+                "content_digest": manifest.content_digest,
+            }
             if not as_json:
                 show(f"Written {out}", facts["applied"], as_json=False)
     if as_json:
         print_json(facts)
 
 
-def _facts(reader: PoolReader, plan: BudgetPlan, image_size: int | None) -> dict[str, Any]:
-    """Return the plan as JSON values."""
-    from lpld_labels.pool.sizes import pool_bytes
-
-    counts = reader.manifest.counts
-    return {
-        "pool": reader.location,
-        "budget": plan.settings.budget,
-        "bytes": {"pool": pool_bytes(reader.manifest), "images": image_size},
-        "views_per_image": round(counts.rows / max(counts.images, 1), 3),
-        "min_fidelity": plan.minimum,
-        "temperature": plan.settings.temperature,
-        "rows": [row.as_json() for row in plan.rows],
-        "recommended": plan.recommended.as_json(),
-    }
-
-
 def _show(facts: dict[str, Any], plan: BudgetPlan) -> None:
     console = stdout_console()
     weight = f"{human_bytes(facts['bytes']['pool'])}, {facts['views_per_image']:g} views per image"
     title = f"{facts['pool']} ({weight}) within {human_bytes(facts['budget'])}"
-    # The caption's place is the console's own line: a table's title is folded at the table's width.
+    # Not the table's title, which would be folded at the table's width.
     console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
     console.print(_table(plan))
     chosen = plan.recommended
@@ -143,22 +153,3 @@ def _table(plan: BudgetPlan) -> Table:
             style="bold" if row.recommended else None,
         )
     return table
-
-
-def _apply(reader: PoolReader, out: str, plan: BudgetPlan, *, jobs: int, overwrite: bool) -> dict[str, Any]:
-    from lpld_labels.exec.local import LocalExecutor
-    from lpld_labels.format.schema import MANIFEST_FILE
-    from lpld_labels.pool.sizes import pool_bytes
-    from lpld_labels.transforms.plan import apply_plan
-
-    with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("encoding batches") as progress:
-        manifest = apply_plan(
-            reader, out, plan, executor=LocalExecutor(jobs), overwrite=overwrite, progress=progress
-        )
-    return {
-        "out": out,
-        "bytes": pool_bytes(manifest),
-        "batches": manifest.counts.batches,
-        "fidelity": plan.recommended.fidelity.as_json(),
-        "content_digest": manifest.content_digest,
-    }

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import progress_as_json, quiet
-from .console import stderr_console
+from .console import progress_as_json, quiet, stderr_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -24,11 +23,10 @@ SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_JSON_LINES = 1.0
 SECONDS_BETWEEN_TICKS = 1.0
 SECONDS_WITHOUT_TOTAL = 1.0
-"""Work of unknown length is shown once it takes longer than this."""
 
 
 class Progress:
-    """What work reports to. This class shows nothing."""
+    """Receives progress reports. This class shows nothing."""
 
     def __call__(self, done: int, total: int) -> None:
         """Report finished work. The total may change; 0 means unknown."""
@@ -37,7 +35,7 @@ class Progress:
         """Show a text beside the numbers, e.g. the last loss."""
 
     def tasks(self, counts: TaskCounts) -> None:
-        """Show how many tasks are running, done and retried, unless the job is a single task."""
+        """Show the number of running, finished and retried tasks, unless there is only one task."""
         if counts.running + counts.done >= 2:
             retried = f", {counts.retried} retried" if counts.retried else ""
             self.note(f"tasks: {counts.running} running, {counts.done} done{retried}")
@@ -45,10 +43,7 @@ class Progress:
 
 @contextlib.contextmanager
 def progress_bar(what: str, *, hidden: bool = False) -> Iterator[Progress]:
-    """Show how far some work is and how long the rest takes. Can be nested.
-
-    hidden: show nothing, where another process does.
-    """
+    """Show the progress of some work and the time left. Can be nested. hidden: show nothing."""
     if hidden or (quiet() and not progress_as_json()):
         yield Progress()
     elif not progress_as_json() and stderr_console().is_terminal:
@@ -66,7 +61,7 @@ def progress_bar(what: str, *, hidden: bool = False) -> Iterator[Progress]:
 
 @contextlib.contextmanager
 def _ticking(act: Callable[[], None]) -> Iterator[None]:
-    """Call something every second, for work that reports nothing for long (a fit, a large file)."""
+    """Call a function every second, for work that seldom reports progress (a fit, a large file)."""
     over = threading.Event()
 
     def tick() -> None:
@@ -93,7 +88,7 @@ def _display() -> Bars:
             return Text("" if speed is None else f"{speed:.3g}/s")
 
     class Display(progress.Progress):
-        """Leaves out work that ends before its length is known."""
+        """Hides work of unknown length until it has run for a second."""
 
         def get_renderables(self) -> Iterator[ConsoleRenderable]:
             tasks = [t for t in self.tasks if t.total or (t.elapsed or 0) > SECONDS_WITHOUT_TOTAL]
@@ -126,7 +121,7 @@ class _Bar(Progress):
 
 
 class ProgressLines(Progress):
-    """Progress in lines: text every 30 seconds, or JSON every second. Short work has no lines of text."""
+    """Progress in lines: text every 30 seconds (none for shorter work), or JSON every second."""
 
     def __init__(
         self,
@@ -148,7 +143,7 @@ class ProgressLines(Progress):
 
     def __call__(self, done: int, total: int) -> None:
         if self._first is None:
-            # A resumed job starts at what was done before, which says nothing about its speed.
+            # A resumed job starts with work done before, which must not count towards its rate.
             self._first = done
         self._done, self._total = done, total
         self.write_if_due()
@@ -163,7 +158,7 @@ class ProgressLines(Progress):
             super().tasks(counts)
 
     def write_if_due(self) -> None:
-        """Write a line if it is time to; finished work is silent while other work goes on."""
+        """Write a line if one is due and the work is not finished."""
         now = self._clock()
         if now >= self._due and self._ended is None:
             self._due = now + (SECONDS_BETWEEN_JSON_LINES if self._as_json else SECONDS_BETWEEN_LINES)
@@ -171,7 +166,7 @@ class ProgressLines(Progress):
             self._write(self._json(finished=False) if self._as_json else self._text(now))
 
     def finish(self) -> None:
-        """Write the last line; of text, only if there was one before."""
+        """Write the last line; text only if there was a line before."""
         if self._as_json:
             self._write(self._json(finished=True))
         elif self._wrote:
@@ -182,25 +177,22 @@ class ProgressLines(Progress):
     def _noted(self) -> str:
         return f", {self._note}" if self._note else ""
 
-    def _rate(self, now: float) -> float:
-        return (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
-
-    def _seconds_left(self, rate: float) -> float | None:
-        return max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
+    def _pace(self, now: float) -> tuple[float, float | None]:
+        """Return the rate, and the seconds left if known."""
+        rate = (self._done - (self._first or 0)) / max(now - self._started, 1e-9)
+        return rate, max(self._total - self._done, 0) / rate if rate > 0 and self._total else None
 
     def _text(self, now: float) -> str:
         if self._total <= 0:
             return f"{self._what}: started {human_seconds(now - self._started)} ago{self._noted()}"
         line = f"{self._what}: {self._done}/{self._total} ({100 * self._done / self._total:.0f} %)"
-        rate = self._rate(now)
-        left = self._seconds_left(rate)
+        rate, left = self._pace(now)
         if left is not None:
             line += f", {rate:.3g}/s, {human_seconds(left)} left"
         return line + self._noted()
 
     def _json(self, *, finished: bool) -> str:
-        rate = self._rate(self._ended or self._clock())
-        left = self._seconds_left(rate)
+        rate, left = self._pace(self._ended or self._clock())
         line = {
             "progress": self._what,
             "done": self._done,
@@ -215,7 +207,7 @@ class ProgressLines(Progress):
 
 
 def human_seconds(seconds: float) -> str:
-    """Return a time as people say it: ``40 s``, ``12 min``, ``3 h 05 min``."""
+    """Return a rounded time, e.g. ``40 s``, ``12 min``, ``3 h 05 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,24 +1,26 @@
-"""``lpld-labels prune``: a smaller pool of the same labels."""
+"""``lpld-labels prune``: write a smaller pool with some of the label batches."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from lpld_labels.transforms.settings import PruneSettings
 
-from .common import json_option, out_argument, overwrite_option, pool_argument, says_if_finished
-from .console import show
-from .options import settings_options, take
-from .parameters import POOL_BUDGET, Amount
+from .console import says_if_finished, show
+from .options import (
+    POOL_BUDGET,
+    Amount,
+    json_option,
+    out_argument,
+    overwrite_option,
+    pool_argument,
+    settings_options,
+    take,
+)
 from .progress import progress_bar
-
-if TYPE_CHECKING:
-    from lpld_labels.pool.reader import PoolReader
-    from lpld_labels.transforms.prune import PrunePlan
 
 
 @click.command("prune")
@@ -27,20 +29,14 @@ if TYPE_CHECKING:
 @settings_options(PruneSettings, types={"budget": POOL_BUDGET})
 @click.option("--dry-run", is_flag=True, help="Print the plan with bytes and class coverage; write nothing.")
 @overwrite_option
-@json_option()
+@json_option
 def command(
-    pool: str,
-    out: str,
-    budget: Amount | None,
-    dry_run: bool,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
+    pool: str, out: str, budget: Amount | None, dry_run: bool, overwrite: bool, as_json: bool, **options: Any
 ) -> None:
     """Write a smaller pool OUT that keeps some batches of POOL, bit for bit.
 
-    Incomplete batches are left out first. The random order depends on nothing but the seed and the
-    batches' keys, so prunings nest: pruning 10x and then 4x is the same as pruning 40x at once.
+    Incomplete batches are dropped first. The random order depends only on the seed and the batches' keys,
+    so prunings nest: pruning 10x and then 4x equals pruning 40x at once.
 
     \b
     Metrics, averaged over a batch or epoch; high is easy (z logits, y the image's class):
@@ -56,7 +52,6 @@ def command(
       lpld-labels prune pool small --budget 300MB --dry-run
       lpld-labels prune pool hard --ratio 40 --by confidence --prefer hard
     """
-    from lpld_labels.format.schema import MANIFEST_FILE
     from lpld_labels.pool.publish import coverage_of, views_per_image
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.pool.sizes import pool_bytes
@@ -64,7 +59,7 @@ def command(
     from lpld_labels.transforms.pipeline import require_output
     from lpld_labels.transforms.prune import plan_prune, write_pruned
 
-    # Batches are visited in file order, so one block of views and two shards at a time are enough.
+    # Batches are read in file order: one block of views and two open shards are enough.
     with PoolReader(pool, view_cache_bytes=0, open_shards=2) as reader:
         before = pool_bytes(reader.manifest)
         limit = None if budget is None else budget.bytes(pool=before)
@@ -73,23 +68,18 @@ def command(
         require_output(out, reader.location, overwrite=overwrite, step=done)
         with progress_bar("scoring batches") as progress:
             plan = plan_prune(reader, settings, progress=progress)
-        if dry_run:
-            facts = _facts(reader, plan, before, plan.most_bytes)
-        else:
-            with says_if_finished(Path(out) / MANIFEST_FILE), progress_bar("copying batches") as progress:
+        after, written = plan.most_bytes, {}
+        if not dry_run:
+            with says_if_finished(out), progress_bar("copying batches") as progress:
                 manifest = write_pruned(plan, out, overwrite=overwrite, progress=progress)
-            facts = _facts(reader, plan, before, pool_bytes(manifest))
-            facts |= {"out": out, "content_digest": manifest.content_digest}
+            after, written = pool_bytes(manifest), {"out": out, "content_digest": manifest.content_digest}
         kept = coverage_of(views_per_image(reader, plan.kept), reader.images.classes)
-        facts["coverage"] = {"pool": asdict(reader.manifest.coverage), "kept": asdict(kept)}
+        facts = {
+            "pool": reader.location,
+            "parameters": asdict(plan.settings) | plan.results,
+            "batches": {"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
+            "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
+            **written,
+            "coverage": {"pool": asdict(reader.manifest.coverage), "kept": asdict(kept)},
+        }
     show(f"Prune {reader.location}", facts, as_json=as_json)
-
-
-def _facts(reader: PoolReader, plan: PrunePlan, before: int, after: int) -> dict[str, Any]:
-    """Return the plan as JSON values."""
-    return {
-        "pool": reader.location,
-        "parameters": asdict(plan.settings) | plan.results,
-        "batches": {"pool": len(reader), "candidates": len(plan.candidates), "kept": plan.count},
-        "bytes": {"pool": before, "kept": after, "smaller": round(before / after, 3)},
-    }

@@ -1,7 +1,7 @@
-"""The commands that make a pool again, from the settings that its lineage records.
+"""The commands that reproduce a pool, from the settings in its lineage.
 
-Capital words stand for what pools do not keep: IMAGES, FOLDER and WEIGHTS are paths, FIRST is a pool without
-recorded history, POOL the result. Lines that begin with # are remarks.
+Capital words stand for paths, which pools do not record: IMAGES, FOLDER, WEIGHTS, POOL for the result, and
+FIRST for a pool without lineage. Lines that begin with # are comments.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from lpld_labels.format.manifest import LineageStep, Manifest
 
 _MACHINE = {"device", "workers", "image_cache", "part", "jobs"}
-"""Settings that do not change the pool."""
+"""Settings that do not change the pool's content."""
 _REPEATED = ("build", "prune", "encode", "plan", "import")
 
 
 def recipe(manifest: Manifest) -> list[str]:
-    """Return commands, one a line, and remarks that begin with #."""
+    """Return the commands and comments, one per line."""
     lineage = manifest.header.lineage
-    # Of builds that grew a pool, the last does what all did.
+    # When builds grew a pool, the last one labels what all did.
     builds = sum(1 for _ in takewhile(lambda step: step.operation == "build", lineage))
     steps = lineage[max(builds - 1, 0) :]
     if not steps:
@@ -43,7 +43,7 @@ def recipe(manifest: Manifest) -> list[str]:
         target = "POOL" if number == len(steps) and not packs else f"POOL{number}"
         words = _words(manifest, step, source, target)
         if words:
-            # No name that commands take has control characters.
+            # Commands refuse names with control characters.
             known = [word if word.isprintable() else printable(word) for word in words]
             lines.append(shlex.join(["lpld-labels", *known]))
         else:
@@ -55,7 +55,7 @@ def recipe(manifest: Manifest) -> list[str]:
 
 
 def _words(manifest: Manifest, step: LineageStep, source: str, target: str) -> list[str]:
-    """Return the words of a command; none where the step cannot be repeated."""
+    """Return the words of a command, or none if the step cannot be repeated."""
     from .main import group
 
     settings = _settings(manifest, step)
@@ -86,7 +86,7 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
             "size": manifest.header.augmentation.output_height,
             "mean": mean,
             "std": std,
-            # Rounding of sums depends on it.
+            # The rounding of sums depends on it.
             "threads": known.get("threads"),
         }
     if step.operation == "import":
@@ -95,7 +95,7 @@ def _settings(manifest: Manifest, step: LineageStep) -> dict[str, Any]:
 
 
 def _options(command: click.Command, settings: dict[str, Any]) -> Iterator[str]:
-    """Yield the options whose values are not the default ones."""
+    """Yield the options whose values differ from the default."""
     for param in command.params:
         value = settings.get(param.name or "")
         default = param.default if isinstance(param.default, (bool, int, float, str)) else None
@@ -116,7 +116,7 @@ def _options(command: click.Command, settings: dict[str, Any]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """Return a value exactly: a rounded one would not make the same pool."""
+    """Return a value exactly: a rounded one would make a different pool."""
     if isinstance(value, float):
         return str(int(value)) if value == int(value) else repr(value)
     return printable(str(value))

@@ -1,4 +1,4 @@
-"""``lpld-labels recover``: make a few images per class with a teacher."""
+"""``lpld-labels recover``: synthesise a few images per class with a teacher."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from lpld_core.recover.settings import (
-    RECOVERY_PRESETS,
-    Method,
-    PresetName,
-    RecoverSettings,
-    method_settings,
-)
+from lpld_core.recover.settings import RECOVERY_PRESETS, Method, PresetName, RecoverSettings, method_settings
 
-from .common import FILE, FOLDER, json_option, look_over, overwrite_option, says_if_stopped
-from .console import show
+from .console import look_over, says_if_stopped, show
 from .groups import NetworkOptions, TorchExecutorOptions
-from .options import settings_options, take
-from .parameters import PART
+from .options import FILE, FOLDER, PART, json_option, overwrite_option, settings_options, take
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -30,19 +22,21 @@ if TYPE_CHECKING:
 @click.argument("out", type=FILE)
 @settings_options(NetworkOptions)
 @click.option("--method", type=click.Choice(get_args(Method)), default="lpld", show_default=True)
-@click.option("--statistics", type=FILE, help="Class statistics from squeeze (lpld needs them).")
-@click.option("--real", type=FOLDER, help="Real images: what rded cuts up; class names for others.")
+@click.option("--statistics", type=FILE, help="Class statistics from squeeze; required by lpld.")
+@click.option(
+    "--real", type=FOLDER, help="Real images: rded takes crops of them, other methods their class names."
+)
 @click.option(
     "--preset",
     type=click.Choice(list(RECOVERY_PRESETS)),
-    help="Iterations, lr, alpha and roll of the paper's programs "
-    "[default: tiny up to 64 px, imagenet1k above].",
+    help="Iterations, lr, alpha and roll of the paper's programs.  "
+    "[default: tiny up to 64 px, imagenet1k above]",
 )
 @settings_options(RecoverSettings, unset=True)
-@click.option("--part", type=PART, help="Make one share of the groups; see the examples.")
+@click.option("--part", type=PART, help="Make only this part of the images; see the examples.")
 @settings_options(TorchExecutorOptions)
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     out: Path,
     method: Method,
@@ -54,17 +48,16 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Make images from what a teacher remembers and save them as the image folder OUT.
+    """Synthesise images from a teacher and save them as the image folder OUT.
 
     \b
-    lpld   a class's images are optimised together towards its class statistics
-    sre2l  images of many classes are optimised together towards the global statistics
-    cda    sre2l with crops that start whole and shrink
-    rded   no optimisation: the teacher's favourite crops of real images, stitched 2 x 2
+    lpld   optimise the images of one class together towards its class statistics
+    sre2l  optimise images of many classes together towards the global statistics
+    cda    like sre2l, with crops that shrink from the full image
+    rded   no optimisation: stitch 2 x 2 crops of real images on which the teacher is most confident
 
-    Run the same command again after a crash or Ctrl-C to resume. OUT gets recover.json with all settings
-    and contact_sheet.png to look at. rded resumes with the real images it began with, or copies of them,
-    and refuses others.
+    Run the same command again after a crash or Ctrl-C to resume. OUT also gets recover.json with all settings
+    and contact_sheet.png, an overview of the images. rded only resumes with the same real images or copies.
 
     \b
     Examples:
@@ -74,7 +67,7 @@ def command(
       lpld-labels recover syn/rded --teacher resnet18 --method rded --real imagenet/train --ipc 10
 
     \b
-    On four GPUs; on machines that share a disk, a part each, or all of a Ray cluster:
+    On four GPUs; on machines that share a disk, one part each; on a Ray cluster:
       lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
           --device cuda --jobs 4
       lpld-labels recover syn/in1k --teacher resnet18 --statistics in1k.safetensors --ipc 10 \\
@@ -85,26 +78,26 @@ def command(
     workers = take(TorchExecutorOptions, given)
     network = take(NetworkOptions, given)
     if method == "rded" and real is None:
-        raise click.UsageError("--method rded needs --real, the folder of real images to cut up")
+        raise click.UsageError("--method rded needs --real, a folder of real images")
     if method == "lpld" and given["statistics_kind"] != "global" and statistics is None:
         raise click.UsageError(
             "--method lpld needs --statistics FILE (see squeeze) or --statistics-kind global"
         )
     if overwrite and part is not None:
-        raise click.UsageError("--overwrite is for a whole run: it does not go with --part")
+        raise click.UsageError("--overwrite replaces a complete run: it does not go with --part")
 
     from lpld_core.images import RealFolder
     from lpld_core.recover.run import recover_images
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.transforms.outputs import require_apart
 
-    require_apart(out, *(path for path in (real, statistics) if path is not None))
+    require_apart(out, *filter(None, [real, statistics]))
     machine = network.prepare_machine(workers)
     real_folder = None
     if real is not None:
         look_over(real)
         real_folder = RealFolder.open(real)
-    with says_if_stopped(out), workers.opened_on(network.device, machine.threads) as executor:
+    with says_if_stopped(out), workers.opened(device=network.device, threads=machine.threads) as executor:
         teacher = network.load(device=None if executor.on_this_machine else "cpu")
         settings = method_settings(
             method,

@@ -1,4 +1,4 @@
-"""``lpld-labels report``: a pool as a page, or several side by side."""
+"""``lpld-labels report``: an HTML report on a pool, or a comparison of several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from lpld_labels.inspect.text import human_bytes
 
-from .common import FOLDER, json_option, quiet
-from .console import print_json, stdout_console
+from .console import note, print_json, stdout_console
+from .options import FOLDER, json_option
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 @click.option(
     "--images",
     type=FOLDER,
-    help="The labelled image folder, for pictures; not needed if POOL carries its images.",
+    help="The labelled image folder, to show views; not needed if POOL carries its images.",
 )
-@json_option("text")
+@json_option
 def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_json: bool) -> None:
     """Write an HTML report on a pool, or compare several pools on the terminal.
 
-    The page of one pool shows what it is, its size, its views and labels, and warnings. Labels are looked at
-    in a random sample, so that a pool of any size takes seconds; each chart says over how many rows it was
-    taken. With images, and torch, views are shown as the student sees them. The file needs no network and no
-    server; open it from disk.
+    The page shows the pool's settings, size, views, labels, and warnings. Labels are read from a random
+    sample, so that a pool of any size takes seconds; each chart says how many rows it covers. With images,
+    and torch installed, views are shown as the student sees them. The page is one file that needs no network
+    and no server.
 
-    Of several pools it prints what differs, bytes, what codecs kept, and which came from which.
+    For several pools, the command prints the settings that differ, bytes, what codecs kept, and which pool
+    was made from which.
 
     \b
     Examples:
@@ -47,8 +48,6 @@ def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_js
       lpld-labels report pools/*
       lpld-labels report pools/f16 pools/klt --json | jq .relations
     """
-    from lpld_labels.inspect.page import require_page_place
-
     if len(pools) > 1:
         for name, value in (("--images", images), ("--out", out)):
             if value is not None:
@@ -57,34 +56,27 @@ def command(pools: tuple[str, ...], out: Path | None, images: Path | None, as_js
     elif out is None:
         raise click.UsageError("Missing option '--out'; or give several pools.")
     else:
-        require_page_place(out, *pools, *([] if images is None else [images]))
         _report(pools[0], out, images, as_json)
 
 
 def _report(pool: str, out: Path, images: Path | None, as_json: bool) -> None:
-    from lpld_labels.inspect.page import save_page
+    from lpld_labels.inspect.page import require_page_place, save_page
     from lpld_labels.inspect.report import make_report, report_page
     from lpld_labels.pool.reader import PoolReader
 
     from .recipe import recipe
 
+    require_page_place(out, pool, *filter(None, [images]))
     with PoolReader(pool) as reader, progress_bar("reading a sample") as progress:
         report = make_report(reader, images=images, recipe=recipe(reader.manifest), progress=progress)
     data = report_page(report)
     save_page(out, data)
     if as_json:
-        print_json(
-            {
-                "page": str(out),
-                "bytes": len(data),
-                "warnings": list(report.warnings),
-                "views": len(report.cards),
-                "rows_looked_at": len(report.sample.rows),
-            }
-        )
+        facts = {"page": str(out), "bytes": len(data), "warnings": list(report.warnings)}
+        print_json(facts | {"views": len(report.cards), "rows_looked_at": len(report.sample.rows)})
         return
-    for text in () if quiet() else report.warnings:
-        click.echo(f"warning: {text}", err=True)
+    for text in report.warnings:
+        note(f"warning: {text}")
     click.echo(f"{out}: {human_bytes(len(data))}, {len(report.cards)} views shown")
 
 

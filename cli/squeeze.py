@@ -1,4 +1,4 @@
-"""``lpld-labels squeeze``: class-wise BatchNorm statistics of a teacher on its training data."""
+"""``lpld-labels squeeze``: per-class BatchNorm statistics of a teacher on its training data."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ import click
 from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
 from lpld_core.squeeze.settings import SqueezeSettings
 
-from .common import FILE, FOLDER, json_option, look_over, overwrite_option, says_if_stopped
-from .console import show
+from .console import look_over, says_if_stopped, show
 from .groups import NetworkOptions, TorchExecutorOptions
-from .options import settings_options, take
+from .options import FILE, FOLDER, json_option, overwrite_option, settings_options, take
 from .progress import progress_bar
 
 if TYPE_CHECKING:
     from lpld_core.images import RealFolder
-    from lpld_core.squeeze.squeeze import UpdateBound
-    from lpld_core.squeeze.statistics import ClassStatistics
-    from lpld_core.teachers.teacher import LoadedTeacher
 
 _TEACHER_SIDE = 64
 
@@ -36,11 +32,11 @@ _TEACHER_SIDE = 64
     is_flag=True,
     help="First train the teacher on DATA from scratch and save it as --teacher-weights.",
 )
-@click.option("--epochs", type=click.IntRange(1), help="Of --train-teacher [default: 30].")
-@click.option("--val", type=FOLDER, help="Image folder to measure a trained teacher on.")
+@click.option("--epochs", type=click.IntRange(1), help="Epochs of --train-teacher.  [default: 30]")
+@click.option("--val", type=FOLDER, help="Image folder to measure the accuracy of a trained teacher on.")
 @settings_options(TorchExecutorOptions)
 @overwrite_option
-@json_option("text")
+@json_option
 def command(
     data: Path,
     out: Path,
@@ -53,11 +49,12 @@ def command(
 ) -> None:
     """Compute per-class BatchNorm statistics of a teacher on DATA and save them as OUT.
 
-    DATA is an image folder with one directory per class; OUT a safetensors file. A pass serves all
-    classes. The paper's bound says how many a moving average needs; exact moments need no such thing,
-    and are the same, bit for bit, however many workers gather them (at equal --threads).
-    Run the same command again after a crash or Ctrl-C: it resumes, except for classes whose images were
-    changed by path, size or date. An OUT from other settings or images is replaced with --overwrite only.
+    DATA is an image folder with one directory per class; OUT a safetensors file. Every pass covers all
+    classes. A moving average needs several passes; the output states the paper's bound. Exact moments need
+    one, and are bit-identical for any number of workers (at equal --threads).
+
+    Run the same command again after a crash or Ctrl-C to resume. Classes whose images changed in path, size
+    or date start over. An OUT from other settings or images is only replaced with --overwrite.
 
     \b
     Examples:
@@ -80,11 +77,11 @@ def command(
     from lpld_core.unfinished import unfinished_beside, workplace
     from lpld_labels.transforms.outputs import require_apart
 
-    require_apart(out, data, network.weights, *([] if val is None else [val]))
+    require_apart(out, data, network.weights, *filter(None, [val]))
     machine = network.prepare_machine(workers)
     look_over(data)
     folder = RealFolder.open(data)
-    with says_if_stopped(out), workers.opened_on(network.device, machine.threads) as executor:
+    with says_if_stopped(out), workers.opened(device=network.device, threads=machine.threads) as executor:
         accuracy = None
         if train_teacher:
             if not Path(network.weights).exists():
@@ -113,17 +110,34 @@ def command(
                 )
                 statistics.save(out, within=place)
     bound = folder_bound(folder, settings)
-    show(f"Statistics of {data}", _facts(out, teacher, statistics, bound, accuracy), as_json=as_json)
+    facts = {
+        "statistics": str(out),
+        "views": statistics.views,
+        "passes": statistics.passes,
+        "update": statistics.update,
+        "classes": statistics.classes,
+        "images": int(statistics.counts.sum()),
+        "layers": len(statistics.layers),
+        "bytes": statistics.nbytes,
+        "model_bytes": sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
+        "teacher_top1": accuracy,
+        "bound": {
+            **asdict(bound),
+            "required_passes": bound.required_passes,
+            "one_pass_suffices": bound.one_pass_suffices,
+        },
+    }
+    show(f"Statistics of {data}", facts, as_json=as_json)
     if statistics.update == "ema" and statistics.passes < bound.required_passes:
         click.echo(
-            "warning: these averages have not settled; use --update exact "
+            "warning: the moving averages have not converged; use --update exact "
             f"or --passes {bound.required_passes}",
             err=True,
         )
 
 
 def _require_replaceable(out: Path, overwrite: bool) -> None:
-    """Refuse an OUT that is there, unless it is to be replaced and holds statistics."""
+    """Refuse an existing OUT, unless --overwrite is given and it holds statistics."""
     from lpld_core.squeeze.statistics import ClassStatistics
     from lpld_labels.errors import PoolConflictError
     from lpld_labels.transforms.outputs import OVERWRITE_HINT
@@ -170,29 +184,3 @@ def _train(
         accuracy = train_teacher(folder.root, job, validation=validation, progress=progress)
     click.echo(f"teacher saved as {weights}", err=True)
     return None if accuracy is None else accuracy.top1
-
-
-def _facts(
-    out: Path,
-    teacher: LoadedTeacher,
-    statistics: ClassStatistics,
-    bound: UpdateBound,
-    accuracy: float | None,
-) -> dict[str, Any]:
-    return {
-        "statistics": str(out),
-        "views": statistics.views,
-        "passes": statistics.passes,
-        "update": statistics.update,
-        "classes": statistics.classes,
-        "images": int(statistics.counts.sum()),
-        "layers": len(statistics.layers),
-        "bytes": statistics.nbytes,
-        "model_bytes": sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
-        "teacher_top1": accuracy,
-        "bound": {
-            **asdict(bound),
-            "required_passes": bound.required_passes,
-            "one_pass_suffices": bound.one_pass_suffices,
-        },
-    }

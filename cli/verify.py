@@ -1,19 +1,20 @@
-"""``lpld-labels verify``: is a pool whole, and is it what its teacher says."""
+"""``lpld-labels verify``: check that a pool is intact and that its labels are its teacher's."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.inspect.text import human_bytes
+from lpld_labels.settings import Setting
 
-from .common import FOLDER, json_option, pool_argument
 from .console import print_json, stdout_console
-from .groups import MachineOptions, TeacherOptions, check_device
-from .options import settings_options, take
-from .parameters import SEED, NumberRange
+from .groups import MachineOptions, TeacherOptions
+from .options import FOLDER, json_option, pool_argument, settings_options, take
 from .progress import progress_bar
 
 if TYPE_CHECKING:
@@ -21,44 +22,48 @@ if TYPE_CHECKING:
     from lpld_labels.inspect.check import CheckReport
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options(MachineOptions):
+    """Options of the check with a teacher."""
+
+    batches: Annotated[int, Setting("Batches to label again.", ge=1)] = 8
+    tolerance: Annotated[
+        float | None,
+        Setting("Largest allowed difference of a label.  [default: what the codec rounds away]", ge=0),
+    ] = None
+    seed: Annotated[int, Setting("Seed of the sample of batches.", ge=0, le=MAX_SEED)] = 0
+    amp: Annotated[bool, Setting("Mixed precision, as the pool was labelled.")] = False
+
+
 @click.command("verify")
 @pool_argument
 @click.option(
     "--images",
     type=FOLDER,
-    help="The labelled image folder; not needed if POOL carries its images. With --teacher, label some "
-    "batches again and compare.",
+    help="With --teacher: the labelled image folder; not needed if POOL carries its images.",
 )
-@settings_options(TeacherOptions)
-@click.option(
-    "--batches", type=click.IntRange(1), default=8, show_default=True, help="Batches to label again."
-)
-@click.option(
-    "--tolerance",
-    type=NumberRange(0),
-    help="Largest difference of a label to allow [default: what the codec rounds away].",
-)
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Which batches are sampled.")
 @click.option(
     "--strict",
     is_flag=True,
-    help="For pools from strangers: check in a child process with limits, and report unneeded data.",
+    help="For pools from untrusted sources: check in a child process with limits, and report unneeded data.",
 )
-@settings_options(MachineOptions)
-@click.option("--amp", is_flag=True, help="Mixed precision, as the pool was labelled.")
-@json_option("text")
-def command(pool: str, as_json: bool, **options: Any) -> None:
-    """Check that a pool is whole and, given its images and teacher, that its labels are true.
+@settings_options(TeacherOptions)
+@settings_options(Options)
+@json_option
+def command(pool: str, images: Path | None, strict: bool, as_json: bool, **given: Any) -> None:
+    """Check that a pool is intact and, given its images and teacher, that its labels are correct.
 
     Compares file digests and page checksums, row counts, key order, ranges, duplicates and the digest of
-    every batch; images that the pool carries are compared with their digests. Lists every damaged file. With
-    --teacher, and --images unless the pool carries them, it then renders the views of sampled batches, runs
-    the teacher on them and compares labels as they are stored (logits, or probabilities). A pool of several
-    teachers needs all of them, in order. Exit code 0: all is well, 1: not.
+    every batch; images that the pool carries are compared with their digests. Lists every damaged file.
 
-    For a pool from a stranger, give --strict: verify then works in a child process with limits of memory and
-    time. It also reports what the format allows, no pool of ours has, and data could hide in: files beside
-    the pool's own (but README.md), symbolic links, manifest fields that readers ignore, unknown resize code.
+    With --teacher, and --images unless the pool carries them, it then renders the views of sampled batches,
+    runs the teacher on them and compares the labels as they are stored (logits or probabilities). A pool of
+    several teachers needs all of them, in order. The exit code is 0 if everything is correct, else 1.
+
+    --strict is for pools from untrusted sources: the check runs in a child process with limits on memory and
+    time. It also reports what the format allows but our pools never contain, and where data could be hidden:
+    files beside the pool's own (except README.md), symbolic links, manifest fields that readers ignore,
+    unknown resize code.
 
     \b
     Examples:
@@ -71,42 +76,38 @@ def command(pool: str, as_json: bool, **options: Any) -> None:
     from lpld_labels.pool.pool_files import manifest_of
     from lpld_labels.render.images import no_images
 
-    for name in ("images", "size"):
-        if options[name] is not None and not options["teachers"]:
-            raise click.UsageError(f"--{name} goes with --teacher")
-    if options["teachers"] and options["images"] is None and not manifest_of(pool).files_of("packed"):
+    teachers = take(TeacherOptions, given)
+    for name, value in (("--images", images), ("--size", teachers.size)):
+        if value is not None and not teachers.teachers:
+            raise click.UsageError(f"{name} goes with --teacher")
+    if teachers.teachers and images is None and not manifest_of(pool).files_of("packed"):
         raise no_images(pool)
     with progress_bar("checking bytes") as progress:
-        report = check_pool(pool, strict=options["strict"], progress=progress)
-    teacher = _with_teacher(pool, options) if report.whole and options["teachers"] else None
-    good = report.whole and (teacher is None or teacher.agrees)
+        report = check_pool(pool, strict=strict, progress=progress)
+    check = None
+    if report.whole and teachers.teachers:
+        check = _with_teacher(pool, images, teachers, take(Options, given))
     if as_json:
         document = {"whole": report.whole, **asdict(report)}
-        if teacher is not None:
-            document["teacher"] = {"agrees": teacher.agrees, **asdict(teacher)}
+        if check is not None:
+            document["teacher"] = {"agrees": check.agrees, **asdict(check)}
         print_json(document)
     else:
         _show_report(report)
-        if teacher is not None:
-            _show_teacher(teacher)
-    click.get_current_context().exit(0 if good else 1)
+        if check is not None:
+            _show_check(check)
+    click.get_current_context().exit(0 if report.whole and (check is None or check.agrees) else 1)
 
 
-def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
+def _with_teacher(pool: str, images: Path | None, choice: TeacherOptions, options: Options) -> TeacherCheck:
     """Label sampled batches again, at the size that they have in the pool."""
-    import torch
-
     from lpld_core.relabel.verify_teacher import verify_with_teacher
     from lpld_core.teachers.ensemble import load_ensemble
     from lpld_labels.errors import InvalidArgumentError
     from lpld_labels.pool.reader import PoolReader
 
-    size = options["size"]
-    choices = take(TeacherOptions, options).choices()
-    machine = take(MachineOptions, options)
-    check_device(machine.device)
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
+    choices, size = choice.choices(), choice.size
+    options.prepare_machine()
     with PoolReader(pool) as reader, progress_bar("labelling batches again") as progress:
         how = reader.header.augmentation
         if size is not None and (size, size) != (how.output_height, how.output_width):
@@ -116,52 +117,52 @@ def _with_teacher(pool: str, options: dict[str, Any]) -> TeacherCheck:
                 expected=f"--size {how.output_height}, or none",
                 got=size,
             )
-        ensemble = load_ensemble(choices, classes=reader.classes, device=machine.device, amp=options["amp"])
+        ensemble = load_ensemble(choices, classes=reader.classes, device=options.device, amp=options.amp)
         return verify_with_teacher(
             reader,
-            options["images"],
+            images,
             ensemble.teachers,
-            batches=options["batches"],
-            seed=options["seed"],
-            tolerance=options["tolerance"],
-            amp=options["amp"],
+            batches=options.batches,
+            seed=options.seed,
+            tolerance=options.tolerance,
+            amp=options.amp,
             progress=progress,
         )
 
 
 def _show_report(report: CheckReport) -> None:
-    from rich.markup import escape
-
-    console = stdout_console()
     for problem in report.problems:
-        text = escape(f"{problem.file}: {problem.message}")
-        console.print(f"[red]damaged[/] {text}", highlight=False, soft_wrap=True)
-    verdict = "[green]whole[/]" if report.whole else f"[red]{len(report.problems)} problems[/]"
-    console.print(
-        f"{verdict}: {report.files} files, {human_bytes(report.bytes)}, "
-        f"{report.batches} batches, {report.rows} rows checked",
-        highlight=False,
+        _print_verdict("damaged", f" {problem.file}: {problem.message}")
+    _print_verdict(
+        "whole" if report.whole else f"{len(report.problems)} problems",
+        f": {report.files} files, {human_bytes(report.bytes)}, {report.batches} batches, "
+        f"{report.rows} rows checked",
+        good=report.whole,
     )
 
 
-def _show_teacher(check: TeacherCheck) -> None:
-    from rich.markup import escape
-
-    console = stdout_console()
+def _show_check(check: TeacherCheck) -> None:
     for problem in check.wrong_teachers:
-        console.print(f"[red]wrong teacher[/] {escape(problem)}", highlight=False, soft_wrap=True)
+        _print_verdict("wrong teacher", f" {problem}")
     first = check.first_difference
     if first is not None:
-        console.print(
-            f"[red]differs[/] {check.rows_above_tolerance} of {check.rows} rows, first {first.key} "
-            f"slot {first.slot} ({escape(first.image)}) by {first.difference:.4g}",
-            highlight=False,
-            soft_wrap=True,
+        _print_verdict(
+            "differs",
+            f" {check.rows_above_tolerance} of {check.rows} rows, first {first.key} "
+            f"slot {first.slot} ({first.image}) by {first.difference:.4g}",
         )
-    verdict = "[green]true[/]" if check.agrees else "[red]not true[/]"
     ties = f" ({check.near_ties} near-ties)" if check.near_ties else ""
-    console.print(
-        f"{verdict}: {check.rows} rows of {check.batches} batches labelled again, largest difference "
+    _print_verdict(
+        "true" if check.agrees else "not true",
+        f": {check.rows} rows of {check.batches} batches labelled again, largest difference "
         f"{check.largest_difference:.3g}, top-1 agreement {100 * check.top1_agreement:.2f} %{ties}",
-        highlight=False,
+        good=check.agrees,
     )
+
+
+def _print_verdict(word: str, text: str, *, good: bool = False) -> None:
+    """Print a line whose first word is green or red."""
+    from rich.markup import escape
+
+    colour = "green" if good else "red"
+    stdout_console().print(f"[{colour}]{word}[/]{escape(text)}", highlight=False, soft_wrap=True)

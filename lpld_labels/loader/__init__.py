@@ -11,12 +11,12 @@ images.
             loss = distillation_loss(model(batch.images), batch.labels)
     loader.state_dict()      # resume at the next batch with load_state_dict
 
-Words used in this package: a label batch's *place* is where it is in the pool's index, a view's *slot* its
-row in its label batch; a *position* is where training is (epoch, rows done, steps made); a *step* is one
-batch of every process; a *buffer* is shared memory for the pixels of one label batch.
+Terms: a label batch's *place* is its number in the pool's index; a view's *slot* is its row in its label
+batch; a *position* is (epoch, rows done, steps done); a *step* is one batch of every process; a *buffer* is
+shared memory for the pixels of one label batch.
 
     schedule       which rows each process trains on     workers        label batches, prepared by workers
-    batches        label batches -> training batches     pool_loader    the DataLoader that trainers see
+    batches        label batches -> training batches     pool_loader    the DataLoader that trainers use
 """
 
 from __future__ import annotations
@@ -24,10 +24,4 @@ from __future__ import annotations
 from lpld_labels.loader.batches import PoolBatch, UndecodedBatch
 from lpld_labels.loader.pool_loader import PoolLoader, label_loader, pool_loader
 
-__all__ = [
-    "PoolBatch",
-    "PoolLoader",
-    "UndecodedBatch",
-    "label_loader",
-    "pool_loader",
-]
+__all__ = ["PoolBatch", "PoolLoader", "UndecodedBatch", "label_loader", "pool_loader"]

@@ -1,4 +1,4 @@
-"""What loaders yield, and how label batches become training batches: cut rows, normalise, finish labels."""
+"""The batches that loaders yield, and how they are cut from label batches, normalised and decoded."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Temperature = float | Callable[[int], float]
 
 
 class PoolBatch(NamedTuple):
-    """A batch to train on. Its B rows may come from several label batches.
+    """A training batch. Its B rows may come from several label batches.
 
     images: float32 [B, 3, H, W], channels-last; mixed and normalised as the teacher saw them (or pixels
         0..255, see `pool_loader`).
     labels: float32 [B, C]; logits, or probabilities if the pool holds them or a temperature was given.
     targets: int64 [B]; class of each view's own image.
     partner_targets: int64 [B]; class of the image it was mixed with, its own where it was not.
-    mix_strength: float32 [B]; weight of the view itself as it was drawn, 1 where it was not mixed.
+    mix_strength: float32 [B]; weight of the view itself, 1 where it was not mixed.
     keys: int64 [B, 3]; epoch, batch and slot of each row in the pool.
     """
 
@@ -49,10 +49,10 @@ class PoolBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UndecodedBatch:
-    """One label batch for trainers with an image pipeline of their own.
+    """One label batch for trainers with their own image pipeline.
 
-    views: which images, crops, flips and mix (NumPy). targets: int64 [B], classes of the images.
-    parts: the labels as the codec stores them, taken apart but not expanded; first dimension B.
+    views: images, crops, flips and mix (NumPy). targets: int64 [B], classes of the images.
+    parts: the undecoded labels, as returned by `Codec.split`; first dimension B.
     """
 
     views: ViewBatch
@@ -70,23 +70,19 @@ class UndecodedBatch:
 
 
 class Rows(NamedTuple):
-    """A label batch to cut. pixels, parts: on the training device. facts: the other fields of PoolBatch."""
+    """A label batch to cut. pixels, parts: on the training device. facts: targets to keys of PoolBatch."""
 
     pixels: torch.Tensor
     parts: tuple[torch.Tensor, ...]
     facts: tuple[torch.Tensor, ...]
-
-    @property
-    def keys(self) -> torch.Tensor:
-        return self.facts[-1]
 
 
 @dataclass(kw_only=True, eq=False)
 class BatchMaker:
     """Cuts a stream of label batches into training batches on a device.
 
-    normalisation: (mean, std), or None to keep pixels as they are. temperature: softens the labels; None
-    keeps them as they are. memory: for images on the CPU that are not pinned.
+    normalisation: (mean, std), or None for raw pixels. temperature: of the softmax; None for stored labels.
+    memory: for images on the CPU that are not pinned.
     """
 
     prepared: Iterator[Prepared]
@@ -103,14 +99,14 @@ class BatchMaker:
     def make(self, rows: int | None, epoch: int) -> PoolBatch:
         """Return the next batch of `rows` rows, or the rest of a label batch."""
         if rows is None:
-            rows = len(self._left().keys) - self._start
+            rows = len(self._left().pixels) - self._start
         images = self._empty_images(rows)
         labels, rest = [], []
         filled = 0
         while filled < rows:
-            # The next label batch is fetched when this one is used up, because its buffer may be reused then.
+            # Fetch the next label batch only when this one is used up: fetching may reuse its buffer.
             source = self._left()
-            part = slice(self._start, min(self._start + rows - filled, len(source.keys)))
+            part = slice(self._start, min(self._start + rows - filled, len(source.pixels)))
             self._finish(source.pixels[part], images[filled : filled + part.stop - part.start])
             labels.append(self.batches.pool.codec.join(tuple(array[part] for array in source.parts)))
             rest.append([array[part] for array in source.facts])
@@ -121,7 +117,7 @@ class BatchMaker:
 
     def _left(self) -> Rows:
         """Return the label batch that has rows left."""
-        if self._current is None or self._start == len(self._current.keys):
+        if self._current is None or self._start == len(self._current.pixels):
             self._current, self._start = self._rows(next(self.prepared)), 0
         return self._current
 
@@ -164,17 +160,17 @@ class BatchMaker:
         return flat.permute(0, 3, 1, 2)
 
     def _finish(self, pixels: torch.Tensor, images: torch.Tensor) -> None:
-        """Write pixels into the rows of a batch, normalised if asked for."""
+        """Write pixels into the rows of a batch, normalised if requested."""
         if self.normalisation is not None:
             normalise(pixels, *self.normalisation, out=images)
         elif pixels.dtype == images.dtype:
             images.copy_(pixels)
         else:
             raise InvalidBatchError(
-                "MixUp's pixels are not whole numbers, and the pool does not say that it has any",
+                "MixUp's pixels are not whole numbers, and the pool's header declares no MixUp",
                 expected=images.dtype,
                 got=pixels.dtype,
-                hint="ask for normalised images",
+                hint="set normalise",
             )
 
     def _softened(self, labels: torch.Tensor, epoch: int) -> torch.Tensor:
@@ -185,9 +181,9 @@ class BatchMaker:
 
 
 class BufferPool:
-    """Image memory that is reused once no tensor refers to it. Keeps at most `keep` free blocks.
+    """Reuses image memory once no tensor refers to it. Keeps at most `keep` free blocks.
 
-    Page faults of fresh memory cost more than filling a batch of images.
+    Page faults in fresh memory cost more than filling it with a batch of images.
     """
 
     def __init__(self, *, keep: int = 2) -> None:
@@ -197,7 +193,7 @@ class BufferPool:
     def images(self, rows: int, height: int, width: int, dtype: torch.dtype) -> torch.Tensor:
         """Return an uninitialised [rows, 3, height, width] tensor in channels-last layout."""
         needed = rows * height * width * 3 * dtype.itemsize
-        # NumPy asks the kernel for huge pages for large arrays, torch does not.
+        # Unlike torch, NumPy requests huge pages for large arrays.
         block = self._free.pop() if self._free else np.empty(needed, np.uint8)
         if block.nbytes < needed:
             block = np.empty(needed, np.uint8)
@@ -213,7 +209,7 @@ class BufferPool:
 
 
 def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
-    """Return a tensor over the array's memory, or over a copy where that must not be written to."""
+    """Return a tensor that shares the array's memory, or copies it if it is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

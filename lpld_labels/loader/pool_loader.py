@@ -1,4 +1,4 @@
-"""`pool_loader` and `label_loader`: pools as `torch.utils.data.DataLoader`s that any trainer takes."""
+"""`pool_loader` and `label_loader`: pools as `torch.utils.data.DataLoader`s for any trainer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from lpld_labels.codecs.label_semantics import check_temperature, find_normalisa
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.io.addresses import is_address
 from lpld_labels.io.disk_cache import CACHE_BYTES, DiskCache, cache_folder
-from lpld_labels.loader.batches import (
-    BatchMaker,
-    BufferPool,
-    PoolBatch,
-    Temperature,
-    UndecodedBatch,
-)
+from lpld_labels.loader.batches import BatchMaker, BufferPool, PoolBatch, Temperature, UndecodedBatch
 from lpld_labels.loader.schedule import (
     STATE_VERSION,
     Position,
@@ -42,8 +36,6 @@ from lpld_labels.transforms.outputs import require_apart
 Location = str | os.PathLike[str]
 Maker = Callable[[Step], Any]
 """Makes the batch of each step, one step after the other."""
-FETCHED = "fetched"
-"""Folder of the cache directory for files of remote pools."""
 
 
 def pool_loader(
@@ -71,8 +63,7 @@ def pool_loader(
     """Open a pool and its images for training; return a `torch.utils.data.DataLoader` of `PoolBatch`es.
 
     Every iteration is the next epoch. `state_dict` and `load_state_dict` resume at the exact next batch.
-    Batches do not depend on the number of workers. A `PoolBatch` has the fields images (normalised float32
-    [B, 3, H, W]), labels (float32 [B, C]), targets, partner_targets, mix_strength and keys.
+    Batches do not depend on the number of workers.
 
     pool: the pool's path or address, or a `PoolReader`.
     images_dir: the labelled image folder; None for a pool that carries its images.
@@ -80,8 +71,8 @@ def pool_loader(
         into batches afterwards, so pixels and labels do not depend on it. None: whole label batches.
     drop_last: leave out a last batch of fewer rows than `batch_size`.
     equal_epochs: leave out incomplete label batches, so that all epochs have the same length; for trainers
-        that ask for the length once (Lightning, Hugging Face's Trainer).
-    sampling: which label batches an epoch uses. "shuffled": each once before any comes again. "batches":
+        that read the length once (Lightning, Hugging Face's Trainer).
+    sampling: which label batches an epoch uses. "shuffled": all batches before any is repeated. "batches":
         drawn with replacement, as the paper does. "epochs": a stored epoch, drawn with replacement.
         "epoch-by-epoch": stored epochs in order. "stored": batches in stored order.
     seed: of the sampling. The order depends on seed and epoch only.
@@ -92,17 +83,17 @@ def pool_loader(
         for pixels 0..255, uint8 or, with MixUp, float32.
     transform: called with each PoolBatch; the loader yields its result. `PoolBatch._asdict` makes the
         dictionaries that Hugging Face's Trainer takes.
-    device: normalise, decode labels and return tensors there. By default the CPU, or Accelerate's device
+    device: where to normalise, decode labels and return tensors. By default the CPU, or Accelerate's device
         after `accelerator.prepare`.
     pin_memory: yield images in pinned memory (without `device`).
     rank, world_size: this process and the number of processes; by default torch.distributed's when an
-        iteration starts. Step s of all ranks together is step s of one process with batches of
+        iteration starts. Step s of all ranks together has the rows of step s of one process with batches of
         `batch_size * world_size` rows. Ranks get equal shares; at most `world_size - 1` rows at an epoch's
-        end are left out. Tensor-parallel ranks, which need the same rows, pass the same rank.
+        end are dropped. Tensor-parallel ranks, which need the same rows, pass the same rank.
     num_workers, prefetch_factor, multiprocessing_context: as for DataLoader. Workers stay alive.
-    cache_directory: keep decoded images there, in a file shared with later runs and other processes, and
-        files fetched from a remote pool. By default workers share decoded images in memory (up to 4 GiB),
-        and fetched files are kept in $LPLD_LABELS_CACHE or ~/.cache.
+    cache_directory: for decoded images, in a file shared with later runs and other processes, and for files
+        of a remote pool. By default workers share decoded images in memory (up to 4 GiB), and downloaded
+        files are kept in $LPLD_LABELS_CACHE or ~/.cache.
     """
     if batch_size is not None and batch_size < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
@@ -152,13 +143,7 @@ def pool_loader(
 
         return make
 
-    stream = LabelStream(
-        batches,
-        schedule,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        multiprocessing_context=multiprocessing_context,
-    )
+    stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
     return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader)
 
 
@@ -179,8 +164,8 @@ def label_loader(
     """Open a pool without its images; return a `torch.utils.data.DataLoader` of `UndecodedBatch`es.
 
     For trainers with their own image pipeline. One item is one label batch, since its views are mixed with
-    each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are left out.
-    Parameters are those of `pool_loader`.
+    each other. Processes take turns; at most world_size - 1 label batches at an epoch's end are dropped.
+    See `pool_loader` for the parameters.
     """
     processes = _check_processes(rank, world_size, num_workers, prefetch_factor)
     reader = _opened(pool, cache_directory)
@@ -197,30 +182,25 @@ def label_loader(
 
         return make
 
-    stream = LabelStream(
-        LabelBatches(reader),
-        schedule,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        multiprocessing_context=multiprocessing_context,
-    )
+    batches = LabelBatches(reader)
+    stream = LabelStream(batches, schedule, num_workers, prefetch_factor, multiprocessing_context)
     return PoolLoader(TrainingSteps(stream, schedule, cut, processes), pool=reader)
 
 
 def _opened(pool: PoolReader | Location, cache_directory: Location | None) -> PoolReader:
-    """Return the pool's reader, with a disk cache for a remote pool."""
+    """Return the pool's reader; a remote pool gets a disk cache."""
     if isinstance(pool, PoolReader):
         return pool
     if not is_address(pool):
         return PoolReader(pool)
     folder = cache_folder() if cache_directory is None else Path(cache_directory)
-    return PoolReader(pool, cache=DiskCache(folder / FETCHED, CACHE_BYTES))
+    return PoolReader(pool, cache=DiskCache(folder / "fetched", CACHE_BYTES))
 
 
 def _check_processes(
     rank: int | None, world_size: int | None, num_workers: int, prefetch_factor: int
 ) -> Callable[[], Processes]:
-    """Return a function that gives this process's rank and the number of processes when it is called."""
+    """Check the arguments; return a function that finds this process's rank and the number of processes."""
     if num_workers < 0 or prefetch_factor < 1:
         raise InvalidArgumentError(
             "number of workers or prefetch factor is out of range",
@@ -237,10 +217,10 @@ def _check_processes(
 class TrainingSteps(Dataset[Any]):
     """The batches of this process by step, in any order; fast in the order of the steps.
 
-    Accelerate and Hugging Face's Trainer wrap a loader's `dataset` and `sampler` in a stock DataLoader to
-    skip batches; they get the same batches from any step on.
+    Accelerate and Hugging Face's Trainer skip batches by wrapping a loader's `dataset` and `sampler` in a
+    stock DataLoader; they get the same batches from any step on.
 
-    An iteration begins at `position`, or with the next epoch if the previous one was left in the middle.
+    An iteration begins at `position`, or with the next epoch if the previous iteration was not finished.
     """
 
     def __init__(
@@ -265,23 +245,23 @@ class TrainingSteps(Dataset[Any]):
         return self.schedule.rows_of(self.position.epoch)
 
     def __getitem__(self, step: Step) -> Any:
-        """Return the batch of a step, and count it as delivered."""
+        """Return the batch of a step and advance the position."""
         make = self._make
         if make is None or self._stands != (step.before, step.processes, self.device):
             prepared = self._stream.start(step.before, step.processes)
             make = self._cut(prepared, self.device)
-        # If this fails, the stream's position is unknown, and the next step starts a new one.
+        # If this fails, the stream's position is unknown: the next step starts a new stream.
         self._make = None
         batch = make(step)
         self._make = make
         self._stands = (step.after, step.processes, self.device)
-        if not self._waiting:  # else the position was set meanwhile
+        if not self._waiting:  # otherwise the position has been set in between
             self.position = step.after
             self._waiting = step.is_last
         return batch
 
     __getitems__ = __getitem__
-    """DataLoader calls this for the items of a batch sampler; a step is one batch."""
+    """DataLoader calls this for a batch sampler's items; a step is one batch."""
 
     def begin(self) -> Position:
         """Start an iteration and return its position."""
@@ -291,7 +271,7 @@ class TrainingSteps(Dataset[Any]):
         return self.position
 
     def place(self, position: Position) -> None:
-        """Begin the next iteration at a position."""
+        """Start the next iteration at a position."""
         self.position = position
         self._waiting = True
 
@@ -304,11 +284,11 @@ class TrainingSteps(Dataset[Any]):
 class StepSampler(BatchSampler, DistributedSampler[Any]):
     """The steps of the current epoch, from its start.
 
-    A distributed batch sampler: a step is a batch, and Lightning does not replace distributed samplers.
+    A batch sampler, because a step is a batch; distributed, because Lightning replaces other samplers.
     """
 
     def __init__(self, steps: TrainingSteps) -> None:
-        # Not the bases' constructors: there is no inner sampler, and no process group yet.
+        # The bases' constructors need an inner sampler and a process group.
         self._steps = steps
 
     def __iter__(self) -> Iterator[Step]:  # type: ignore[override]  # not lists of numbers
@@ -320,7 +300,7 @@ class StepSampler(BatchSampler, DistributedSampler[Any]):
         return self._steps.schedule.count(Position(self._steps.position.epoch), self._steps.processes())
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; trainers look for this method on samplers."""
+        """Choose the epoch of the next iteration; trainers call this on samplers."""
         self._steps.set_epoch(epoch)
 
 
@@ -328,13 +308,13 @@ class PoolLoader(DataLoader[Any]):
     """A DataLoader made by `pool_loader` or `label_loader`.
 
     One iteration at a time: starting another ends the previous one. Its own `num_workers` is 0, because the
-    workers belong to `dataset`. `state_dict` and `load_state_dict` work as those of torchdata's
-    StatefulDataLoader, which Lightning and Accelerate put into their checkpoints.
+    workers belong to `dataset`. `state_dict` and `load_state_dict` work like those of torchdata's
+    StatefulDataLoader, so Lightning and Accelerate put them into their checkpoints.
     """
 
     dataset: TrainingSteps
 
-    # Accelerate looks for these: processes already share the batches, and the loader saves its position.
+    # For Accelerate: processes already share the batches, and the loader saves its position.
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
     end_of_dataloader = False
@@ -357,7 +337,7 @@ class PoolLoader(DataLoader[Any]):
         """Number of batches this process yields in the current epoch.
 
         After a resume with another number of processes, at least the steps done plus those left: trainers
-        that resume counting from a checkpoint stop at this number.
+        stop at this number, and count from their checkpoint.
         """
         at, schedule = self.dataset.position, self.dataset.schedule
         processes = self.dataset.processes()
@@ -373,25 +353,24 @@ class PoolLoader(DataLoader[Any]):
         processes = steps.processes()
         position = steps.begin()
         if position.done and not steps.schedule.count(position, processes):
-            # Saved by fewer processes than share the few rows that are left.
+            # The position was saved with fewer processes, and there are too few rows left for all.
             position = steps.begin()
-        steps.device = _accelerator_device(self)
-        with _announced_to_accelerate(self):
+        with _announced_to_accelerate(self) as steps.device:
             for step in steps.schedule.steps(position, processes):
                 batch = steps[step]
                 self.end_of_dataloader = step.is_last
                 yield batch
                 if turn != self._turn:
                     raise InvalidArgumentError(
-                        "another iteration of this loader has begun, which ends this one"
+                        "another iteration of this loader has begun and ended this one"
                     )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration plays."""
+        """Choose the epoch of the next iteration."""
         self.dataset.set_epoch(epoch)
 
     def skip_to(self, epoch: int, steps: int) -> None:
-        """Begin the next iteration in an epoch after some of its steps."""
+        """Start the next iteration in an epoch, after some of its steps."""
         self.dataset.place(self.dataset.schedule.position(epoch, steps, self.dataset.processes()))
 
     def state_dict(self) -> dict[str, Any]:
@@ -411,36 +390,23 @@ class PoolLoader(DataLoader[Any]):
         return {"version": STATE_VERSION, "pool": self._content_digest, **identity}
 
 
-# After `accelerator.prepare`, Accelerate expects batches on its device, and to know which loader is in use
-# and when its last batch is out (gradient accumulation ends with an epoch).
-
-
-def _prepared(loader: Any) -> bool:
-    # Accelerate marks each object it has prepared; the class's own mark says something else.
-    return "_is_accelerate_prepared" in vars(loader)
-
-
-def _accelerator_device(loader: Any) -> torch.device | None:
-    """Return the device of the accelerator that has prepared the loader, or None."""
-    if not _prepared(loader):
-        return None
-    from accelerate.state import PartialState
-
-    return torch.device(PartialState().device)
-
-
 @contextmanager
-def _announced_to_accelerate(loader: Any) -> Iterator[None]:
-    """Let Accelerate know that the loader is in use, if it has prepared it."""
-    if not _prepared(loader):
-        yield
+def _announced_to_accelerate(loader: Any) -> Iterator[torch.device | None]:
+    """Yield the device of the accelerator that has prepared the loader, or None.
+
+    Accelerate needs to know which loader is in use, and when its last batch is out: gradient accumulation
+    ends with an epoch.
+    """
+    # Accelerate marks each object it has prepared; the mark on the class does not count.
+    if "_is_accelerate_prepared" not in vars(loader):
+        yield None
         return
-    from accelerate.state import GradientState
+    from accelerate.state import GradientState, PartialState
 
     loader.end_of_dataloader = False
     state = GradientState()
     state._add_dataloader(loader)  # noqa: SLF001  # what its own loaders call; there is no public name
     try:
-        yield
+        yield torch.device(PartialState().device)
     finally:
         state._remove_dataloader(loader)  # noqa: SLF001

@@ -1,10 +1,7 @@
 """Which rows each process trains on, step by step: pure functions of (seed, epoch, process).
 
-First: which label batches an epoch uses, in which order. The paper names two random processes: which labels
-stay (pruning) and how those that stayed are used again (here). "We randomly sample the labels for model
-training in order to ensure diversity"; its improved label pool (ILP) does so "by allowing batches in
-different epochs to form a new epoch", which "breaks the fixed batch orders and the fixed combination of
-augmentations within an epoch".
+First: the label batches of an epoch, in order. The paper's improved label pool (ILP) samples them at random,
+"allowing batches in different epochs to form a new epoch".
 
 | sampling       | a training epoch is                                              | in the paper           |
 |----------------|------------------------------------------------------------------|------------------------|
@@ -14,19 +11,19 @@ augmentations within an epoch".
 | shuffled       | the next L batches of endless shuffles of the pool: the default  | not used               |
 | stored         | the next L batches of the pool in key order, round and round     | not used               |
 
-L is the number of batches that labelled one pass over the images, ceil(images / batch size), unless given. A
-pool of fewer than L batches works with every sampling: with "batches", "shuffled" and "stored" batches repeat
-within an epoch, with the other two an epoch is as long as what is left of it.
+L is the number of batches in one pass over the images, ceil(images / batch size), unless given. In a pool of
+fewer than L batches, "batches", "shuffled" and "stored" repeat batches within an epoch; the other two have
+shorter epochs.
 
-Second: steps and shares. An epoch is its label batches' rows laid end to end. With W processes and b rows
-per batch, step s of all processes together is rows [s * b * W, (s + 1) * b * W), of which process r takes
-the r-th b rows: the rows of one process with batches of b * W rows, in the same order. A last step of fewer
-rows is shared evenly too (unless drop_last), so all processes make the same number of steps; at most W - 1
-rows at an epoch's end are left out. For whole label batches, units below are label batches and b is 1: step s
-of process r is label batch s * W + r.
+Second: steps and shares. The rows of an epoch's label batches are concatenated. With W processes and b rows
+per batch, step s of all processes is rows [s * b * W, (s + 1) * b * W), of which process r takes the r-th b
+rows: the same rows in the same order as one process with batches of b * W rows. A shorter last step is shared
+evenly too (unless drop_last), so all processes make the same number of steps; at most W - 1 rows at an
+epoch's end are dropped. For whole label batches, a unit is a label batch and b is 1: step s of process r is
+label batch s * W + r.
 
-Views are mixed with partners of their own label batch. A process that takes part of a label batch renders the
-rows it takes and their partners: up to twice its rows, none extra where b is a multiple of the label batch.
+Views are mixed with partners of their own label batch. A process that takes part of a label batch also
+renders the partners of its rows: at most twice its rows, none extra if b is a multiple of the label batch.
 """
 
 from __future__ import annotations
@@ -55,14 +52,14 @@ Runs = tuple[tuple[int, int], ...]
 
 
 class Processes(NamedTuple):
-    """Number `rank` of `world` processes that share each epoch."""
+    """Process `rank` of the `world` that share each epoch."""
 
     rank: int
     world: int
 
 
 class Position(NamedTuple):
-    """What is next: all processes together have delivered `done` units of `epoch`, in `steps` steps."""
+    """All processes together have delivered `done` units of `epoch`, in `steps` steps."""
 
     epoch: int
     done: int = 0
@@ -70,7 +67,7 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One batch of one of the processes: `units` of its units, between two positions of all of them."""
+    """One batch of one process: its `units` units, between two positions of all processes."""
 
     before: Position
     units: int
@@ -84,10 +81,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """What is played in every epoch, by each of the processes that share it.
+    """The label batches, steps and shares of every epoch.
 
     epochs, rows: [N], stored epoch and rows of each of the pool's label batches, in key order.
-    batches_per_epoch: L of the table above. equal_epochs: leave out label batches that lack rows.
+    batches_per_epoch: L of the table above. equal_epochs: leave out incomplete label batches.
     batch: rows per process and step; None for whole label batches.
     """
 
@@ -118,7 +115,7 @@ class Schedule:
                 "the pool's epochs have different numbers of batches",
                 expected=f"equal epochs for sampling {self.sampling}",
                 got=f"{lengths[0]} to {lengths[-1]} batches",
-                hint="choose another sampling, or go without equal_epochs",
+                hint="choose another sampling, or leave out equal_epochs",
             )
 
     @staticmethod
@@ -127,23 +124,20 @@ class Schedule:
         if batches_per_epoch is None:
             batches_per_epoch = max(1, -(-len(pool.images) // pool.header.batch_size))
         return Schedule(
-            epochs=pool.index.epochs,
-            rows=pool.index.rows,
-            batches_per_epoch=batches_per_epoch,
-            **settings,
+            epochs=pool.index.epochs, rows=pool.index.rows, batches_per_epoch=batches_per_epoch, **settings
         )
 
     # Which label batches
 
     @property
     def _usable(self) -> Integers:
-        """Places of the label batches that epochs are made of."""
+        """Places of the label batches to use."""
         if not self.equal_epochs:
             return np.arange(len(self.epochs))
         return np.flatnonzero(self.rows == self.rows.max())
 
     def places(self, epoch: int) -> Integers:
-        """Return the label batches of a training epoch in order, as places in the pool's index: int64 [n]."""
+        """Return the places of a training epoch's label batches, in order: int64 [n]."""
         if epoch < 0:
             raise InvalidArgumentError("epochs count from 0", expected=">= 0", got=epoch)
         usable = self._usable
@@ -162,7 +156,7 @@ class Schedule:
         return usable[np.flatnonzero(stored == survivors[chosen])]
 
     def _shuffled(self, epoch: int, count: int) -> Integers:
-        """Take L numbers from shuffles laid end to end; shuffle k is keyed by (seed, k)."""
+        """Return L numbers of the concatenated shuffles; shuffle k is keyed by (seed, k)."""
         start, stop = epoch * self.batches_per_epoch, (epoch + 1) * self.batches_per_epoch
         first, last = start // count, (stop - 1) // count
         shuffles = [
@@ -171,7 +165,7 @@ class Schedule:
         return np.concatenate(shuffles)[start - first * count : stop - first * count]
 
     def _draws(self, stream: int, count: int) -> npt.NDArray[np.float64]:
-        """Return uniform draws, the one stream of NumPy's that stays the same between its releases."""
+        """Return uniform draws: NumPy keeps only this stream stable between releases."""
         return keyed_generator(self.seed, Stream.LOADER_ORDER, stream).random(count)
 
     def units(self, epoch: int) -> tuple[Integers, Integers]:
@@ -280,8 +274,8 @@ def parse_state(state: dict[str, Any], expected: dict[str, Any]) -> Position:
 def current_processes(rank: int | None = None, world_size: int | None = None) -> Processes:
     """Return rank and number of processes: as given, else torch.distributed's, else (0, 1).
 
-    Called when an iteration starts, because Lightning sets up torch.distributed after the loader is made. A
-    launcher's environment that disagrees is refused: every process would train on the same rows.
+    Call it when an iteration starts: Lightning sets up torch.distributed after the loader is made. Refuses a
+    launcher's environment that disagrees, because every process would train on the same rows.
     """
     if rank is not None and world_size is not None:
         return Processes(rank, world_size)

@@ -1,8 +1,7 @@
-"""Label batches prepared by worker processes: read, taken apart, rendered into shared memory.
+"""Label batches prepared by worker processes: read, split, rendered into shared memory.
 
-A stock `torch.utils.data.DataLoader` runs the workers. Its items are label batches (the rows of them that
-this process takes) in the order of the schedule, so the order does not depend on the number of workers. The
-training process cuts them into batches (batches.py).
+A stock `torch.utils.data.DataLoader` runs the workers. Its items are label batches (this process's rows of
+them) in the order of the schedule, for any number of workers. batches.py cuts them into training batches.
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ CHECK_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """One label batch to prepare.
-
-    place: where it is in the pool's index. buffer: number of the one for its pixels. runs: the rows to
-    prepare, or None for all of them.
-    """
+    """One label batch to prepare. buffer: number of the buffer for its pixels. runs: rows; None for all."""
 
     place: int
     buffer: int
@@ -45,9 +40,8 @@ class Task(NamedTuple):
 class Prepared(NamedTuple):
     """n rows of a label batch, sent to the training process.
 
-    slots: int64 [n], which rows. views: these rows, then their mix partners if only some rows were requested.
-    parts: see `Codec.split`, of the n rows. pixels: None if they are in buffer number `buffer`, or if the
-    loader has no images.
+    slots: int64 [n]. views: these rows, then their mix partners if only some rows were requested. parts: of
+    the n rows, see `Codec.split`. pixels: None if they are in buffer number `buffer`, or without images.
     """
 
     slots: npt.NDArray[np.int64]
@@ -60,18 +54,12 @@ class Prepared(NamedTuple):
 class LabelBatches(Dataset[Prepared | LabelPoolError]):
     """The label batches of a pool, by task. Errors are returned, because DataLoader would change their type.
 
-    store: the images; None prepares labels only.
-    buffers: how many label batches exist at once. Their pixels are in memory that workers share with the
-        training process: uint8, or float32 with MixUp.
+    store: the images; None prepares labels only. buffers: how many label batches exist at once. shared: keep
+    their pixels (uint8, or float32 with MixUp) in memory that worker processes share.
     """
 
     def __init__(
-        self,
-        pool: PoolReader,
-        store: ImageStore | None = None,
-        *,
-        buffers: int = 1,
-        shared: bool = False,
+        self, pool: PoolReader, store: ImageStore | None = None, *, buffers: int = 1, shared: bool = False
     ) -> None:
         self.pool = pool
         self._store = store
@@ -87,7 +75,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
         return len(self.pool)
 
     def __getitem__(self, task: Task) -> Prepared | LabelPoolError:
-        """Read, take apart and render one label batch."""
+        """Read, split and render one label batch."""
         try:
             return self._prepare(task)
         except LabelPoolError as error:
@@ -127,7 +115,7 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
 
 
 class TaskSampler(Sampler[Task]):
-    """Tasks for the workers from `start` on; endless, because workers prepare the next epoch early."""
+    """Tasks from `start` on, without end: workers prepare the next epoch early."""
 
     def __init__(self, batches: LabelBatches, schedule: Schedule, buffers: int) -> None:
         self.start = Position(0)
@@ -137,8 +125,7 @@ class TaskSampler(Sampler[Task]):
         self._buffers = buffers
 
     def __iter__(self) -> Iterator[Task]:
-        # The generator must not refer to this loader's pool: prefetching stops when the loader is
-        # garbage-collected.
+        # The generator must not refer to the pool: prefetching stops when the loader is garbage-collected.
         self._pool.prefetch(place for place, _ in _endless(self._schedule, self.start, self.processes))
         for made, (place, runs) in enumerate(_endless(self._schedule, self.start, self.processes)):
             self._pool.advance()
@@ -146,20 +133,19 @@ class TaskSampler(Sampler[Task]):
 
 
 def _endless(schedule: Schedule, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-    """Yield label batches and the rows to take of each, epoch after epoch."""
+    """Yield label batches and their runs, epoch after epoch."""
     while True:
         yield from schedule.runs(position, processes)
         position = Position(position.epoch + 1)
 
 
 class LabelStream:
-    """Starts workers when first asked and keeps them; one stream of label batches at a time."""
+    """Starts workers on first use and keeps them alive; one stream of label batches at a time."""
 
     def __init__(
         self,
         batches: LabelBatches,
         schedule: Schedule,
-        *,
         num_workers: int,
         prefetch_factor: int,
         multiprocessing_context: Any,
@@ -194,7 +180,7 @@ class LabelStream:
                     raise
                 self._loader._iterator = None  # noqa: SLF001  # lets DataLoader start new workers
                 raise WorkerDiedError(
-                    f"a loading process is gone: {str(error).strip()}",
+                    f"a loading process died: {str(error).strip()}",
                     hint="it may have run out of memory; try fewer workers, or num_workers=0",
                 ) from error
             if isinstance(item, LabelPoolError):
@@ -203,15 +189,15 @@ class LabelStream:
 
 
 def as_it_is(item: Any) -> Any:
-    """Keep DataLoader from turning arrays inside an item into tensors."""
+    """Return the item: DataLoader's default would turn arrays inside it into tensors."""
     return item
 
 
 def watch_parent(worker: int) -> None:
     """End this process when its parent ends; DataLoader's worker_init_fn.
 
-    DataLoader's workers notice that too, but first wait until their results are written to a pipe that no
-    process reads and that never breaks, because every worker holds its reading end.
+    DataLoader's own check comes too late: a worker first writes its results to a pipe that nobody reads and
+    that never breaks, because every worker holds its reading end.
     """
     del worker
     threading.Thread(target=_exit_after, args=(os.getppid(),), name="parent watch", daemon=True).start()
@@ -220,9 +206,9 @@ def watch_parent(worker: int) -> None:
 def _exit_after(parent: int) -> None:
     process = multiprocessing.parent_process()
     sentinels = [process.sentinel] if process is not None else []
-    # The sentinel covers a parent that ended before this thread began, or behind a fork server; the process
-    # number covers a sentinel whose other end another process inherited.
+    # The sentinel covers a parent that ended before this thread began, or that used a fork server; getppid
+    # covers a sentinel whose other end another process inherited.
     while os.getppid() == parent and not connection.wait(sentinels, CHECK_SECONDS):
         pass
-    # No clean-up: that is what hangs.
+    # Clean-up would hang.
     os._exit(1)

@@ -82,4 +82,4 @@ def test_a_pruned_pool_comes_back_under_new_numbers(cli: Cli, tmp_path: Path) ->
         for ours, theirs in zip(small, other, strict=True):
             assert np.array_equal(ours.labels, theirs.labels)
             assert np.array_equal(ours.images, theirs.images)
-    assert "come back under new numbers" in " ".join(cli("export", "--help").stdout.split())
+    assert "comes back with new batch numbers" in " ".join(cli("export", "--help").stdout.split())

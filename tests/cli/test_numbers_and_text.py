@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import Result
 from lpld_cli.main import LAZY_COMMANDS, group
-from lpld_cli.parameters import NUMBER, PART, POOL_BUDGET, TEXT, Number, NumberRange
+from lpld_cli.options import NUMBER, PART, POOL_BUDGET, TEXT, Number, NumberRange
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.inspect.card import card_text

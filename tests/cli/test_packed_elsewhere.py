@@ -54,7 +54,7 @@ def test_commands_take_the_address(cli: Cli, address: str, images: Path, tmp_pat
     told = json.loads(run(cli, "inspect", address, "--recipe", "--json").stdout)
     alone = run(cli, "inspect", f"{address}/pool.json", "--recipe", "--json")
     assert told["lines"] == json.loads(alone.stdout)["lines"]
-    assert "--images IMAGES" in told["lines"][-1]
+    assert told["lines"][-1] == "lpld-labels copy POOL1 POOL --images IMAGES"
     assert "The images are inside." in run(cli, "inspect", address, "--card", "-").stdout
     assert f"{address}/README.md" in run(cli, "inspect", address, "--card").stdout
     with PoolReader(address) as pool:

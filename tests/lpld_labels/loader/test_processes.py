@@ -125,7 +125,7 @@ def test_a_dead_worker_is_an_error_and_not_a_hang(pool: PoolReader, folder: Path
     for child in children():
         if child.pid not in before:
             os.kill(child.pid, signal.SIGKILL)
-    with pytest.raises(WorkerDiedError, match=r"a loading process is gone.*try fewer workers"):
+    with pytest.raises(WorkerDiedError, match=r"a loading process died.*try fewer workers"):
         list(batches)
     # The loader itself is still good: new workers are started.
     assert len(next(iter(loader)).images) == 4
