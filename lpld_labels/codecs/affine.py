@@ -7,7 +7,6 @@ range / (levels - 1). The error is at most half a step (scale / 2) plus float32 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Parts, Payload, raw_bytes, row_pieces
+from lpld_labels.codecs.base import Codec, EncodedLabels, Parts, Payload, raw_bytes, row_pieces
 from lpld_labels.codecs.floats import converted, empty
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
-from lpld_labels.format.strict_json import NoFields, convert
 
 if TYPE_CHECKING:
     import torch
@@ -122,15 +120,8 @@ class AffineCodec(Codec):
     """Per-row affine labels: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
 
     bits: ClassVar[int]
-    lossless = False
     planned = True
-
-    @property
-    def granularity(self) -> Granularity:
-        return "view"
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
+    granularity = "view"
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         width = packed_width(classes, self.bits)
@@ -193,11 +184,6 @@ class AffineCodec(Codec):
         )
         grid.check(bits=self.bits, label_kind=self.label_kind)
         return grid
-
-    @classmethod
-    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        convert(parameters, NoFields, where=f"codec {cls.name}", all_known=True)
-        return cls()
 
 
 class Int8Codec(AffineCodec):
