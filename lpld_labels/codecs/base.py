@@ -59,7 +59,7 @@ def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedLabels:
-    """Labels of one batch as stored. canonical: the bytes that the batch digest covers, whatever the packing."""
+    """Labels of one batch as stored. canonical: what the batch digest covers, independent of packing."""
 
     payload: Payload
     canonical: CanonicalBytes

@@ -3,7 +3,7 @@
 byte planes  Plane k holds byte k (0 = least significant) of every value. Each plane is its own zstd frame,
              because exponents and mantissas need different entropy tables. A blob holds its frames in
              order, each after its length (uint32).
-class sets   The class indices of each row in ascending order, stored as gaps: the first index, then each index
+class sets   The class indices of each row, ascending, stored as gaps: the first index, then each index
              minus its predecessor minus 1. Gaps are small numbers, which byte planes compress well.
 bands        Runs of adjacent coefficients with similar spread. Each band of a batch is one `pcodec` file
              (https://github.com/pcodec/pcodec) with its own statistics, so batches decode independently.
