@@ -59,10 +59,8 @@ class _FloatCodec(Codec):
         if self.layout == "plain":
             element = pa.field("element", self.arrow_type, nullable=False)
             return (Column(name="labels", type=pa.list_(element), component="labels"),)
-        return tuple(
-            Column(name=f"plane_{k}", type=pa.binary(), component="labels")
-            for k in range(self.dtype.itemsize)
-        )
+        names = [f"plane_{k}" for k in range(self.dtype.itemsize)]
+        return tuple(Column(name=name, type=pa.binary(), component="labels") for name in names)
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
         values = self._stored(labels)

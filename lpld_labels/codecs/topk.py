@@ -186,11 +186,8 @@ class TopKCodec(Codec):
 
     def _check_k(self, classes: int) -> None:
         if self.k > classes:
-            raise InvalidArgumentError(
-                "codec 'topk' keeps more entries than there are classes",
-                expected=f"k <= {classes}",
-                got=self.k,
-            )
+            problem = "codec 'topk' keeps more entries than there are classes"
+            raise InvalidArgumentError(problem, expected=f"k <= {classes}", got=self.k)
 
     def _packed(
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, classes: int
@@ -217,8 +214,7 @@ class TopKCodec(Codec):
         descending = _descending(entries)
         if (place == descending).all():
             return encoded
-        rank = np.empty_like(descending)
-        np.put_along_axis(rank, descending, np.arange(self.k)[None, :], axis=1)
+        rank = np.argsort(descending, axis=1)  # the inverse permutation
         dtype = index_dtype(self.k)
         moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         order = pa.array([pack_planes(moved.astype(dtype))], pa.binary())

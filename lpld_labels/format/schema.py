@@ -157,20 +157,15 @@ def image_paths_problem(paths: Sequence[str]) -> tuple[int, str] | None:
 
     Searching all paths as one text first takes a fraction of the time.
     """
-    if not _suspicious("\n".join(paths), len(paths)):
-        twice = repeated_path(paths)
-        return None if twice is None else (len(paths) - 1 - paths[::-1].index(twice), "every path once")
-    for number, path in enumerate(paths):
-        problem = _image_path_problem(path)
-        if problem is not None:
-            return number, problem
-    return None
-
-
-def _suspicious(text: str, count: int) -> bool:
-    lines = text.count("\n") + 1 if count else 0
-    long = len(text) > MAX_PATH_BYTES // 4 and max(map(len, text.split("\n"))) > MAX_PATH_BYTES // 4
-    return lines != count or long or (count > 0 and any(rule.search(text) for rule, _ in _FORBIDDEN))
+    text = "\n".join(paths)
+    long = max(map(len, paths), default=0) > MAX_PATH_BYTES // 4  # A character has at most 4 bytes.
+    if long or text.count("\n") >= max(len(paths), 1) or any(rule.search(text) for rule, _ in _FORBIDDEN):
+        for number, path in enumerate(paths):
+            problem = _image_path_problem(path)
+            if problem is not None:
+                return number, problem
+    twice = repeated_path(paths)
+    return None if twice is None else (len(paths) - 1 - paths[::-1].index(twice), "every path once")
 
 
 def _image_path_problem(path: str) -> str | None:
