@@ -122,7 +122,7 @@ class AffineCodec(Codec):
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         codes = pa.binary(packed_width(classes, self.bits))
-        kinds = {"scale": pa.float32(), "offset": pa.float32(), "codes": codes}
+        kinds: dict[str, pa.DataType] = {"scale": pa.float32(), "offset": pa.float32(), "codes": codes}
         return tuple(Column(name=name, type=kind, component="labels") for name, kind in kinds.items())
 
     def encode(self, labels: LabelArray) -> EncodedLabels:

@@ -173,7 +173,7 @@ class KltCodec(Codec):
 
     def approximated(self, labels: LabelArray) -> FloatArray:
         """Return the labels after encoding and decoding, without packing."""
-        return self._rebuilt(self._scaled(self.numbers(labels)))
+        return self._rebuilt(self.numbers(labels))
 
     def numbers(self, labels: LabelArray) -> Numbers:
         """Return the integers of labels float16/float32 [B, C]."""
@@ -266,7 +266,7 @@ class KltCodec(Codec):
                 "codec was fitted to another number of classes", expected=self.basis.shape[1], got=classes
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            labels = self._rebuilt(self._scaled(self._stored(payload, rows)))
+            labels = self._rebuilt(self._stored(payload, rows))
         if not np.isfinite(labels).all():
             raise PoolCorruptError("a label is not finite", expected="finite values")
         return converted(labels, dtype)
@@ -293,8 +293,8 @@ class KltCodec(Codec):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_on_device": {}}
 
-    def _rebuilt(self, parts: tuple[FloatArray, IntArray, FloatArray]) -> FloatArray:
-        coefficients, classes, peaks = parts
+    def _rebuilt(self, numbers: Numbers) -> FloatArray:
+        coefficients, classes, peaks = self._scaled(numbers)
         labels: FloatArray = coefficients @ self.basis
         labels += self.mean
         if self.peaks:

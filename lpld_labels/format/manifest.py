@@ -221,8 +221,8 @@ class Coverage:
     images: Count
     classes: Count
 
-    def problem(self, counts: Counts, classes: int) -> str | None:
-        """Return the rule that does not hold for a pool of this size, or None."""
+    def problems(self, counts: Counts, classes: int) -> Iterator[Problem]:
+        """Yield rules that do not hold for a pool of this size."""
         rules = (
             (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
             (self.images <= counts.images and self.classes <= classes, "no more than there are"),
@@ -231,7 +231,9 @@ class Coverage:
             ((self.minimum > 0) == (0 < counts.images == self.images), "a view of each image or none"),
             ((self.images > 0) == (counts.rows > 0), "images where there are rows"),
         )
-        return next((expected for kept, expected in rules if not kept), None)
+        for holds, expected in rules:
+            if not holds:
+                yield "coverage", expected, asdict(self)
 
 
 def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Problem]:
@@ -359,9 +361,7 @@ class Manifest(_Contents):
                 name, expected = wrong
                 yield f"augmentation.{name}", expected, getattr(header.augmentation, name)
         yield from _count_problems(self.counts, self.files, drawn=drawn, batch_size=header.batch_size)
-        problem = self.coverage.problem(self.counts, header.classes)
-        if problem is not None:
-            yield "coverage", problem, asdict(self.coverage)
+        yield from self.coverage.problems(self.counts, header.classes)
         missing = [name for name in COMPONENTS if name not in self.components]
         if missing:
             yield "components", f"the bytes of {missing[0]}", self.components

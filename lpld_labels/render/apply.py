@@ -101,7 +101,7 @@ def _cutmix(plain: torch.Tensor, mix: Mix, box: Box) -> None:
 
 
 def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
-    """Write strength * view + (1 - strength) * partner to `out`."""
+    """Write strength * view + (1 - strength) * partner to `out`, and return it."""
     views, mixed = plain.unbind(0), out.unbind(0)
     other = torch.empty_like(mixed[0])
     for slot, partner in enumerate(mix.partner.tolist()):

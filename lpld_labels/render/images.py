@@ -33,11 +33,12 @@ ARCHIVE_REMAINS = "__MACOSX"
 _AHEAD = 64
 _THREADS = min(8, os.cpu_count() or 1)
 
+Location = str | os.PathLike[str]
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def class_names(root: str | os.PathLike[str]) -> list[str]:
+def class_names(root: Location) -> list[str]:
     """Return the names of the class directories in class order."""
     try:
         with os.scandir(root) as entries:
@@ -55,7 +56,7 @@ def class_names(root: str | os.PathLike[str]) -> list[str]:
     return names
 
 
-def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
+def list_images(root: Location) -> tuple[list[str], list[int]]:
     """Return relative POSIX path and class of every image below `root`; no file is opened."""
     folder = Path(root)
     paths: list[str] = []
@@ -79,9 +80,7 @@ def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
     return paths, classes
 
 
-def scan_image_folder(
-    root: str | os.PathLike[str], *, decode: bool = True, progress: Progress | None = None
-) -> ImageTable:
+def scan_image_folder(root: Location, *, decode: bool = True, progress: Progress | None = None) -> ImageTable:
     """Return the table of all images below `root`: paths, classes, sizes and content digests.
 
     decode: decode every image, so that a truncated file fails here and not hours into a run. Otherwise
@@ -129,18 +128,13 @@ def file_status(path: Path) -> os.stat_result:
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
 
 
-def passed_over(root: str | os.PathLike[str]) -> list[str]:
+def passed_over(root: Location) -> list[str]:
     """Return the relative POSIX paths of files in class folders without an image extension."""
-    folder = Path(root)
-    return [
-        path
-        for name in class_names(folder)
-        for path in _file_paths(folder, name)
-        if not path.lower().endswith(EXTENSIONS)
-    ]
+    paths = [path for name in class_names(root) for path in _file_paths(Path(root), name)]
+    return [path for path in paths if not path.lower().endswith(EXTENSIONS)]
 
 
-def try_each_kind(root: str | os.PathLike[str], paths: Iterable[str]) -> None:
+def try_each_kind(root: Location, paths: Iterable[str]) -> None:
     """Decode one image of each extension, so that unsupported kinds fail early."""
     for path in {Path(path).suffix.lower(): path for path in reversed(list(paths))}.values():
         decode_image(read_file(Path(root) / path), where=Path(root) / path)
@@ -189,9 +183,6 @@ def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         finally:
             for future in running:
                 future.cancel()
-
-
-Location = str | os.PathLike[str]
 
 
 class ImageSource(Protocol):
