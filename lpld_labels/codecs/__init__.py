@@ -1,4 +1,4 @@
-"""Label codecs by name. To add one: implement `Codec` in its own file and register it here."""
+"""Label codecs by name. To add one, implement `Codec` in its own file and register it here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODECS: dict[str, type[Codec]] = {
     kind.name: kind
     for kind in (Float16Codec, Float32Codec, Int8Codec, Int6Codec, Int4Codec, TopKCodec, KltCodec)
 }
-"""Name -> class, the most faithful of the planned ones first."""
+"""By name; those that `plan` tries in order of falling fidelity."""
 
 __all__ = [
     "CODECS",
@@ -47,12 +47,12 @@ def codec_named(spec: str, *, label_kind: str = "logits") -> Codec:
 
 
 def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
-    """Return the codecs that `plan` tries by default, most faithful first: fitted ones, or the others."""
+    """Return the names of the codecs that `plan` tries by default, either fitted ones or the others."""
     return tuple(name for name, kind in CODECS.items() if kind.planned and kind.fitted == fitted)
 
 
 def _unknown(spec: str, *, fitted: bool) -> InvalidArgumentError:
-    """fitted: whether codecs that are fitted to labels would do."""
+    """Return the error for an unknown codec. fitted: whether to list codecs that are fitted to labels."""
     kinds = [kind for kind in CODECS.values() if fitted or not kind.fitted]
     known = {name for kind in kinds for name in kind.specs or (kind.name,)}
     near = [name for name in sorted(known) if name.lower() == spec.lower()]
@@ -67,7 +67,7 @@ def _unknown(spec: str, *, fitted: bool) -> InvalidArgumentError:
 def restore_codec(
     entry: CodecEntry, tables: Mapping[str, bytes], *, classes: int, label_kind: str, where: str
 ) -> Codec:
-    """Rebuild the codec a manifest names, for a pool of so many classes and labels of that kind."""
+    """Rebuild the codec of a manifest for a pool with `classes` classes and labels of `label_kind`."""
     kind = CODECS.get(entry.name)
     if kind is None:
         raise PoolFormatError(
@@ -87,7 +87,7 @@ def restore_codec(
         ) from None
     if set(tables) != set(codec.tables()):
         raise ManifestError(
-            f"codec '{entry.name}' has other tables",
+            f"codec '{entry.name}' has the wrong tables",
             where=where,
             expected=sorted(codec.tables()),
             got=sorted(tables),

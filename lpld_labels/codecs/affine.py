@@ -7,7 +7,6 @@ range / (levels - 1). The error is at most half a step (scale / 2) plus float32 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Parts, Payload, raw_bytes, row_pieces
+from lpld_labels.codecs.base import Codec, EncodedLabels, Parts, Payload, raw_bytes, row_pieces
 from lpld_labels.codecs.floats import converted, empty
 from lpld_labels.errors import InvalidBatchError, PoolCorruptError
 from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
-from lpld_labels.format.strict_json import NoFields, convert
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +41,7 @@ class RowGrid:
 
     @staticmethod
     def fit(values: LabelArray, *, bits: int, dtype: npt.DTypeLike) -> RowGrid:
-        """Lay 2^bits levels over the range of each row of `values`, float16/float32 [B, n].
+        """Quantise each row of `values`, float16/float32 [B, n], to 2^bits levels over its range.
 
         Scale and offset are rounded outwards to `dtype`, so the grid spans the row and every value is within
         half a step of its level (plus float32 rounding).
@@ -69,10 +67,7 @@ class RowGrid:
         return RowGrid(codes=np.clip(codes, 0, levels).astype(np.uint8), scale=scale, offset=offset)
 
     def check(self, *, bits: int, label_kind: str) -> None:
-        """Refuse grids from a file with non-finite values or negative probabilities.
-
-        Codes are decoded only for rows whose grid could reach such a value.
-        """
+        """Refuse non-finite values and negative probabilities; decode codes only if the grid has any."""
         scale, offset = self.scale.astype(np.float32), self.offset.astype(np.float32)
         if not (np.isfinite(scale).all() and np.isfinite(offset).all() and (scale >= 0).all()):
             raise PoolCorruptError(
@@ -88,7 +83,7 @@ class RowGrid:
                 raise PoolCorruptError("a probability is negative", expected="at least 0", got=lowest)
 
     def values(self) -> npt.NDArray[np.float32]:
-        """Return the values the codes stand for, float32 [B, n]."""
+        """Return the decoded values, float32 [B, n]."""
         values = empty(self.codes.shape, np.float32)
         np.copyto(values, self.codes)
         values *= self.scale.astype(np.float32)[:, None]
@@ -122,31 +117,20 @@ class AffineCodec(Codec):
     """Per-row affine labels: columns scale, offset (float32) and codes (ceil(C * bits / 8) bytes)."""
 
     bits: ClassVar[int]
-    lossless = False
     planned = True
-
-    @property
-    def granularity(self) -> Granularity:
-        return "view"
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
+    granularity = "view"
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
-        width = packed_width(classes, self.bits)
-        return (
-            Column(name="scale", type=pa.float32(), component="labels"),
-            Column(name="offset", type=pa.float32(), component="labels"),
-            Column(name="codes", type=pa.binary(width), component="labels"),
-        )
+        codes = pa.binary(packed_width(classes, self.bits))
+        kinds: dict[str, pa.DataType] = {"scale": pa.float32(), "offset": pa.float32(), "codes": codes}
+        return tuple(Column(name=name, type=kind, component="labels") for name, kind in kinds.items())
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
         grid = RowGrid.fit(labels, bits=self.bits, dtype=np.float32)
-        payload = {
-            "scale": pa.array(grid.scale),
-            "offset": pa.array(grid.offset),
-            "codes": _fixed_binary(pack_bits(grid.codes, self.bits)),
-        }
+        packed = pack_bits(grid.codes, self.bits)
+        buffers = [None, pa.py_buffer(raw_bytes(packed))]
+        codes = pa.FixedSizeBinaryArray.from_buffers(pa.binary(packed.shape[1]), len(packed), buffers)
+        payload = {"scale": pa.array(grid.scale), "offset": pa.array(grid.offset), "codes": codes}
         return EncodedLabels(payload=payload, canonical=grid.canonical())
 
     def decode(
@@ -164,7 +148,7 @@ class AffineCodec(Codec):
         codes, scale, offset = parts
         values = torch.empty_like(codes, dtype=torch.float32)
         for target, code, step, start in row_pieces(values, codes, scale[:, None], offset[:, None]):
-            # The same two roundings as RowGrid.values, so that both give the same bits.
+            # The same two roundings as in RowGrid.values, for equal bits.
             target.copy_(code).mul_(step).add_(start)
         return values
 
@@ -194,14 +178,9 @@ class AffineCodec(Codec):
         grid.check(bits=self.bits, label_kind=self.label_kind)
         return grid
 
-    @classmethod
-    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        convert(parameters, NoFields, where=f"codec {cls.name}", all_known=True)
-        return cls()
-
 
 class Int8Codec(AffineCodec):
-    """256 levels: half the bytes of float16, next to nothing lost."""
+    """256 levels: half the bytes of float16, almost without loss."""
 
     name = "int8"
     bits = 8
@@ -222,7 +201,7 @@ class Int4Codec(AffineCodec):
 
 
 def packed_width(count: int, bits: int) -> int:
-    """Return the bytes that `count` codes of `bits` bits fill."""
+    """Return the size in bytes of `count` codes of `bits` bits."""
     return (count * bits + 7) // 8
 
 
@@ -264,11 +243,5 @@ def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDA
 
 
 def _cycle(bits: int) -> int:
-    """Return after how many codes the packing starts at a byte's first bit again."""
+    """Return the number of codes after which the packing starts at a byte's first bit again."""
     return 8 // math.gcd(bits, 8)
-
-
-def _fixed_binary(codes: npt.NDArray[np.uint8]) -> arrow.Array:
-    rows, width = codes.shape
-    buffer = pa.py_buffer(raw_bytes(codes))
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, buffer])

@@ -1,15 +1,15 @@
 """The interface of all label codecs.
 
-A codec turns the labels of a batch, float16/float32 [B, C], into *payload columns* (Arrow arrays with one row
-per view or per batch) and back. What is fitted once per pool (klt_fit.py) is in its `parameters` (JSON, in
-the manifest) and `tables` (files). Other packages use a codec's members and never test its class.
+A codec encodes the labels of a batch, float16/float32 [B, C], as *payload columns* (Arrow arrays with one row
+per view or per batch) and decodes them. Its settings are `parameters` (JSON, in the manifest) and `tables`
+(files). Other packages use a codec's members and never test its class.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from lpld_labels.format.arrow import Array
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
+from lpld_labels.format.strict_json import NoFields, convert
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ FloatArray = npt.NDArray[np.float32]
 Parts = tuple[npt.NDArray[Any], ...]
 """Half-decoded labels: arrays whose first dimension is the batch's rows."""
 
-SERIAL_VALUES = 32_768  # For more, torch starts threads on a CPU, which costs more than it gains here.
+SERIAL_VALUES = 32_768  # Above this, torch starts threads on a CPU, which costs more than it gains here.
 
 
 def raw_bytes(array: npt.NDArray[Any]) -> memoryview:
@@ -48,7 +49,7 @@ def binary_cell(data: bytes) -> Array:
 
 
 def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Cut tensors into the same rows: on a CPU at most SERIAL_VALUES of the first, else all rows."""
+    """Split tensors by rows: on a CPU into pieces of at most SERIAL_VALUES of the first, else not at all."""
     import torch
 
     first = tensors[0]
@@ -58,7 +59,7 @@ def row_pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedLabels:
-    """Labels of one batch as stored. canonical: the values independent of packing, for the batch digest."""
+    """Labels of one batch as stored. canonical: what the batch digest covers, independent of packing."""
 
     payload: Payload
     canonical: CanonicalBytes
@@ -68,19 +69,20 @@ class Codec(ABC):
     """Encodes and decodes the labels of one batch at a time, independent of every other batch."""
 
     name: ClassVar[str]
-    lossless: ClassVar[bool]  # Decoding gives back the stored labels bit for bit.
-    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Decoded without rounding; the default of readers.
+    lossless: ClassVar[bool] = False  # Decoding returns the encoded labels bit for bit.
+    native_dtype: ClassVar[npt.DTypeLike] = np.float32  # Decoding to it does not round; readers' default.
     # New labels are rounded to this first: building with a lossy codec then equals encoding a float16 pool.
     label_dtype: ClassVar[npt.DTypeLike] = np.float16
     specs: ClassVar[tuple[str, ...]] = ()  # Forms that `parse` accepts, e.g. f16:plain; default: the name.
     fitted: ClassVar[bool] = False  # Fitted to a pool's labels (klt_fit.py).
-    planned: ClassVar[bool] = False  # Tried by `plan` by default.
+    planned: ClassVar[bool] = False  # `plan` tries it by default.
+    settings: ClassVar[type] = NoFields  # Dataclass of `parameters`; each field is an attribute of the codec.
+    granularity: Granularity = "batch"  # A labels file has one row per view or one per batch.
     label_kind: str = "logits"  # Decoding refuses negative probabilities.
 
     @classmethod
     def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
         """Return the codec of a spec ``name:argument:...``, or None if the spec is invalid."""
-        del label_kind
         return None if arguments or cls.fitted else cls()
 
     @property
@@ -94,34 +96,26 @@ class Codec(ABC):
         return None
 
     def describe(self) -> str:
-        """Return name and settings in a few words."""
         settings = ", ".join(f"{name} {value}" for name, value in self.parameters().items())
         return f"{self.name}, {settings}" if settings else self.name
 
-    @property
-    @abstractmethod
-    def granularity(self) -> Granularity:
-        """Whether a labels file has one row per view or one per batch."""
-
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """Return what the decoder needs, as JSON values for the manifest."""
+        """Return the decoder's settings as JSON values for the manifest."""
+        return {setting.name: getattr(self, setting.name) for setting in fields(self.settings)}
 
     def tables(self) -> dict[str, bytes]:
-        """Return what the decoder needs that is too large for JSON: file name -> bytes."""
+        """Return the decoder's data that is too large for JSON: file name -> bytes."""
         return {}
 
     def identity(self) -> bytes:
-        """Return what decides, with the name, the meaning of canonical bytes."""
+        """Return the settings that canonical bytes depend on, for the content digest."""
         return b""
 
-    def require_fit(self, *, classes: int) -> None:
-        """Raise ManifestError or PoolCorruptError if the codec does not fit a pool of so many classes."""
-        del classes
+    def require_fit(self, *, classes: int) -> None:  # noqa: B027 - most codecs fit any number of classes
+        """Raise ManifestError or PoolCorruptError if the codec does not fit a pool of `classes` classes."""
 
     @abstractmethod
-    def payload_columns(self, classes: int) -> tuple[Column, ...]:
-        """Return the payload columns of a labels file."""
+    def payload_columns(self, classes: int) -> tuple[Column, ...]: ...
 
     @abstractmethod
     def encode(self, labels: LabelArray) -> EncodedLabels:
@@ -133,8 +127,8 @@ class Codec(ABC):
     ) -> LabelArray:
         """Decode to [rows, classes], perhaps as a read-only view.
 
-        A decoder refuses non-finite values and negative probabilities only if that takes no pass over the
-        labels; writers and `verify` always do.
+        Non-finite values and negative probabilities are refused only where the check needs no pass over the
+        labels; writers and `verify` always check.
         """
 
     def split(self, payload: Payload, *, rows: int, classes: int) -> Parts:
@@ -158,6 +152,6 @@ class Codec(ABC):
         """Return the same canonical bytes that `encode` gave for this payload."""
 
     @classmethod
-    @abstractmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         """Rebuild the codec from a manifest; raise ManifestError on unknown parameters."""
+        return cls(**vars(convert(parameters, cls.settings, where=f"codec {cls.name}", all_known=True)))

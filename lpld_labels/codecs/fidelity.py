@@ -1,10 +1,9 @@
-"""How much of a label's information survives a codec.
+"""How much of the labels' information a codec keeps.
 
-"Kept" at temperature T is 1 - sum KL(p || q) / sum KL(p || uniform), with p and q the softmax of the
-true and the decoded logits over T: 1 is everything, 0 is no better than knowing nothing, and a code
-that misleads falls below 0. Sums run over rows, so confident rows weigh more. Where a true probability
-above 0 was decoded to 0, the divergence would be infinite however little was lost: it counts as the
-smallest half there.
+"Kept" at temperature T is 1 - sum KL(p || q) / sum KL(p || uniform), with p and q the softmax of the true and
+the decoded logits over T: 1 is everything, 0 is as good as uniform labels, misleading labels fall below 0.
+Sums run over rows, so confident rows weigh more. A decoded probability of 0 counts as the smallest float16
+where the true one is above 0; otherwise the divergence would be infinite.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from lpld_labels.format import arrow
 from lpld_labels.format.records import LabelArray
 
 TEMPERATURES = (1.0, 4.0, 20.0)
-ROWS_AT_ONCE = 128  # Bounds memory; the sums are the same.
-_ROUNDING = 1e-12  # Divergence per row that float64 arithmetic alone may cause.
+ROWS_AT_ONCE = 128  # Limits memory.
+_ROUNDING = 1e-12  # Divergence per row that float64 rounding may cause.
 
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """What a codec kept of the labels in some rows.
+    """Fidelity of a codec on some rows.
 
     kept: temperature -> share of the information. top1: share of rows whose largest class is a true largest.
     """
@@ -42,7 +41,7 @@ class Fidelity:
     rows: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return the numbers rounded to what a few thousand rows can tell."""
+        """Return the numbers, rounded to the precision that a few thousand rows allow."""
         return {
             "kept": {f"{temperature:g}": round(value, 5) for temperature, value in self.kept.items()},
             "top1": round(self.top1, 5),
@@ -51,13 +50,12 @@ class Fidelity:
 
     @staticmethod
     def from_json(document: Any) -> Fidelity:
-        """Return what `as_json` gave."""
         kept = {float(temperature): float(share) for temperature, share in document["kept"].items()}
         return Fidelity(kept=kept, top1=float(document["top1"]), rows=int(document["rows"]))
 
 
 class FidelityMeter:
-    """Adds up what is lost, batch by batch."""
+    """Accumulates the loss of a codec batch by batch."""
 
     def __init__(self, *, temperatures: Sequence[float] = TEMPERATURES, label_kind: str = "logits") -> None:
         self._label_kind = label_kind
@@ -67,7 +65,7 @@ class FidelityMeter:
         self._rows = 0
 
     def add(self, true: LabelArray, decoded: LabelArray) -> None:
-        """Take in float16/float32 [B, C] labels and what a codec made of them."""
+        """Compare float16/float32 [B, C] labels with their decoded form."""
         for start in range(0, len(true), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             expected, found = self._logits(true[part]), self._logits(decoded[part])
@@ -85,7 +83,7 @@ class FidelityMeter:
             scaled, other = true / temperature, decoded / temperature
             weights, total = _softmax(scaled)
             other_total = _softmax(other)[1]
-            # What has no mass costs nothing, though its logit be minus infinity.
+            # A class without mass costs nothing, although its logit is minus infinity.
             massive = weights > 0
             gap = np.subtract(scaled, other, out=np.zeros_like(scaled), where=massive)
             self._lost[temperature] += float(((weights * gap).sum(axis=1) - total + other_total).sum())
@@ -94,10 +92,10 @@ class FidelityMeter:
             self._known[temperature] += len(true) * float(np.log(true.shape[1]))
 
     def result(self) -> Fidelity:
-        """Return the figures for everything added so far; of nothing, nothing is lost."""
+        """Return the fidelity of all rows so far; without rows nothing is lost."""
         kept = {}
         for temperature, lost in self._lost.items():
-            # Uniform labels tell nothing; a code that keeps them uniform has lost nothing.
+            # Uniform labels have no information; a codec that keeps them uniform loses nothing.
             known = max(self._known[temperature], _ROUNDING * self._rows)
             kept[temperature] = 1.0 - lost / known if lost > _ROUNDING * self._rows else 1.0
         return Fidelity(kept=kept, top1=self._agreeing / max(self._rows, 1), rows=self._rows)
@@ -114,7 +112,7 @@ def _softmax(logits: Doubles) -> tuple[Doubles, Doubles]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How a codec does on some labels. payload_per_row: bytes without codec tables and container."""
+    """Size and fidelity of some encoded labels. payload_per_row: bytes without codec tables and container."""
 
     payload_per_row: float
     fidelity: Fidelity
@@ -128,7 +126,7 @@ def try_codec(
     label_kind: str = "logits",
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> Trial:
-    """Encode and decode float16/float32 [B, C] labels in batches of the size they will have in the pool."""
+    """Encode and decode float16/float32 [B, C] labels in batches of the pool's size."""
     meter = FidelityMeter(temperatures=temperatures, label_kind=label_kind)
     used = rows = 0
     for batch in rebatched(blocks, batch_size):
@@ -140,7 +138,7 @@ def try_codec(
 
 
 def rebatched(blocks: Sequence[LabelArray], batch_size: int) -> list[LabelArray]:
-    """Cut labels into full batches; a rest is dropped unless there is nothing else."""
+    """Split labels into full batches and drop the rest; fewer labels than a batch are one batch."""
     labels = np.concatenate(list(blocks))
     size = min(batch_size, len(labels))
     return [labels[start : start + size] for start in range(0, len(labels) - size + 1, size)] if size else []

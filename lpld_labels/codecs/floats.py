@@ -8,7 +8,7 @@ plain    one row per view; column ``labels`` is a list of floats that DuckDB and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -23,12 +23,16 @@ from lpld_labels.format import arrow
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
-from lpld_labels.format.strict_json import convert
 
 Layout = Literal["compact", "plain"]
 _BIAS = np.float32(2.0**112)
 """Exponents of float32 have bias 127, of float16 bias 15."""
 _BLOCK = 24_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    layout: Layout
 
 
 class _FloatCodec(Codec):
@@ -37,34 +41,26 @@ class _FloatCodec(Codec):
     dtype: np.dtype[Any]
     arrow_type: pa.DataType
     lossless = True
+    settings = _Settings
 
     def __init__(self, *, layout: Layout = "compact") -> None:
         self.layout = layout
-
-    @property
-    def granularity(self) -> Granularity:
-        return "view" if self.layout == "plain" else "batch"
+        self.granularity: Granularity = "view" if layout == "plain" else "batch"
 
     @classmethod
     def parse(cls, arguments: Sequence[str], *, label_kind: str) -> Codec | None:
-        del label_kind
         return {(): cls(), ("plain",): cls(layout="plain")}.get(tuple(arguments))
 
     @property
     def spec(self) -> str:
         return self.name if self.layout == "compact" else f"{self.name}:{self.layout}"
 
-    def parameters(self) -> dict[str, Any]:
-        return {"layout": self.layout}
-
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         if self.layout == "plain":
             element = pa.field("element", self.arrow_type, nullable=False)
             return (Column(name="labels", type=pa.list_(element), component="labels"),)
-        return tuple(
-            Column(name=f"plane_{k}", type=pa.binary(), component="labels")
-            for k in range(self.dtype.itemsize)
-        )
+        names = [f"plane_{k}" for k in range(self.dtype.itemsize)]
+        return tuple(Column(name=name, type=pa.binary(), component="labels") for name in names)
 
     def encode(self, labels: LabelArray) -> EncodedLabels:
         values = self._stored(labels)
@@ -82,7 +78,7 @@ class _FloatCodec(Codec):
         return EncodedLabels(payload=payload, canonical=canonical)
 
     def _stored(self, labels: LabelArray) -> LabelArray:
-        """Return the labels in the stored dtype; values that overflow it are refused."""
+        """Return the labels in the stored dtype; refuse values that overflow it."""
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(labels, dtype=self.dtype)
         # float16 input cannot overflow; only a narrowing conversion needs the check.
@@ -131,16 +127,6 @@ class _FloatCodec(Codec):
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return [raw_bytes(self.decode(payload, rows=rows, classes=classes, dtype=self.dtype))]
 
-    @classmethod
-    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        known = convert(parameters, _Parameters, where=f"codec {cls.name}", all_known=True)
-        return cls(layout=known.layout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parameters:
-    layout: Layout
-
 
 def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
     """Return byte k of every word; shifting is twice as fast as gathering every other byte."""
@@ -149,7 +135,7 @@ def _plane(words: npt.NDArray[Any], k: int) -> npt.NDArray[np.uint8]:
 
 
 class Float16Codec(_FloatCodec):
-    """Half precision: what relabelling programs store today."""
+    """Half precision."""
 
     name = "f16"
     specs = ("f16", "f16:plain")
@@ -172,8 +158,8 @@ class Float32Codec(_FloatCodec):
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an uninitialised array, like `numpy.empty`, from Arrow's memory pool.
 
-    The C library maps fresh zeroed pages for each array above 128 KB, which costs more than most of what is
-    done to a label batch; Arrow's pool keeps its pages.
+    The C library maps fresh zeroed pages for each array above 128 KB, which costs more than most operations
+    on a label batch; Arrow's pool reuses its pages.
     """
     kind = np.dtype(dtype)
     sides = (shape,) if isinstance(shape, int) else shape

@@ -1,19 +1,19 @@
-"""`klt`: labels as a few quantised coordinates in the basis that suits the pool best.
+"""`klt`: labels as a few quantised coefficients in a basis fitted to the pool.
 
-A row of C logits is coded as
+A row of C logits is encoded as
 
     labels = mean + step * integers @ basis,    then    labels[peak classes] += step / 8 * peak integers
 
 Basis vector 0 is the constant 1/sqrt(C): its coefficient is the row's mean, which softmax ignores but losses
-on raw logits (MSE) do not; it costs about half a byte a row. The other vectors are the principal directions
-of the pool's labels (Karhunen-Loeve transform, klt_fit.py), for which one step for all coefficients is
-optimal under squared error, and so under KL divergence at a high temperature. At a low temperature the
-largest labels count most, and a row's own peak is in no common direction: so its few largest labels are
-corrected one by one, and argmax is kept.
+on raw logits (MSE) do not; it costs about half a byte a row. The others are the principal directions of the
+pool's labels (Karhunen-Loeve transform, klt_fit.py), for which one step for all coefficients is optimal under
+squared error, and so under KL divergence at a high temperature. At a low temperature the largest labels
+dominate, which no common direction describes: the few largest labels of each row are corrected one by one,
+which preserves argmax.
 
-One row per batch; one column per band of integers (packing.py) and two for the peaks. Probabilities are coded
-as log-probabilities and decoded through softmax. Coefficients that single precision cannot place on one side
-of a threshold are computed again in double precision, so the number of threads does not change the integers.
+One row per batch; one column per band of integers (packing.py) and two for the peaks. Probabilities are
+encoded as log-probabilities and decoded through softmax. Coefficients too close to a rounding threshold for
+single precision are computed again in double precision, so integers do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Granularity, Parts, Payload, raw_bytes
+from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Parts, Payload, raw_bytes
 from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.label_semantics import as_finite_logits, softmax
 from lpld_labels.codecs.packing import (
@@ -58,12 +58,10 @@ if TYPE_CHECKING:
 Doubles = npt.NDArray[np.float64]
 
 # A coefficient becomes floor(|c| / step + ROUNDING). This small dead zone saves 4 % of the bytes at equal
-# fidelity at T = 20 and costs 1 % at T = 1; decoders do not need to know it.
+# fidelity at T = 20 and costs 1 % at T = 1; decoding does not depend on it.
 ROUNDING = 0.46
 PEAK_SHARE = 8  # Peaks are corrected on a grid this many times finer than the step.
-LEAD = (
-    0.05  # By how much, on that grid, the largest label must lead after decoding: more than rounding moves.
-)
+LEAD = 0.05  # Least lead of the largest label after decoding, on that grid: more than rounding errors.
 DOUBT = 8e-6  # Generous error of a single-precision product of length C, as a share of the row's norm.
 MOST_DOUBT = 0.01  # Above this error, in steps, everything is computed in double precision.
 
@@ -75,28 +73,37 @@ _NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<kind><f[24])', 'fortran_order': False, "
     rb"'shape': \((?P<count>[0-9]{1,12}),\), \} *\n",
     re.DOTALL,
-)  # NumPy would evaluate the header, a Python literal from an untrusted file.
+)  # NumPy would parse the header as a Python literal, but the file is untrusted.
 
 
 class Numbers(NamedTuple):
-    """Whole numbers of a batch: steps [B, L + 1], peak classes int32 [B, m] and their steps / PEAK_SHARE."""
+    """Integers of a batch: steps [B, L + 1], peak classes int32 [B, m] and their steps / PEAK_SHARE."""
 
     integers: npt.NDArray[Any]
     classes: IntArray
     peaks: npt.NDArray[Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    step: float
+    edges: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES + 1)], ...]
+    peaks: Count
+    label_kind: LabelKind
+    target: dict[str, Any]
+
+
 class KltCodec(Codec):
     """Transform-coded labels.
 
     step: quantisation step in logits. edges: of the bands (see `band_edges`); the last is L + 1.
-    peaks: how many of a row's largest labels are corrected. target: what the codec was fitted for.
+    peaks: number of a row's largest labels that are corrected. target: the goal of fitting.
     """
 
     name = "klt"
-    lossless = False
     fitted = True
     planned = True
+    settings = _Settings
 
     def __init__(
         self,
@@ -118,38 +125,28 @@ class KltCodec(Codec):
         self.basis: FloatArray = tables.basis()  # [L + 1, C]
         self._on_device: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    @property
-    def granularity(self) -> Granularity:
-        return "batch"
-
     def describe(self) -> str:
         return f"{self.name}, step {self.step:.4g}, {self.dimensions} coefficients per row"
 
     @property
     def dimensions(self) -> int:
-        """Number of coefficients per row, the row mean included."""
+        """Number of coefficients per row, including the row mean."""
         return len(self.basis)
 
     def parameters(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "edges": list(self.edges),
-            "peaks": self.peaks,
-            "label_kind": self.label_kind,
-            "target": self.target,
-        }
+        return {**super().parameters(), "edges": list(self.edges)}
 
     def tables(self) -> dict[str, bytes]:
         return dict(self._tables.files)
 
     def identity(self) -> bytes:
-        """Return step, peaks, and a digest of basis and mean: integers mean nothing without them."""
+        """Return step, peaks, and a digest of basis and mean, which define what integers mean."""
         return struct.pack("<dI", self.step, self.peaks) + self._tables.digest()
 
     def require_fit(self, *, classes: int) -> None:
         if classes != self._tables.classes:
             raise PoolCorruptError(
-                "codec table is of another number of classes",
+                "codec table is for another number of classes",
                 where="mean.npy",
                 expected=classes,
                 got=self._tables.classes,
@@ -175,11 +172,11 @@ class KltCodec(Codec):
         return EncodedLabels(payload=payload, canonical=_canonical(numbers))
 
     def approximated(self, labels: LabelArray) -> FloatArray:
-        """Return what decoding the encoded labels would give, without packing in between."""
-        return self._rebuilt(self._scaled(self.numbers(labels)))
+        """Return the labels after encoding and decoding, without packing."""
+        return self._rebuilt(self.numbers(labels))
 
     def numbers(self, labels: LabelArray) -> Numbers:
-        """Return the whole numbers that stand for labels float16/float32 [B, C]."""
+        """Return the integers of labels float16/float32 [B, C]."""
         logits = as_finite_logits(converted(labels, np.float32), self.label_kind)
         integers = self._integers(logits)
         if not self.peaks:
@@ -188,11 +185,11 @@ class KltCodec(Codec):
         return Numbers(integers, classes, self._corrections(logits, integers, classes))
 
     def _integers(self, logits: FloatArray) -> FloatArray:
-        """Return the least-squares coefficients as whole numbers of steps, float32 [B, L + 1]."""
+        """Return the least-squares coefficients as integer steps, float32 [B, L + 1]."""
         centred = logits - self.mean
         doubt = DOUBT / self.step * np.linalg.norm(centred, axis=1, keepdims=True)
         if doubt.max(initial=0) > MOST_DOUBT:
-            return self._whole(centred.astype(np.float64) @ self._projection.T).astype(np.float32)
+            return self._rounded(centred.astype(np.float64) @ self._projection.T).astype(np.float32)
         coefficients = centred @ self._fast_projection
         size = np.abs(coefficients)
         size /= self.step
@@ -202,17 +199,17 @@ class KltCodec(Codec):
         rows, columns = np.nonzero((size < doubt) | (size > 1 - doubt))
         np.copysign(integers, coefficients, out=integers)
         wide = centred[rows].astype(np.float64)
-        integers[rows, columns] = self._whole(np.einsum("nc,nc->n", wide, self._projection[columns]))
+        integers[rows, columns] = self._rounded(np.einsum("nc,nc->n", wide, self._projection[columns]))
         return integers
 
-    def _whole(self, coefficients: Doubles) -> Doubles:
+    def _rounded(self, coefficients: Doubles) -> Doubles:
         return np.copysign(np.floor(np.abs(coefficients) / self.step + ROUNDING), coefficients)
 
     @cached_property
     def _projection(self) -> Doubles:
         """float64 [L + 1, C]: labels @ projection.T are the least-squares coefficients.
 
-        Solving corrects for the rounding of the basis, which is coarse in small pools.
+        Solving compensates the rounding of the basis, which is coarse in small pools.
         """
         basis = self.basis.astype(np.float64)
         return np.asarray(np.linalg.solve(basis @ basis.T, basis))
@@ -222,19 +219,19 @@ class KltCodec(Codec):
         return np.ascontiguousarray(self._projection.T, np.float32)
 
     def _corrections(self, logits: FloatArray, integers: FloatArray, classes: IntArray) -> Doubles:
-        """Return whole numbers [B, m] that bring the peaks back, the largest ahead of all others."""
+        """Return integers [B, m] that restore the peaks, with the largest ahead of all other labels."""
         grid = self.step / PEAK_SHARE
         rows = np.arange(len(logits))
         places = classes.astype(np.intp)
         coarse = self._exactly(integers, places)
-        # Relative to what the rounding of the row's mean does to all classes alike: softmax does not see it.
+        # Ignore the rounding of the row's mean: it shifts all classes alike, which softmax ignores.
         coded_mean = self.step * self.basis[0, 0] * integers[:, 0]
         shift = (logits - self.mean).mean(axis=1, dtype=np.float64) - coded_mean
         wanted = np.take_along_axis(logits, places, axis=1) - shift[:, None]
         corrections: Doubles = np.rint((wanted - coarse) / grid)
         corrected = coarse + corrections * grid
         top = wanted.argmax(axis=1)
-        # The strongest rival of the largest label, as a decoder will see it.
+        # The largest of the other labels after decoding.
         others = (integers * np.float32(self.step)) @ self.basis
         others += self.mean
         np.put_along_axis(others, places, corrected.astype(np.float32), axis=1)
@@ -244,13 +241,13 @@ class KltCodec(Codec):
         is_peak = places == rival[:, None]
         height = np.where(is_peak.any(axis=1), (corrected * is_peak).sum(axis=1), height)
         lift = np.maximum(np.ceil(LEAD - (corrected[rows, top] - height) / grid), 0)
-        # Equals may change places: neither was the largest alone.
+        # Equal labels may change order: neither was the only largest.
         beaten = logits[rows, rival] < logits[rows, places[rows, top]]
         corrections[rows, top] += np.where(beaten, lift, 0)
         return corrections
 
     def _exactly(self, integers: FloatArray, places: npt.NDArray[np.intp]) -> Doubles:
-        """Return the rebuilt labels [B, n] of some classes [B, n] in double precision."""
+        """Return the decoded labels [B, n] of some classes [B, n] in double precision."""
         columns = self._columns[places]
         products = np.einsum("bl,bnl->bn", integers.astype(np.float64), columns)
         return np.asarray(self.mean[places] + self.step * products)
@@ -269,7 +266,7 @@ class KltCodec(Codec):
                 "codec was fitted to another number of classes", expected=self.basis.shape[1], got=classes
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            labels = self._rebuilt(self._scaled(self._stored(payload, rows)))
+            labels = self._rebuilt(self._stored(payload, rows))
         if not np.isfinite(labels).all():
             raise PoolCorruptError("a label is not finite", expected="finite values")
         return converted(labels, dtype)
@@ -296,8 +293,8 @@ class KltCodec(Codec):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_on_device": {}}
 
-    def _rebuilt(self, parts: tuple[FloatArray, IntArray, FloatArray]) -> FloatArray:
-        coefficients, classes, peaks = parts
+    def _rebuilt(self, numbers: Numbers) -> FloatArray:
+        coefficients, classes, peaks = self._scaled(numbers)
         labels: FloatArray = coefficients @ self.basis
         labels += self.mean
         if self.peaks:
@@ -328,7 +325,7 @@ class KltCodec(Codec):
     @classmethod
     def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
         where = f"codec {cls.name}"
-        known = convert(parameters, _Parameters, where=where, all_known=True)
+        known = convert(parameters, _Settings, where=where, all_known=True)
         edges = known.edges
         with np.errstate(over="ignore"):
             if not 0 < np.float32(known.step) < np.inf:
@@ -340,23 +337,7 @@ class KltCodec(Codec):
             raise field_error("edges", f"rising from 0 to {len(loaded.scales) + 1}", edges, where=where)
         if known.peaks > loaded.classes:
             raise field_error("peaks", f"at most {loaded.classes}", known.peaks, where=where)
-        return cls(
-            tables=loaded,
-            step=known.step,
-            edges=edges,
-            peaks=known.peaks,
-            label_kind=known.label_kind,
-            target=known.target,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parameters:
-    step: float
-    edges: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES + 1)], ...]
-    peaks: Count
-    label_kind: LabelKind
-    target: dict[str, Any]
+        return cls(tables=loaded, **vars(known))
 
 
 def _canonical(numbers: Numbers) -> CanonicalBytes:
@@ -365,7 +346,7 @@ def _canonical(numbers: Numbers) -> CanonicalBytes:
 
 
 def _largest_classes(labels: LabelArray, k: int) -> IntArray:
-    """Return the classes of the k largest values per row, rising: int32 [B, k]."""
+    """Return the classes of the k largest values per row, ascending: int32 [B, k]."""
     if k == 1:
         return np.asarray(labels.argmax(axis=1)[:, None], np.int32)
     return members(largest(labels, k), k)
@@ -376,10 +357,10 @@ def _largest_classes(labels: LabelArray, k: int) -> IntArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KltTables:
-    """A basis in few bits.
+    """A quantised basis.
 
     vectors: int16 [L, C]; vector j of the basis is scales[j] * vectors[j]. scales: float32 [L].
-    mean: float16 [C]. packed: the vectors as stored, where they were read from a pool.
+    mean: float16 [C]. packed: the stored form of the vectors, if they were read from a pool.
     """
 
     vectors: Integers
@@ -398,7 +379,6 @@ class KltTables:
 
     @property
     def classes(self) -> int:
-        """Number of label columns C."""
         return len(self.mean)
 
     def basis(self) -> FloatArray:
@@ -409,19 +389,18 @@ class KltTables:
         return basis
 
     def digest(self) -> bytes:
-        """Return a SHA-256 over the numbers: another entropy coder may pack them otherwise."""
+        """Return a SHA-256 of the numbers, not of the files: entropy coders may pack them differently."""
         parts = (self.vectors.astype("<i2"), self.scales.astype("<f4"), self.mean.astype("<f2"))
         return hashlib.sha256(b"".join(raw_bytes(part) for part in parts)).digest()
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """The tables as files: name -> bytes."""
         packed = pack_integers(self.vectors) if self.packed is None else self.packed
         return {BASIS: packed, SCALES: _npy(self.scales), MEAN: _npy(self.mean)}
 
     @staticmethod
     def load(files: Mapping[str, bytes]) -> KltTables:
-        """Read the files; what is missing, damaged or does not fit together is refused."""
+        """Read the files; refuse missing, corrupt or inconsistent ones."""
         scales = _loaded(files, SCALES, np.float32)
         mean = _loaded(files, MEAN, np.float16)
         if len(scales) > len(mean) or len(scales) * len(mean) > MAX_BASIS_VALUES:
@@ -449,25 +428,21 @@ def _file(files: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _loaded(files: Mapping[str, bytes], name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an npy table: version 1.0, one dimension, the dtype given, finite, and not a byte more."""
+    """Return an npy table: version 1.0, one dimension, of `dtype`, finite, without trailing bytes."""
     data = _file(files, name)
     kind = np.dtype(dtype).newbyteorder("<")
     header = _NPY_HEADER.match(data)
     if header is None or len(header[0]) != _HEADER_START + int.from_bytes(data[8:_HEADER_START], "little"):
         raise PoolCorruptError(
-            "codec table is damaged: not npy of version 1.0 and one dimension, as NumPy writes it", where=name
+            "codec table is corrupt", where=name, expected="npy of version 1.0 and one dimension"
         )
-    start, count = len(header[0]), int(header["count"])
-    if header["kind"].decode() != kind.str:
+    start, size = len(header[0]), int(header["count"]) * kind.itemsize
+    if header["kind"].decode() != kind.str or len(data) - start != size:
         raise PoolCorruptError(
-            "codec table has the wrong type", where=name, expected=kind.str, got=header["kind"].decode()
-        )
-    if len(data) - start != count * kind.itemsize:
-        raise PoolCorruptError(
-            "codec table has the wrong length",
+            "codec table has the wrong type or length",
             where=name,
-            expected=f"{count} values",
-            got=f"{len(data) - start} bytes",
+            expected=f"{kind.str} in {size} bytes",
+            got=f"{header['kind'].decode()} in {len(data) - start} bytes",
         )
     array = np.frombuffer(data, kind, offset=start)
     if not np.isfinite(array).all():

@@ -1,13 +1,13 @@
-"""Fitting `klt` to a pool: its principal directions, which of them pay, and the step that meets the target.
+"""Fit `klt` to a pool: its principal directions, how many to keep, and the step that meets the target.
 
-Up to EXACT_CLASSES classes the C x C scatter matrix is summed batch by batch and diagonalised. Beyond that it
-would not fit into memory, but labels of a linear head span few directions (at most as many as the features
-before it). A randomised range finder finds them: multiply the scatter matrix, never formed, with random
+Up to EXACT_CLASSES classes the C x C scatter matrix is accumulated and diagonalised. For more classes it
+would not fit into memory, but labels of a linear head span few directions (at most as many as its input
+features). A randomised range finder finds them: multiply the scatter matrix, without forming it, with random
 vectors, orthonormalise, repeat, and diagonalise in that subspace.
 
 At step s the quantisation error of a coefficient is about s^2/12, and one more bit would quarter it, so a bit
 is worth ln(2) s^2/6 of squared error. A direction is kept if it lowers the error of all rows by more than the
-bits of its coefficients *and of itself* are worth; its entries are stored so finely that another bit would
+bits of its coefficients *and of itself* are worth; its entries are stored so precisely that another bit would
 not pay. So a basis for 10,000 rows is small and coarse, one for 60 million rows large and fine.
 """
 
@@ -44,10 +44,10 @@ GAUSSIAN_BITS = 0.5 * math.log2(2 * math.pi * math.e)  # Entropy of a unit Gauss
 
 
 class KltFitter:
-    """Makes klt codecs for one pool from a sample of its labels.
+    """Fits klt codecs for one pool to a sample of its labels.
 
-    fit, tune: blocks of float16/float32 [B, C] labels; directions come from `fit`, everything else is
-    judged on `tune`. rows: rows of the pool that will share the basis. batch_size: of that pool.
+    fit, tune: blocks of float16/float32 [B, C] labels; directions are fitted to `fit`, all other settings
+    are measured on `tune`. rows, batch_size: of the pool that the codec will encode.
     """
 
     def __init__(
@@ -68,22 +68,24 @@ class KltFitter:
         self.batch_size = batch_size
         self.label_kind = label_kind
         self.seed = seed
-        # Once, not for every codec that is tried on them.
         self._tune = [converted(block, np.float32) for block in tune]
-        self._spectrum = find_spectrum(fit, label_kind=label_kind, seed=seed)
-        self._coordinates = self._spectrum.coordinates(self._tune, label_kind=label_kind)
-        self._shift = _spread_of_row_means(self._tune, self._spectrum.mean, label_kind)
-        self._measured: dict[tuple[bytes, object], float] = {}
+        self._spectrum = find_spectrum([_logits(block, label_kind) for block in fit], seed=seed)
+        tuned = [_logits(block, label_kind) for block in tune]
+        self._coordinates = self._spectrum.coordinates(tuned)
+        # Spread of the coefficients of the constant vector.
+        shifts = [(block - self._spectrum.mean).mean(axis=1) for block in tuned]
+        self._shift = float(np.concatenate(shifts).std() * math.sqrt(len(self._spectrum.mean)))
+        self._measured: dict[tuple[bytes, object], float] = {}  # By the codec's identity and the quantity.
 
     def for_rows(self, rows: int) -> KltFitter:
-        """Return the fitter of the same labels for a pool of another number of rows."""
+        """Return a fitter with the same sample for a pool of another number of rows."""
         other = copy.copy(self)
         other.rows = rows
         return other
 
     def codec(self, step: float, *, peaks: int = 1) -> KltCodec:
         """Return the codec for a quantisation step in logits and a number of corrected peaks."""
-        # Few digits: the manifest shows them, and the number there is the number used.
+        # Few digits, because the manifest shows the step.
         step = float(f"{step:.6g}")
         if not (step > 0 and math.isfinite(step)):
             raise InvalidArgumentError("quantisation step is wrong", expected="a number > 0", got=step)
@@ -91,7 +93,7 @@ class KltFitter:
         grain = self._grain(step)
         count = self._worthwhile(step, grain)
         vectors = np.rint(self._spectrum.directions[:count] / grain[:count, None]).astype(np.int16)
-        # The row mean comes first, although its spread may be small: it has a place of its own.
+        # The row mean is always the first coefficient, although its spread may be small.
         order = np.concatenate([spreads[:1] if count else [self._shift], spreads[:count]])
         mean = self._spectrum.mean.astype(np.float16)
         return KltCodec(
@@ -121,13 +123,13 @@ class KltFitter:
                 "codec 'klt' cannot keep that much of these labels",
                 expected=f"at most {best.kept[temperature]:.4f} at T = {temperature:g}",
                 got=fidelity,
-                hint=f"ask for less or use 'int8' (judged on {sampled} rows; more rows give a better basis)",
+                hint=f"ask for less or use 'int8' (measured on {sampled} rows; more give a better basis)",
             )
         codec.target = {"fidelity": fidelity, "temperature": temperature, "seed": self.seed}
         return codec
 
     def measure(self, codec: KltCodec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
-        """Return what the codec keeps of the rows it was not fitted to."""
+        """Return the codec's fidelity on the rows to tune on."""
         meter = FidelityMeter(temperatures=temperatures, label_kind=self.label_kind)
         for block in self._tune:
             meter.add(block, codec.approximated(block))
@@ -143,8 +145,6 @@ class KltFitter:
 
         return self._once(codec, "payload", payload) + sum(map(len, codec.tables().values())) / self.rows
 
-    # Inside
-
     def _lost(self, codec: KltCodec, temperature: float) -> float:
         return self._once(
             codec, temperature, lambda: 1 - self.measure(codec, temperatures=(temperature,)).kept[temperature]
@@ -158,7 +158,7 @@ class KltFitter:
 
     @property
     def _scale(self) -> float:
-        """Largest spread of any coefficient; 1 where labels are all alike."""
+        """Largest spread of any coefficient; 1 if all labels are equal."""
         return max(self._shift, float(self._spectrum.spreads.max(initial=0))) or 1.0
 
     def _grain(self, step: float) -> FloatArray:
@@ -166,7 +166,7 @@ class KltFitter:
         directions, spreads = self._spectrum.directions, self._spectrum.spreads
         classes = directions.shape[1]
         grain: FloatArray = step / (spreads * math.sqrt(self.rows))
-        # Never so coarse that a direction is lost, never so fine that int16 overflows.
+        # Not so coarse that a direction is lost, and not so fine that int16 overflows.
         grain = np.minimum(grain, 1 / math.sqrt(classes))
         finest = np.abs(directions).max(axis=1, initial=0) / LARGEST
         return np.asarray(np.maximum(grain, finest), np.float32)
@@ -187,7 +187,7 @@ class KltFitter:
 
     @property
     def _peaks(self) -> tuple[int, ...]:
-        """Numbers of peaks worth trying, fewest first: of few classes, few."""
+        """Numbers of peaks to try, ascending; at most a quarter of the classes."""
         most = max(len(self._spectrum.mean) // 4, 1)
         return tuple(peaks for peaks in PEAKS if peaks <= most)
 
@@ -206,40 +206,37 @@ class KltFitter:
         return best
 
     def _just_within(
-        self,
-        excess: Callable[[KltCodec], float],
-        peaks: int,
-        near: float | None,
+        self, excess: Callable[[KltCodec], float], peaks: int, near: float | None
     ) -> KltCodec | None:
         """Return the codec whose excess is at most 0 and closest to it, or None if there is none.
 
-        excess: log of a codec's loss over the allowed loss; it rises with the step, nearly in proportion to
-        its logarithm, so false position finds its root fast.
-        near: a step that may be close.
+        excess: log of a codec's loss over the allowed loss; nearly linear in the logarithm of the step, so
+        false position finds its root fast. near: a step that may be close.
         """
         bounds = math.log(self._scale * FINEST), math.log(self._scale * COARSEST)
         worse = math.log(2 if near is None else 1.1)
 
         def tried(place: float) -> tuple[float, float, KltCodec]:
+            place = float(np.clip(place, *bounds))
             codec = self.codec(math.exp(place), peaks=peaks)
             return place, excess(codec), codec
 
         start = math.log(self._scale) - START if near is None else math.log(near)
-        good = bad = tried(_within(start, bounds))
+        good = bad = tried(start)
         while good[1] > 0:
             if good[0] in bounds:
                 return None
-            bad, good = good, tried(_within(good[0] - worse, bounds))
+            bad, good = good, tried(good[0] - worse)
             worse *= 1.5
         while bad[1] <= 0:
             if bad[0] in bounds:
                 return bad[2]
-            good, bad = bad, tried(_within(bad[0] + worse, bounds))
+            good, bad = bad, tried(bad[0] + worse)
             worse *= 1.5
         weight = 1.0
         while abs(good[0] - bad[0]) > TOLERANCE and good[1] < -TOLERANCE / 4:
             share = good[1] / (good[1] - weight * bad[1])
-            # Halving the weight of an end that stays (the Illinois rule) keeps it from staying for ever.
+            # The Illinois rule halves the weight of an end that stays, so that both ends converge.
             middle = tried(good[0] + min(max(share, 0.05), 0.95) * (bad[0] - good[0]))
             if middle[1] <= 0:
                 good, weight = middle, weight / 2
@@ -248,17 +245,8 @@ class KltFitter:
         return good[2]
 
 
-def _within(place: float, bounds: tuple[float, float]) -> float:
-    return min(max(place, bounds[0]), bounds[1])
-
-
-def _spread_of_row_means(blocks: Sequence[FloatArray], mean: FloatArray, label_kind: str) -> float:
-    shifts = [(as_finite_logits(block, label_kind) - mean).mean(axis=1) for block in blocks]
-    return float(np.concatenate(shifts).std() * math.sqrt(len(mean)))
-
-
 def _entropy(integers: FloatArray) -> FloatArray:
-    """Return the empirical entropy in bits of each column [n, K] of whole numbers."""
+    """Return the empirical entropy in bits of each column [n, K] of integers."""
     limit = 255
     codes = np.clip(integers, -limit, limit).astype(np.int64) + limit
     width = 2 * limit + 1
@@ -275,39 +263,39 @@ def _entropy(integers: FloatArray) -> FloatArray:
 class Spectrum:
     """Mean and principal directions of some labels.
 
-    mean: float32 [C]. directions: float32 [K, C], orthonormal, each summing to 0 (what shifts a whole
-    row is no part of them), by falling spread. spreads: float32 [K], standard deviation along each.
+    mean: float32 [C]. directions: float32 [K, C], orthonormal, each summing to 0 (row means are coded
+    separately), by descending spread. spreads: float32 [K], standard deviation along each.
     """
 
     mean: FloatArray
     directions: FloatArray
     spreads: FloatArray
 
-    def coordinates(self, blocks: Sequence[LabelArray], *, label_kind: str) -> FloatArray:
-        """Return the labels' coordinates float32 [n, K]."""
-        parts = [_centred(group, self.mean, label_kind) @ self.directions.T for group in _groups(blocks)]
+    def coordinates(self, blocks: Sequence[FloatArray]) -> FloatArray:
+        """Return the coordinates of logits, float32 [n, K]."""
+        parts = [_centred(group, self.mean) @ self.directions.T for group in _groups(blocks)]
         return np.concatenate(parts) if parts else np.empty((0, len(self.directions)), np.float32)
 
 
-def find_spectrum(blocks: Sequence[LabelArray], *, label_kind: str = "logits", seed: int = 0) -> Spectrum:
-    """Find the directions of labels given in blocks, float16/float32 [B, C] each."""
+def find_spectrum(blocks: Sequence[FloatArray], *, seed: int = 0) -> Spectrum:
+    """Find the directions of logits given in blocks, float32 [B, C] each."""
     rows = sum(len(block) for block in blocks)
     classes = blocks[0].shape[1]
     total = np.zeros(classes)
     for block in blocks:
-        total += _logits(block, label_kind).sum(axis=0, dtype=np.float64)
+        total += block.sum(axis=0, dtype=np.float64)
     mean = (total / rows).astype(np.float32)
     if classes <= EXACT_CLASSES:
         frame = np.eye(classes, dtype=np.float32)
     else:
-        frame = _range(blocks, mean, min(MOST_DIRECTIONS, rows, classes), label_kind, seed)
+        frame = _range(blocks, mean, min(MOST_DIRECTIONS, rows, classes), seed)
     scatter = np.zeros((frame.shape[1], frame.shape[1]))
     for group in _groups(blocks):
-        centred = _centred(group, mean, label_kind)
+        centred = _centred(group, mean)
         seen = (centred if classes <= EXACT_CLASSES else centred @ frame).astype(np.float64)
         scatter += seen.T @ seen
     values, rotation = np.linalg.eigh(scatter / rows)
-    # n rows around their mean span n - 1 directions; what lies below rounding is not there.
+    # n centred rows span at most n - 1 directions; smaller spreads are rounding errors.
     floor = max(float(values[-1]), 0.0) * ROUNDING_SHARE
     count = min(int((values > floor).sum()), rows - 1)
     order = np.argsort(values)[::-1][:count]
@@ -320,17 +308,16 @@ def _logits(block: LabelArray, label_kind: str) -> FloatArray:
     return as_finite_logits(converted(block, np.float32), label_kind)
 
 
-def _centred(group: Sequence[LabelArray], mean: FloatArray, label_kind: str) -> FloatArray:
-    """Return the rows of some blocks around the mean, with each row's own mean removed."""
-    values = np.concatenate([_logits(block, label_kind) for block in group])
-    values -= mean
+def _centred(group: Sequence[FloatArray], mean: FloatArray) -> FloatArray:
+    """Return the rows of some blocks minus the mean, then minus each row's own mean."""
+    values = np.concatenate(group) - mean
     values -= values.mean(axis=1, keepdims=True)
     return values
 
 
-def _groups(blocks: Sequence[LabelArray]) -> Iterator[list[LabelArray]]:
-    """Gather blocks until they have ROWS_AT_ONCE rows: matrix products are faster in larger pieces."""
-    group: list[LabelArray] = []
+def _groups(blocks: Sequence[FloatArray]) -> Iterator[list[FloatArray]]:
+    """Group blocks into at least ROWS_AT_ONCE rows: large matrix products are faster."""
+    group: list[FloatArray] = []
     for block in blocks:
         group.append(block)
         if sum(map(len, group)) >= ROWS_AT_ONCE:
@@ -340,23 +327,21 @@ def _groups(blocks: Sequence[LabelArray]) -> Iterator[list[LabelArray]]:
         yield group
 
 
-def _range(
-    blocks: Sequence[LabelArray], mean: FloatArray, count: int, label_kind: str, seed: int
-) -> FloatArray:
-    """Return an orthonormal frame [C, count] of the subspace in which the labels vary most."""
+def _range(blocks: Sequence[FloatArray], mean: FloatArray, count: int, seed: int) -> FloatArray:
+    """Return an orthonormal frame [C, count] of the subspace in which the logits vary most."""
     classes = len(mean)
     frame = keyed_generator(seed, classes, count).standard_normal((classes, count), np.float32)
     for _ in range(POWER_ROUNDS):
         product = np.zeros_like(frame)
         for group in _groups(blocks):
-            centred = _centred(group, mean, label_kind)
+            centred = _centred(group, mean)
             product += centred.T @ (centred @ frame)
         frame = np.ascontiguousarray(np.linalg.qr(product)[0])
     return frame
 
 
 def _oriented(directions: FloatArray) -> FloatArray:
-    """Make the largest entry of each direction positive: the sign means nothing, so fix it."""
+    """Make the largest entry of each direction positive: the sign is arbitrary."""
     if not directions.size:
         return directions
     largest = np.abs(directions).argmax(axis=1)

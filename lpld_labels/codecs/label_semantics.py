@@ -1,16 +1,16 @@
-"""What a stored label means: its kind, a probability of 0, softening, and the pixels it was given for.
+"""What a stored label means: its kind, a probability of 0, softening, and the normalisation of its pixels.
 
 logits         z before softmax. At temperature T they mean softmax(z / T).
-probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum: what the
-               logits they came from would mean, for log p is z up to a shift of the row.
+probabilities  p after softmax. At temperature T they mean p ** (1 / T), divided by their sum. This equals
+               softmax(z / T) of the original logits, because log p is z up to a shift of the row.
 
 A probability of 0 stays 0 at every temperature. Its logit is minus infinity, and its term in KL(p || q) is 0.
-So (.9, .1, 0, ...) at T = 20 is (.527, .473, 0, ...), as programs that store zeros mean it (Fast Knowledge
-Distillation: hard labels, and top-k labels whose kept classes share all of the mass). A small number instead
-would give thousands of empty classes most of the mass at T = 20.
+So (.9, .1, 0, ...) at T = 20 is (.527, .473, 0, ...), as in programs that store zeros (Fast Knowledge
+Distillation: hard labels, and top-k labels whose kept classes share all of the mass). With a small number
+instead, thousands of empty classes would get most of the mass at T = 20.
 
-Every function takes NumPy arrays and torch tensors alike and gives the same numbers up to float32 rounding;
-torch itself is not imported.
+Functions accept NumPy arrays and torch tensors, with equal results up to float32 rounding; torch is not
+imported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMALLEST = 2.0**-24  # The smallest float16 above 0.
 
 
 def as_logits(labels: Labels, kind: str) -> Labels:
-    """Return logits [B, C] of labels of either kind; a probability of 0 gives minus infinity."""
+    """Return logits [B, C] of labels of either kind; a probability of 0 becomes minus infinity."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):
@@ -46,9 +46,9 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Return logits [B, C] with 0 counted as SMALLEST, for transforms and ranks, which need numbers.
+    """Return finite logits [B, C]: a probability of 0 counts as SMALLEST.
 
-    Not for softening: at T = 20 a class of SMALLEST has .43 of the weight of a certain one.
+    Not for softening: at T = 20 a class of SMALLEST has .43 of the weight of a class of probability 1.
     """
     if kind == "logits":
         return labels
@@ -67,7 +67,7 @@ def softmax(logits: Labels) -> Labels:
 
 
 def softened(labels: Labels, kind: str, temperature: float) -> Labels:
-    """Return the probabilities [B, C] that labels of either kind mean at a temperature."""
+    """Return the probabilities [B, C] of labels of either kind at a temperature."""
     check_temperature(temperature)
     return softmax(as_logits(labels, kind) / temperature)
 
@@ -81,9 +81,9 @@ def check_temperature(temperature: float) -> None:
 def find_normalisation(
     header: PoolHeader, mean: Sequence[float] | None, std: Sequence[float] | None, *, where: object
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std of the pixels as given, else those that all teachers of the pool share.
+    """Return mean and std as given, or by default those that all teachers of the pool share.
 
-    An unknown normalisation is refused, never guessed: another one changes what the label was given for.
+    An unknown normalisation is refused: with another one, labels do not match the pixels.
     where: the pool, for the message.
     """
     if mean is not None and std is not None:

@@ -1,14 +1,14 @@
 """Packing arrays into bytes: zstd frames, byte planes, class sets, and pcodec integers.
 
-byte planes  Plane k holds byte k (0 = least significant) of every value. Each plane is a zstd frame of its
-             own, because one entropy table cannot serve both exponents and mantissas. A blob is its frames
-             in order, each after its length (uint32).
-class sets   The class indices of each row in rising order, stored as gaps: the first index, then each index
-             less its predecessor less 1. Gaps are small numbers, which byte planes compress well.
-bands        Runs of neighbouring coefficients with similar spread. Each band of a batch is one `pcodec` file
+byte planes  Plane k holds byte k (0 = least significant) of every value. Each plane is its own zstd frame,
+             because exponents and mantissas need different entropy tables. A blob holds its frames in
+             order, each after its length (uint32).
+class sets   The class indices of each row, ascending, stored as gaps: the first index, then each index
+             minus its predecessor minus 1. Gaps are small numbers, which byte planes compress well.
+bands        Runs of adjacent coefficients with similar spread. Each band of a batch is one `pcodec` file
              (https://github.com/pcodec/pcodec) with its own statistics, so batches decode independently.
 
-Everything that unpacks treats its input as untrusted: nothing is larger than the caller expects.
+Unpacking treats its input as untrusted: no result is larger than the caller expects.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LARGEST = np.iinfo(np.int16).max
 
 
 class Zstd(threading.local):
-    """Compressors of a thread, kept because making one takes a third as long as using it."""
+    """Compressors of a thread, reused because creating one takes a third as long as using it."""
 
     def __init__(self) -> None:
         self.fast = zstandard.ZstdCompressor(level=FRAME_LEVEL)
@@ -109,13 +109,13 @@ def unpack_planes(
 
 
 def pack_sets(indices: IntArray, classes: int) -> bytes:
-    """Return class indices [B, k], rising in each row, as one blob."""
+    """Return class indices [B, k], ascending in each row, as one blob."""
     gaps = np.diff(indices, axis=1, prepend=-1) - 1
     return pack_planes(gaps.astype(index_dtype(classes)))
 
 
 def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where: str) -> IntArray:
-    """Undo `pack_sets`: int32 [B, k]; an index outside the classes is refused."""
+    """Undo `pack_sets`: int32 [B, k]; refuse an index outside the classes."""
     gaps = unpack_planes(blob, index_dtype(classes), shape, where=where).astype(np.int64)
     indices = np.cumsum(gaps + 1, axis=1) - 1
     if indices.size and indices[:, -1].max() >= classes:
@@ -129,7 +129,7 @@ def unpack_sets(blob: pa.Buffer, shape: tuple[int, int], classes: int, *, where:
 
 
 def index_dtype(count: int) -> np.dtype[Any]:
-    """Return the stored dtype of numbers below `count`."""
+    """Return the stored dtype of integers below `count`."""
     return np.dtype("<u2" if count <= 1 << 16 else "<u4")
 
 
@@ -137,7 +137,7 @@ def index_dtype(count: int) -> np.dtype[Any]:
 
 
 def pack_integers(values: npt.NDArray[np.floating[Any]] | Integers) -> bytes:
-    """Return whole numbers of any shape, in row-major order, as one pcodec file of int16."""
+    """Return integers of any shape, in row-major order, as one pcodec file of int16."""
     if values.size and np.abs(values).max() > LARGEST:
         raise InvalidBatchError(
             "label is far outside what the codec was fitted to",
@@ -170,7 +170,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
 
 
 def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
-    """Cut coefficients, given in order of falling spread [n], into bands for batches of `rows` rows.
+    """Split coefficients, given in descending order of spread [n], into bands for batches of `rows` rows.
 
     Returns edges (0, ..., n): band b holds coefficients edges[b] to edges[b + 1] - 1.
     """
@@ -185,7 +185,7 @@ def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, 
 
 
 def pack_bands(values: npt.NDArray[np.floating[Any]], edges: Sequence[int]) -> list[bytes]:
-    """Return one blob per band of whole numbers [rows, n]."""
+    """Return one blob per band of integers [rows, n]."""
     return [pack_integers(values[:, low:high]) for low, high in pairwise(edges)]
 
 
@@ -201,7 +201,7 @@ def unpack_bands(
 
 @cache
 def _pcodec() -> tuple[Any, Any]:
-    """Return pcodec's standalone module and the settings to compress with; other codecs do without it."""
+    """Import pcodec, which only `klt` needs; return its standalone module and compression settings."""
     try:
         import pcodec
         from pcodec import standalone
@@ -211,7 +211,7 @@ def _pcodec() -> tuple[Any, Any]:
         ) from None
     config = pcodec.ChunkConfig(
         compression_level=PCODEC_LEVEL,
-        # Neighbouring coefficients are unrelated: differences and divisors have nothing to find.
+        # Adjacent coefficients are independent: deltas and common divisors gain nothing.
         delta_spec=pcodec.DeltaSpec.no_op(),
         mode_spec=pcodec.ModeSpec.classic(),
     )

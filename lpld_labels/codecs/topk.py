@@ -1,22 +1,22 @@
 """`topk`: the k largest labels of each row, and one level for all the others.
 
-One row per batch. Entries are kept in class order, so that class indices become small gaps; both gaps
-and values are compressed byte planes (packing.py). What is not kept decodes to the row's *tail level*:
+One row per batch. Entries are stored in class order, so that class indices become small gaps; gaps and values
+are compressed byte planes (packing.py). All other classes decode to the row's *tail level*:
 
-logits         log of the mean of exp(logit) over the missing classes, which gives them together
-               exactly the probability mass they had at temperature 1;
-probabilities  the mean probability of the missing classes.
+logits         log of the mean of exp(logit) over these classes, which keeps their total probability at
+               temperature 1;
+probabilities  the mean probability of these classes.
 
-A payload without tail (folders that stored none) decodes the missing classes to a level with no
-mass, which is marginal re-normalisation (Fast Knowledge Distillation); with a tail it is marginal smoothing.
+Imported labels may have no tail. The other classes then decode to a level without probability: marginal
+re-normalisation (Fast Knowledge Distillation). With a tail it is marginal smoothing.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.codecs.affine import RowGrid
-from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.base import Codec, EncodedLabels, FloatArray, Payload, raw_bytes
 from lpld_labels.codecs.floats import converted
 from lpld_labels.codecs.packing import index_dtype, pack_planes, pack_sets, unpack_planes, unpack_sets
 from lpld_labels.errors import InvalidArgumentError, InvalidBatchError, ManifestError, PoolCorruptError
@@ -32,18 +32,17 @@ from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.limits import MAX_CLASSES
 from lpld_labels.format.records import BoolArray, IntArray, LabelArray
 from lpld_labels.format.schema import Column, LabelKind
-from lpld_labels.format.strict_json import convert
 
-VALUE_BITS = (8, 16, 32)
-# Level of missing classes without a stored tail: softmax makes it 0 up to T = 100; exact in float16.
+ValueBits = Literal[8, 16, 32]
+# Level of classes without entry or tail: softmax gives 0 up to T = 100; exact in float16.
 NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
 
 
 class SparseLabels(NamedTuple):
-    """Kept entries of a batch.
+    """The k largest labels of each row of a batch.
 
     values: float16 or float32 [B, k]. indices: int32 [B, k], distinct in a row.
-    tail: float32 [B], level of every missing class, or None where none was stored.
+    tail: float32 [B], level of every other class, or None where none was stored.
     """
 
     values: LabelArray
@@ -52,9 +51,9 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries of a payload in class order. grid: of the values, at 8 bits.
+    """Entries of a payload in class order.
 
-    rank: int64 [B, k], where the source had another order than by falling value.
+    grid: of the values, at 8 bits. rank: int64 [B, k], see `_rank`; None for descending values.
     """
 
     indices: IntArray
@@ -64,21 +63,28 @@ class _Entries(NamedTuple):
     rank: npt.NDArray[np.int64] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLASSES)]
+    value_bits: ValueBits
+    label_kind: LabelKind
+
+
 class TopKCodec(Codec):
     """The k largest labels per row with `value_bits` bits each."""
 
     name = "topk"
     specs = ("topk:K[:BITS]",)
-    lossless = False
+    settings = _Settings
 
     def __init__(self, *, k: int, value_bits: int = 16, label_kind: str = "logits") -> None:
         if not 1 <= k <= MAX_CLASSES:
             raise InvalidArgumentError(
                 "k of codec 'topk' is out of range", expected=f"k from 1 to {MAX_CLASSES}", got=k
             )
-        if value_bits not in VALUE_BITS:
+        if value_bits not in get_args(ValueBits):
             raise InvalidArgumentError(
-                "unknown width of top-k values", expected=f"one of {VALUE_BITS} bits", got=value_bits
+                "unknown width of top-k values", expected=f"one of {get_args(ValueBits)} bits", got=value_bits
             )
         self.k = k
         self.value_bits = value_bits
@@ -100,16 +106,9 @@ class TopKCodec(Codec):
         return self
 
     @property
-    def granularity(self) -> Granularity:
-        return "batch"
-
-    @property
     def value_dtype(self) -> np.dtype[Any]:
         """Dtype of decoded entries: float16 at 16 bits, else float32."""
         return np.dtype("<f2" if self.value_bits == 16 else "<f4")
-
-    def parameters(self) -> dict[str, Any]:
-        return {"k": self.k, "value_bits": self.value_bits, "label_kind": self.label_kind}
 
     def identity(self) -> bytes:
         return struct.pack("<IB", self.k, self.value_bits)
@@ -120,14 +119,10 @@ class TopKCodec(Codec):
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         grid = ("scale", "offset") if self.value_bits == 8 else ()
-        required = tuple(
-            Column(name=name, type=pa.binary(), component="labels") for name in ("gaps", "values", *grid)
+        return tuple(
+            Column(name=name, type=pa.binary(), component="labels", nullable=name in ("tail", "order"))
+            for name in ("gaps", "values", *grid, "tail", "order")
         )
-        optional = tuple(
-            Column(name=name, type=pa.binary(), component="labels", nullable=True)
-            for name in ("tail", "order")
-        )
-        return required + optional
 
     # Encoding
 
@@ -144,10 +139,10 @@ class TopKCodec(Codec):
     def encode_sparse(
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, *, classes: int
     ) -> EncodedLabels:
-        """Encode entries found elsewhere; at 16 and 32 bits every value comes back bit for bit.
+        """Encode imported entries; 16 and 32 bits preserve every value bit for bit.
 
         values: float16 (32 bits: float32) [B, k] in any order. indices: int32 [B, k].
-        tail: float32 [B], the level each missing class decodes to, or None.
+        tail: float32 [B], the level every other class decodes to, or None.
         """
         self._check_k(classes)
         shape = (len(values), self.k)
@@ -175,7 +170,7 @@ class TopKCodec(Codec):
         return self._with_order(encoded, by_class, classes)
 
     def _stored(self, values: LabelArray) -> LabelArray:
-        """Return the values in the stored dtype (8 bits: as they are); overflow is refused."""
+        """Return the values in the stored dtype (8 bits: unchanged); refuse overflow."""
         if self.value_bits == 8:
             return values
         with np.errstate(over="ignore"):
@@ -191,11 +186,8 @@ class TopKCodec(Codec):
 
     def _check_k(self, classes: int) -> None:
         if self.k > classes:
-            raise InvalidArgumentError(
-                "codec 'topk' keeps more entries than there are classes",
-                expected=f"k <= {classes}",
-                got=self.k,
-            )
+            problem = "codec 'topk' keeps more entries than there are classes"
+            raise InvalidArgumentError(problem, expected=f"k <= {classes}", got=self.k)
 
     def _packed(
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, classes: int
@@ -216,14 +208,13 @@ class TopKCodec(Codec):
     def _with_order(
         self, encoded: EncodedLabels, by_class: npt.NDArray[np.intp], classes: int
     ) -> EncodedLabels:
-        """Add the `order` column if sorting alone cannot give back the order the entries came in."""
+        """Add the `order` column if sorting by value does not restore the imported order."""
         entries = self._entries(encoded.payload, len(by_class), classes)
         place = np.argsort(by_class, axis=1)  # source position -> position in class order
         descending = _descending(entries)
         if (place == descending).all():
             return encoded
-        rank = np.empty_like(descending)
-        np.put_along_axis(rank, descending, np.arange(self.k)[None, :], axis=1)
+        rank = np.argsort(descending, axis=1)  # the inverse permutation
         dtype = index_dtype(self.k)
         moved = (np.take_along_axis(rank, place, axis=1) - np.arange(self.k)) % (1 << 8 * dtype.itemsize)
         order = pa.array([pack_planes(moved.astype(dtype))], pa.binary())
@@ -241,7 +232,7 @@ class TopKCodec(Codec):
         return converted(labels, dtype)
 
     def sparse(self, payload: Payload, *, rows: int, classes: int) -> SparseLabels:
-        """Return the kept entries in the order they came in; `encode` leaves them descending."""
+        """Return the entries in imported order; those of `encode` are descending."""
         entries = self._entries(payload, rows, classes)
         place = _descending(entries)
         if entries.rank is not None:
@@ -253,7 +244,6 @@ class TopKCodec(Codec):
         )
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
-        """Return entries in class order, as stored; the order they came in is not part of the label."""
         return _canonical(self._entries(payload, rows, classes))
 
     def _entries(self, payload: Payload, rows: int, classes: int) -> _Entries:
@@ -263,8 +253,10 @@ class TopKCodec(Codec):
             return unpack_planes(payload[name][0].as_buffer(), dtype, shape, where=name)
 
         indices = unpack_sets(payload["gaps"][0].as_buffer(), shape, classes, where="gaps")
-        tail = unpacked("tail", "<f4", (rows,)) if payload["tail"][0].is_valid else None
-        self._check("tail", tail)
+        tail = None
+        if payload["tail"][0].is_valid:
+            tail = unpacked("tail", "<f4", (rows,))
+            self._check("tail", tail)
         rank = self._rank(payload, shape) if payload["order"][0].is_valid else None
         if self.value_bits == 8:
             grid = RowGrid(
@@ -279,7 +271,7 @@ class TopKCodec(Codec):
         return _Entries(indices, values, None, tail, rank)
 
     def _rank(self, payload: Payload, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-        """Return the place of each source entry among those by falling value: int64 [B, k]."""
+        """Return the position of each imported entry in descending order: int64 [B, k]."""
         dtype = index_dtype(self.k)
         moved = unpack_planes(payload["order"][0].as_buffer(), dtype, shape, where="order").astype(np.int64)
         rank: npt.NDArray[np.int64] = (moved + np.arange(self.k)) % (1 << 8 * dtype.itemsize)
@@ -287,30 +279,16 @@ class TopKCodec(Codec):
             raise PoolCorruptError("stored order is no permutation", where="order")
         return rank
 
-    def _check(self, name: str, values: LabelArray | None) -> None:
+    def _check(self, name: str, values: LabelArray) -> None:
         """Refuse stored values that are not finite, and negative probabilities."""
-        if values is None:
-            return
         if not np.isfinite(values).all():
             raise PoolCorruptError("a label is not finite", where=name, expected="finite values")
         if self.label_kind == "probabilities" and (values < 0).any():
             raise PoolCorruptError("a probability is negative", where=name, got=float(values.min()))
 
-    @classmethod
-    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        known = convert(parameters, _Parameters, where=f"codec {cls.name}", all_known=True)
-        return cls(k=known.k, value_bits=known.value_bits, label_kind=known.label_kind)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parameters:
-    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLASSES)]
-    value_bits: Literal[8, 16, 32]
-    label_kind: LabelKind
-
 
 def largest(labels: LabelArray, k: int) -> BoolArray:
-    """Return a mask [B, C] of the k largest values per row; of equal values the lower class is kept."""
+    """Return a mask [B, C] of the k largest values per row; the lower class wins a tie."""
     classes = labels.shape[1]
     threshold = np.partition(labels, classes - k, axis=1)[:, classes - k, None]
     above = labels > threshold
@@ -320,12 +298,12 @@ def largest(labels: LabelArray, k: int) -> BoolArray:
 
 
 def members(mask: BoolArray, k: int) -> IntArray:
-    """Return the classes of each row where a mask [B, C] with k of them per row is true: int32 [B, k]."""
+    """Return the true classes of a mask [B, C] with k per row: int32 [B, k], ascending."""
     return np.nonzero(mask)[1].reshape(len(mask), k).astype(np.int32)
 
 
 def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArray:
-    """Return the level [B] of classes not kept, rounded to half precision; 0 where all are kept."""
+    """Return the level [B] of classes not kept, rounded to half precision; 0 if all are kept."""
     if kept.all():
         return np.zeros(len(labels), np.float32)
     rest = converted(labels[~kept].reshape(len(labels), -1), np.float32).astype(np.float64)
@@ -340,7 +318,7 @@ def tail_level(labels: LabelArray, kept: BoolArray, label_kind: str) -> FloatArr
 
 
 def _descending(entries: _Entries) -> npt.NDArray[np.intp]:
-    """Return the places of entries by falling value; among equals the lower class first."""
+    """Return the positions of entries in descending order of value; the lower class wins a tie."""
     return np.argsort(-entries.values, axis=1, kind="stable")
 
 

@@ -23,23 +23,23 @@ def filled(column: Column, value: float) -> Values:
 
 
 def list_offsets(lists: Array) -> npt.NDArray[np.int32]:
-    """Return where each list of a list column begins in its values, and where the last one ends."""
+    """Return the start of each list in a list column's values, and the end of the last one."""
     return np.asarray(cast("Any", lists).offsets.to_numpy())
 
 
 def flattened(lists: Array | Column) -> Values:
-    """Return the values of a list column's lists one after the other."""
+    """Return the concatenated values of a list column."""
     whole = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
     return np.asarray(cast("Any", whole).flatten().to_numpy())
 
 
 def take(array: Array, rows: npt.NDArray[np.integer[Any]]) -> Array:
-    """Return some rows of an array, in memory of their own."""
+    """Return a copy of some rows of an array."""
     return array.take(cast("Any", pa.array(rows)))
 
 
 def values_of(buffer: pa.Buffer | None, dtype: npt.DTypeLike) -> Values:
-    """Return an array over the memory of a buffer."""
+    """Return the memory of a buffer as an array."""
     return np.frombuffer(cast("Any", buffer), dtype)
 
 
@@ -65,7 +65,7 @@ def field_of(structs: Column | Array, name: str) -> Array:
 
 
 def value_bytes(array: Array) -> int:
-    """Return the bytes of an array's values as a page holds them, however the array came to be."""
+    """Return the size of an array's values in a Parquet page, in bytes."""
     kind = array.type
     if pa.types.is_binary(kind):
         ends = values_of(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]

@@ -1,7 +1,8 @@
-"""Digests: per file (are these the bytes?), per batch and per pool (are these the labels?).
+"""Digests of files (their bytes), and of batches and pools (their labels).
 
-All are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest is taken over what views
-look like and all batch digests in key order, so sharding, lineage and packing do not change it.
+All are SHA-256. Batch digests keep the first 16 bytes. The pool's content digest covers the settings that
+give views and labels their meaning, and all batch digests in key order; sharding, lineage and packing do not
+change it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lpld_labels.format.manifest import PoolHeader, Teacher
 from lpld_labels.format.records import ViewBatch
 
 CanonicalBytes = Sequence[bytes | memoryview]
-"""A batch's stored label values in the one form that digests are taken over, piece by piece."""
+"""Stored label values of a batch in the form that its digest covers, in pieces."""
 
 SHORT = 16  # Bytes of batch and image digests.
 VIEWS_SHORT = 8  # Bytes of a views digest in the batch index.
@@ -41,7 +42,7 @@ def bytes_digest(data: bytes) -> str:
 
 
 def image_digest(data: bytes) -> bytes:
-    """Return the digest of an image file: the first 16 bytes of its SHA-256."""
+    """Return the first 16 bytes of an image file's SHA-256."""
     return hashlib.sha256(data).digest()[:SHORT]
 
 
@@ -119,6 +120,6 @@ def _normalisation(teacher: Teacher) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return a string for a digest: its length, then its UTF-8, so that no two sequences look alike."""
+    """Return a string for a digest: its length, then its UTF-8, so that sequences are unambiguous."""
     data = text.encode()
     return struct.pack("<I", len(data)) + data

@@ -1,18 +1,17 @@
-"""Drawing views: which part of which image a batch shows, from (seed, epoch, batch) alone.
+"""Draw views: which part of which image a batch shows, determined by (seed, epoch, batch).
 
-The order of draws is part of the format's promise: two builds agree bit for bit only if they ask
-the generator for the same numbers in the same order. All draws are float64 in [0, 1) from
-``Generator.random``, whose stream NumPy keeps stable; no other distribution of NumPy's is used,
-because those may change between releases.
+The order of draws is part of the format: builds are equal bit for bit only if they draw the same numbers in
+the same order. All draws are float64 in [0, 1) from ``Generator.random``, whose stream NumPy keeps stable;
+NumPy's other distributions may change between releases.
 
 An epoch's image order is the stable argsort of N draws of ``keyed_generator(seed, epoch)``; batch b
-takes images [b * batch_size, (b + 1) * batch_size) of it. (A build for other programs takes their
-order instead; nothing else changes.) For the views of a batch of B images,
-``keyed_generator(seed, epoch, batch)`` is asked, in this order and only for what is used, for
+takes images [b * batch_size, (b + 1) * batch_size) of it. (A build for another program uses that program's
+order instead; nothing else changes.) The views of a batch of B images need these draws of
+``keyed_generator(seed, epoch, batch)``, in this order; unused ones are skipped:
 
 1. patches   [B, n*n]   each row's stable argsort is its patch order
-2. crop      [B, 10]    area share, uniform in crop_scale, of ten tries
-             [B, 10]    aspect ratio width/height, log-uniform in crop_ratio, of the same tries
+2. crop      [B, 10]    area share of ten tries, uniform in crop_scale
+             [B, 10]    aspect ratio width/height of these tries, log-uniform in crop_ratio
              [B, 2]     top and left, uniform over the places where the crop fits
 3. flip      [B]        mirrored where below flip_probability
 4. cut-out   [B, 2]     row and column of the box's centre
@@ -37,10 +36,9 @@ from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import keyed_generator
 from lpld_labels.format.records import BatchKey, Box, CutOut, IntArray, Mix, ViewBatch
 
-# exp and log are a fixed sequence of float64 operations (SPEC.md, "Elementary functions"): mathematical
-# libraries differ in the last bit of these two, and crops must be the same on every machine.
-
-# ln 2 in two parts: the first has so few bits that its product with a small integer is exact.
+# exp and log are fixed sequences of float64 operations (SPEC.md, "Elementary functions"), because libraries
+# differ in the last bit and crops must be the same on every machine. ln 2 is split in two parts: the first
+# has so few bits that its product with a small integer is exact.
 _LN2_HIGH = float.fromhex("0x1.62e42feep-1")
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _PER_LN2 = 1.4426950408889634
@@ -54,7 +52,7 @@ LongArray = npt.NDArray[np.int64]
 
 
 def batches_per_epoch(n_images: int, batch_size: int) -> int:
-    """Return how many batches an epoch has, the last of which may be incomplete."""
+    """Return the number of batches of an epoch; the last may be incomplete."""
     if batch_size < 1:
         raise InvalidArgumentError("batch size is out of range", expected="at least 1", got=batch_size)
     return -(-n_images // batch_size)
@@ -71,9 +69,8 @@ def draw_views(
     strength: float | None = None,
     order: IntArray | None = None,
 ) -> ViewBatch:
-    """Draw the views of one batch. A pure function: same arguments, same views, always.
+    """Draw the views of one batch. A pure function of its arguments.
 
-    images: gives the number of images and their sizes, which may differ.
     strength: the recorded mix strength; None to compute it, with last bits that depend on the machine.
     order: int32 [N], the epoch's image order; None to draw it from the seed.
     """
@@ -108,17 +105,8 @@ def draw_views(
 
 
 def draw_images(n_images: int, *, seed: int, epoch: int, batch: int, batch_size: int) -> IntArray:
-    """Return the images of a batch without drawing its views: int32 [B], empty if there is no such batch."""
+    """Return the images of a batch without drawing its views: int32 [B], empty after the last batch."""
     return _epoch_order(seed, epoch, n_images)[batch * batch_size : (batch + 1) * batch_size]
-
-
-def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
-    """Return the permutation of the images for an epoch: int32 [N], read-only.
-
-    Cached, because loaders jump between epochs: 64 MB of orders, four at least.
-    """
-    cached = _order_of_few if n_images <= _FEW_IMAGES else _order_of_many
-    return cached(seed, epoch, n_images)
 
 
 def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
@@ -128,9 +116,15 @@ def _shuffled(seed: int, epoch: int, n_images: int) -> IntArray:
     return order
 
 
+# Loaders alternate between epochs. The caches take at most 64 MB, or four orders.
 _FEW_IMAGES = 1 << 15
 _order_of_few = lru_cache(maxsize=512)(_shuffled)
 _order_of_many = lru_cache(maxsize=4)(_shuffled)
+
+
+def _epoch_order(seed: int, epoch: int, n_images: int) -> IntArray:
+    """Return the permutation of the images for an epoch: int32 [N], read-only."""
+    return (_order_of_few if n_images <= _FEW_IMAGES else _order_of_many)(seed, epoch, n_images)
 
 
 def draw_crops(
@@ -153,7 +147,7 @@ def draw_crops(
     tall = np.rint(np.sqrt(pixels / ratios)).astype(np.int64)
     wide = np.rint(np.sqrt(pixels * ratios)).astype(np.int64)
     fits = (tall > 0) & (tall <= heights[:, None]) & (wide > 0) & (wide <= widths[:, None])
-    # argmax finds the first try that fits; rows where none does fall back to the largest centred crop.
+    # argmax finds the first try that fits; rows without one use the largest centred crop.
     first = np.argmax(fits, axis=1)
     every = np.arange(rows)
     some = fits[every, first]
@@ -172,14 +166,11 @@ def _largest_crop(
     shape = widths / heights
     height = np.where(shape < ratio[0], np.rint(widths / ratio[0]), heights)
     width = np.where(shape > ratio[1], np.rint(heights * ratio[1]), widths)
-    return (
-        np.clip(height, 1, heights).astype(np.int64),
-        np.clip(width, 1, widths).astype(np.int64),
-    )
+    return np.clip(height, 1, heights).astype(np.int64), np.clip(width, 1, widths).astype(np.int64)
 
 
 def _draw_cutout(rng: np.random.Generator, rows: int, augmentation: Augmentation) -> CutOut | None:
-    """Draw one box per view whose sides are a fraction of the output's, cut off at its borders."""
+    """Draw one box per view whose sides are a fraction of the output's, clipped at the borders."""
     fraction = augmentation.cutout_fraction
     if fraction is None:
         return None
@@ -206,7 +197,7 @@ def _draw_mix(
 
 
 def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augmentation) -> Box:
-    """CutMix's rectangle: sides sqrt(1 - strength) of the output's, any centre, cut off at the borders."""
+    """CutMix's rectangle: sides sqrt(1 - strength) of the output's, any centre, clipped at the borders."""
     size = np.array([augmentation.output_height, augmentation.output_width])
     half = (size * math.sqrt(1.0 - strength)).astype(np.int64) // 2
     centre = _whole(rng.random(2), size)
@@ -216,10 +207,10 @@ def _draw_mix_box(rng: np.random.Generator, strength: float, augmentation: Augme
 
 
 def _symmetric_beta(alpha: float, first: float, second: float) -> float:
-    """Turn two uniform draws into one of Beta(alpha, alpha), exactly and without rejection.
+    """Convert two uniform draws to one of Beta(alpha, alpha), exactly and without rejection.
 
-    Bailey's polar method gives Student's t with 2 * alpha degrees of freedom, and t / sqrt(2 alpha + t^2)
-    is a symmetric beta stretched to [-1, 1]; the two are joined here so that nothing overflows.
+    Bailey's polar method gives Student's t with 2 * alpha degrees of freedom, and t / sqrt(2 alpha + t^2) is
+    a symmetric beta scaled to [-1, 1]; combining both avoids overflow.
     """
     power = (1.0 - first) ** (1.0 / alpha)
     cosine = math.cos(2.0 * math.pi * second)
@@ -228,7 +219,7 @@ def _symmetric_beta(alpha: float, first: float, second: float) -> float:
 
 
 def _whole(draws: FloatArray, count: LongArray) -> LongArray:
-    """Turn uniform draws into whole numbers below `count`."""
+    """Convert uniform draws to integers below `count`."""
     return np.minimum((draws * count).astype(np.int64), count - 1)
 
 
@@ -247,7 +238,7 @@ def exp(x: FloatArray) -> FloatArray:
     rest = (x - twos * _LN2_HIGH) - twos * _LN2_LOW
     total = np.full_like(rest, 1 / math.factorial(13))
     for n in range(12, -1, -1):
-        # Two operations: a fused multiply-add would round once where the format rounds twice.
+        # Two operations: a fused multiply-add would round only once.
         total *= rest
         total += 1 / math.factorial(n)
     result: FloatArray = np.ldexp(total, twos.astype(np.int32))

@@ -1,7 +1,6 @@
-"""The image table: which files the labels are about.
+"""The image table: the labelled image files, in the order that views refer to.
 
-Views point into it by row number. Digests let a loader prove that the folder it was given is the
-one that was labelled.
+Digests let readers verify that a folder contains the labelled images.
 """
 
 from __future__ import annotations
@@ -13,24 +12,22 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.digests import text_bytes
 from lpld_labels.format.limits import MAX_CLASSES, MAX_SIDE
+from lpld_labels.format.records import IntArray
 from lpld_labels.format.schema import IMAGE_SCHEMA, image_paths_problem
-
-IntArray = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageTable:
-    """All images of a pool, in the order views refer to them.
+    """All images of a pool.
 
     paths: relative POSIX path of each image below the image folder.
     classes, widths, heights: int32 [N]; class index, size in pixels (>= 1).
-    digests: first 16 bytes of the SHA-256 of each file, or None where the file was not at hand.
+    digests: first 16 bytes of the SHA-256 of each file, or None if unknown.
     """
 
     paths: Sequence[str]
@@ -56,7 +53,7 @@ class ImageTable:
         if problem is not None:
             row, expected = problem
             raise InvalidArgumentError(
-                f"image {row} has a path that pools do not hold",
+                f"image {row} has a path that pools do not allow",
                 expected=expected,
                 got=repr(self.paths[row][:200]),
                 hint="rename this file",
@@ -66,7 +63,7 @@ class ImageTable:
         return len(self.paths)
 
     def digest(self) -> bytes:
-        """Return the 32-byte digest of classes and image contents (paths only where contents are unknown)."""
+        """Return the 32-byte digest of classes and image digests; a path stands for an unknown digest."""
         parts = [text_bytes("lpld-image-table"), struct.pack("<Q", len(self))]
         for label, digest, path in zip(self.classes.tolist(), self.digests, self.paths, strict=True):
             known = text_bytes(path) if digest is None else digest
@@ -81,7 +78,7 @@ class ImageTable:
 
     @staticmethod
     def from_table(table: pa.Table, *, classes: int) -> ImageTable:
-        """Read the table of a pool of so many classes; InvalidArgumentError if it is not valid."""
+        """Read the image table of a pool with `classes` classes; raise InvalidArgumentError if invalid."""
         numbers = table["image"].to_numpy()
         if not np.array_equal(numbers, np.arange(len(numbers))):
             raise InvalidArgumentError("column 'image' does not count 0, 1, 2, ...")

@@ -1,6 +1,6 @@
-"""All limits of the format in one place: what a reader refuses before it spends memory or time on it.
+"""Limits of the format: readers refuse what exceeds them before spending memory or time on it.
 
-They are part of format version 1; SPEC.md gives each, and a test compares the two. Raising one needs a new
+They are part of format version 1; SPEC.md states each, and a test compares them. Raising one needs a new
 format version.
 """
 
@@ -17,7 +17,7 @@ MAX_ROWS = 2**40  # Of a file, and of a pool.
 # Labels
 MAX_CLASSES = 1 << 24
 MAX_BATCH_SIZE = 1 << 16
-MAX_INDEX = 2**31 - 1  # Of epochs, batches and rows of a batch, which are 32-bit integers.
+MAX_INDEX = 2**31 - 1  # Of epochs, batches and rows of a batch: 32-bit integers.
 MAX_BATCH_VALUES = 1 << 25  # Classes times batch size: a batch decodes to at most 128 MiB of float32.
 MAX_BASIS_VALUES = 1 << 26  # Vectors times classes of a `klt` basis.
 
@@ -36,6 +36,6 @@ MAX_GROUP_ROWS = 1 << 20
 MAX_VIEW_VALUES = 1 << 24  # Of a list column in a row group of views: the patch orders of its rows.
 MAX_PAGE_BYTES = 1 << 30
 MAX_HEADER_BYTES = 1 << 16  # Of a page.
-PAGE_SPARE_PER_VALUE, PAGE_SPARE_BYTES = 16, 1024  # Added to a page's values by levels and encoding headers.
+PAGE_SPARE_PER_VALUE, PAGE_SPARE_BYTES = 16, 1024  # Levels and encoding headers on top of a page's values.
 # A batch index or image table decompresses to at most GROWTH times its bytes, and SPARE more.
 TABLE_GROWTH, TABLE_SPARE_BYTES = 64, 1 << 27

@@ -6,7 +6,6 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -64,11 +63,11 @@ ENSEMBLE_WORDS: Mapping[EnsembleRule, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A network that gave the labels.
+    """A network that produced the labels.
 
-    name: what loads it again, e.g. ``resnet18`` or ``timm:resnet50``.
-    weights_digest: hex SHA-256 over its weights, or None where unknown (imported pools).
-    mean, std: per-channel normalisation on pixels scaled to 0..1; None where unknown.
+    name: loads it again, e.g. ``resnet18`` or ``timm:resnet50``.
+    weights_digest: hex SHA-256 of its weights, or None if unknown (imported pools).
+    mean, std: per-channel normalisation of pixels scaled to 0..1; None if unknown.
     """
 
     name: str
@@ -79,12 +78,12 @@ class Teacher:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """How views were drawn and which code turned them into pixels.
+    """How views were drawn and rendered.
 
     output_height, output_width: size of a view in pixels.
-    resize: name of the resize code (see lpld_labels.render), e.g. ``torch`` or ``pil``.
+    resize: name of the resize backend (see lpld_labels.render), e.g. ``torch`` or ``pil``.
     crop_scale, crop_ratio: RandomResizedCrop's area share and aspect ratio, (low, high).
-    flip_probability, mix, mix_alpha, cutout_fraction, patch_grid: None or "none" where not used.
+    flip_probability, mix, mix_alpha, cutout_fraction, patch_grid: None or "none" if not used.
     """
 
     output_height: Side
@@ -99,20 +98,15 @@ class Augmentation:
     patch_grid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PATCH_GRID)] | None = None
 
     def drawing_problem(self) -> tuple[str, str] | None:
-        """Return a field that no view can be drawn with and what it should be, or None."""
-        flip, cutout, alpha, grid = (
-            self.flip_probability,
-            self.cutout_fraction,
-            self.mix_alpha,
-            self.patch_grid,
-        )
+        """Return a field that prevents drawing views, and its expected value; None if views can be drawn."""
+        flip, cutout, grid = self.flip_probability, self.cutout_fraction, self.patch_grid
         rules = (
             ("crop_scale", _is_range(self.crop_scale, 1.0), "(low, high) with 0 < low <= high <= 1"),
             ("crop_ratio", _is_range(self.crop_ratio, math.inf), "(low, high) with 0 < low <= high"),
             ("flip_probability", flip is None or 0 <= flip <= 1, "0 to 1"),
             ("cutout_fraction", cutout is None or 0 < cutout <= 1, "above 0, at most 1"),
             ("mix", self.mix in get_args(MixKind), "none, cutmix or mixup"),
-            ("mix_alpha", self.mix == "none" or (alpha or 0) > 0, "a number above 0"),
+            ("mix_alpha", self.mix == "none" or (self.mix_alpha or 0) > 0, "a number above 0"),
             ("patch_grid", grid is None or 1 <= grid <= MAX_PATCH_GRID, f"1 to {MAX_PATCH_GRID}"),
         )
         return next(((name, expected) for name, good, expected in rules if not good), None)
@@ -175,8 +169,8 @@ class FileEntry:
     """One file of the pool.
 
     path: below the pool. rows: of a Parquet file, 0 for codec tables. digest: hex SHA-256 of its bytes.
-    footer_bytes, footer_digest: length and hex SHA-256 of its last bytes, from where Parquet's metadata
-        begin; None for codec tables.
+    footer_bytes, footer_digest: length and hex SHA-256 of its Parquet metadata and everything after;
+        None for codec tables.
     """
 
     path: str
@@ -218,7 +212,7 @@ class Counts:
 class Coverage:
     """How often images were viewed, not counting mixing partners.
 
-    minimum, median, maximum: views per image. images, classes: how many have at least one view.
+    minimum, median, maximum: views per image. images, classes: numbers with at least one view.
     """
 
     minimum: Count
@@ -227,8 +221,8 @@ class Coverage:
     images: Count
     classes: Count
 
-    def problem(self, counts: Counts, classes: int) -> str | None:
-        """Return the rule that does not hold for a pool of this size, or None."""
+    def problems(self, counts: Counts, classes: int) -> Iterator[Problem]:
+        """Yield rules that do not hold for a pool of this size."""
         rules = (
             (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
             (self.images <= counts.images and self.classes <= classes, "no more than there are"),
@@ -237,7 +231,9 @@ class Coverage:
             ((self.minimum > 0) == (0 < counts.images == self.images), "a view of each image or none"),
             ((self.images > 0) == (counts.rows > 0), "images where there are rows"),
         )
-        return next((expected for kept, expected in rules if not kept), None)
+        for holds, expected in rules:
+            if not holds:
+                yield "coverage", expected, asdict(self)
 
 
 def _file_problems(files: Sequence[FileEntry], *, drawn: bool) -> Iterator[Problem]:
@@ -291,47 +287,44 @@ def _raise_first(problems: Iterator[Problem], where: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """The whole of pool.json.
-
-    views: whether they are in files or a reader draws them. components: bytes of all files by component.
-    """
-
-    header: PoolHeader
-    views: Views = "stored"
+class _Contents:
+    views: Views
     codec: CodecEntry
     counts: Counts
     coverage: Coverage
-    components: dict[Component, int]
+    components: dict[Component, Count]
     content_digest: HexDigest
     files: tuple[FileEntry, ...]
     created_by: str
 
+
+@dataclass(frozen=True, kw_only=True)
+class _Document(PoolHeader, _Contents):
+    """pool.json, where the header's fields are next to the others."""
+
+    format: str
+    format_version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(_Contents):
+    """The contents of pool.json.
+
+    views: stored in files, or drawn by the reader. components: bytes of all files by component.
+    """
+
+    header: PoolHeader
+    views: Views = "stored"
+
     def files_of(self, role: FileRole) -> tuple[FileEntry, ...]:
         """Return the files of one role in manifest order."""
-        return self._by_role.get(role, ())
-
-    @cached_property
-    def _by_role(self) -> dict[str, tuple[FileEntry, ...]]:
-        roles = {entry.role for entry in self.files}
-        return {role: tuple(entry for entry in self.files if entry.role == role) for role in roles}
+        return tuple(entry for entry in self.files if entry.role == role)
 
     def dump(self) -> bytes:
         """Return the JSON form: UTF-8, sorted keys, one trailing newline."""
-        document: dict[str, Any] = {
-            "format": FORMAT_NAME,
-            "format_version": FORMAT_VERSION,
-            **asdict(self.header),
-            "views": self.views,
-            "codec": asdict(self.codec),
-            "counts": asdict(self.counts),
-            "coverage": asdict(self.coverage),
-            "components": self.components,
-            "content_digest": self.content_digest,
-            "files": [asdict(entry) for entry in self.files],
-            "created_by": self.created_by,
-        }
-        return to_json(document)
+        contents = asdict(self)
+        header = contents.pop("header")
+        return to_json({"format": FORMAT_NAME, "format_version": FORMAT_VERSION, **header, **contents})
 
     @staticmethod
     def parse(text: bytes, *, where: str) -> Manifest:
@@ -352,10 +345,7 @@ class Manifest:
                 hint="upgrade lpld-labels",
             )
         flat = convert(document, _Document, where=where)
-        manifest = Manifest(
-            header=PoolHeader(**_values(flat, PoolHeader)),
-            **_values(flat, Manifest, "header"),
-        )
+        manifest = Manifest(header=PoolHeader(**_values(flat, PoolHeader)), **_values(flat, _Contents))
         _raise_first(manifest._problems(), where)
         return manifest
 
@@ -371,9 +361,7 @@ class Manifest:
                 name, expected = wrong
                 yield f"augmentation.{name}", expected, getattr(header.augmentation, name)
         yield from _count_problems(self.counts, self.files, drawn=drawn, batch_size=header.batch_size)
-        problem = self.coverage.problem(self.counts, header.classes)
-        if problem is not None:
-            yield "coverage", problem, asdict(self.coverage)
+        yield from self.coverage.problems(self.counts, header.classes)
         missing = [name for name in COMPONENTS if name not in self.components]
         if missing:
             yield "components", f"the bytes of {missing[0]}", self.components
@@ -382,24 +370,8 @@ class Manifest:
             yield "components", f"a sum of {size}", stated
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Document(PoolHeader):
-    """pool.json, where the header's fields are beside the manifest's own."""
-
-    format: str
-    format_version: int
-    views: Views
-    codec: CodecEntry
-    counts: Counts
-    coverage: Coverage
-    components: dict[Component, Count]
-    content_digest: HexDigest
-    files: tuple[FileEntry, ...]
-    created_by: str
-
-
-def _values(record: object, kind: type[Any], *but: str) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(kind) if field.name not in but}
+def _values(record: object, kind: type[Any]) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(kind)}
 
 
 def require_readable(header: PoolHeader, *, where: object) -> None:
@@ -419,12 +391,12 @@ def readable_text(manifest: Manifest, *, where: object) -> bytes:
 
 @contextlib.contextmanager
 def _blame_writer() -> Iterator[None]:
-    """Turn an error about a file into one about the writer's arguments: there is no file yet."""
+    """Report an invalid manifest as an error of the writer's arguments: there is no file yet."""
     try:
         yield
     except ManifestError as error:
         raise InvalidArgumentError(
-            f"no reader would take this pool: {error.problem}",
+            f"no reader would accept this pool: {error.problem}",
             where=error.where,
             expected=error.expected,
             got=error.got,
@@ -433,7 +405,7 @@ def _blame_writer() -> Iterator[None]:
 
 
 def ensemble_rule(words: str | None) -> EnsembleRule | None:
-    """Return the rule that a manifest's words stand for, or None where they are not known."""
+    """Return the rule that a manifest's words stand for, or None if they are unknown."""
     return next((rule for rule, known in ENSEMBLE_WORDS.items() if known == words), None)
 
 

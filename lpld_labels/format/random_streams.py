@@ -1,8 +1,7 @@
-"""Random order without a running generator: everything follows from (seed, epoch, batch).
+"""Stateless randomness: every draw depends only on a seed and a place such as (epoch, batch).
 
-`batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so prunings nest and a
-build knows in advance which batches it will keep. `keyed_generator` gives the generator for a place in a run;
-`Stream` keeps different uses of one seed apart.
+`batch_ranks` gives each batch a 64-bit rank. Random pruning keeps the lowest ranks, so prunings nest and
+`build` knows in advance which batches pruning keeps. `Stream` separates different uses of one seed.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 class Stream(IntEnum):
-    """The first number of a generator's place: what its draws are for. All of the product's are here.
+    """The purposes of draws: the first number of a generator's place.
 
-    Views of a pool have none: the format keys them by (epoch) and (epoch, batch), and no pool has as many
-    epochs as the large values here. Values never change: others give other images, orders and views.
+    Views of a pool have none: the format keys them by (epoch) and (epoch, batch). The large values exceed any
+    number of epochs. Changing a value would change images, orders and views.
     """
 
     RECOVERY_VIEWS = 1  # (unit, unit, iteration): crop, flip and roll of recovered images.
@@ -58,21 +57,21 @@ def batch_ranks(seed: int, epochs: npt.ArrayLike, batches: npt.ArrayLike) -> npt
 
 
 def lowest_ranked(seed: int, keys: list[BatchKey], count: int) -> list[BatchKey]:
-    """Return the `count` keys of lowest rank, in key order. For any seed, fewer are inside more."""
+    """Return the `count` keys of lowest rank, in key order. Smaller selections are subsets of larger ones."""
     if not 0 <= count <= len(keys):
         raise InvalidArgumentError("cannot keep that many batches", expected=f"0 to {len(keys)}", got=count)
     array = np.asarray(keys, np.int64).reshape(-1, 2)
     ranks = batch_ranks(seed, array[:, 0], array[:, 1])
-    # Ties in 64 bits are as good as impossible; breaking them by key keeps the result defined.
+    # Ties in 64 bits are all but impossible; breaking them by key keeps the result defined.
     order = np.lexsort((array[:, 1], array[:, 0], ranks))[:count]
     return sorted(keys[i] for i in order.tolist())
 
 
 def keyed_generator(seed: int, *place: int) -> np.random.Generator:
-    """Return the generator for a place such as (epoch, batch); same numbers, same draws, always.
+    """Return the generator for a place such as (epoch, batch), determined by the arguments alone.
 
     seed: 0 to 2**64 - 1. place: numbers from 0 to 2**32 - 1.
-    Different (seed, place) give unrelated streams, also where one place begins like another.
+    Different (seed, place) give independent streams, even if one place is a prefix of another.
     """
     if not 0 <= seed < 2**64 or not 0 <= min(place, default=0) <= max(place, default=0) < 2**32:
         raise InvalidArgumentError(
@@ -80,7 +79,7 @@ def keyed_generator(seed: int, *place: int) -> np.random.Generator:
             expected="a seed from 0 to 2**64 - 1 and numbers from 0 to 2**32 - 1",
             got=(seed, *place),
         )
-    # SeedSequence splits large numbers into words and ignores trailing zeros, so words are fixed in
-    # number here: otherwise (seed, epoch) and (seed, epoch, batch 0) would share one stream.
+    # SeedSequence splits large numbers into words and ignores trailing zeros: without the length first and a
+    # fixed number of words, (seed, epoch) and (seed, epoch, batch 0) would share one stream.
     words = [len(place), seed % 2**32, seed >> 32, *place]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))

@@ -1,11 +1,9 @@
-"""Label batches in memory: what was seen of which images, and what the teacher said.
+"""Label batches in memory: views of images, and the teacher's labels of them.
 
-A *view* is one augmented look at one image. A *label batch* is the views one teacher call saw
-together (mixing partners come from the same batch) with one label row each. Records are validated
-when they are made, so whatever holds one may rely on it.
+A *view* is an augmented part of one image. A *label batch* has the views of one teacher call (mixing partners
+are in the same batch), with one row of labels each. Records are validated when they are created.
 
-Order of operations that the fields describe, for slot ``s`` of a batch:
-shuffle patches -> crop -> resize to the output size -> flip -> cut out -> mix -> normalise.
+Steps to a view: shuffle patches -> crop -> resize to the output size -> flip -> cut out -> mix -> normalise.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ LABEL_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
 
 
 class BatchKey(NamedTuple):
-    """Name of a label batch: the epoch it belongs to and its number within that epoch."""
+    """Identifies a label batch: its epoch and its number within that epoch."""
 
     epoch: int
     batch: int
@@ -54,7 +52,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mix:
-    """How the views of one batch were blended with partners of the same batch.
+    """How each view of a batch is mixed with another of the same batch, its partner.
 
     partner: int32 [B], slot of each view's partner.
     strength: the raw Beta draw, the weight of the view itself (not corrected for a clipped box).
@@ -84,13 +82,13 @@ class CutOut:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ViewBatch:
-    """Everything about a label batch but its labels.
+    """A label batch without its labels.
 
     key: epoch and batch number, both >= 0.
     images: int32 [B], index into the pool's image table.
     crops: int32 [B, 4] as (top, left, height, width) in source pixels.
     flips: bool [B], mirrored left to right after crop and resize.
-    mix, cutout: None where not used.
+    mix, cutout: None if not used.
     patch_order: uint8 [B, n*n] or None. Tile t (row by row) of the shuffled source image shows
         tile patch_order[s, t] of the stored one (RDED).
     """
@@ -112,7 +110,7 @@ class ViewBatch:
         crops = _integers("crops", self.crops, (rows, 4), key)
         _require(key, "crops", "height and width >= 1", crops[:, 2:] >= 1)
         _require_array("flips", self.flips, np.bool_, (rows,), key)
-        # Around the freeze, once: what was checked takes the place of what was given.
+        # Replace the arguments by the checked values, although the record is frozen.
         vars(self).update(
             key=key,
             images=images,
@@ -148,7 +146,7 @@ class LabelBatch(ViewBatch):
 
 
 def check_labels(labels: LabelArray, key: BatchKey, images: IntArray) -> None:
-    """Refuse labels of the wrong type or shape, and NaN or Inf with the image named."""
+    """Refuse labels of the wrong type or shape; NaN and Inf are reported with their image."""
     if not isinstance(labels, np.ndarray) or labels.dtype not in LABEL_DTYPES:
         raise _bad(key, "labels", "float16 or float32", getattr(labels, "dtype", type(labels).__name__))
     if labels.ndim != 2 or labels.shape[0] != len(images) or labels.shape[1] < 2:
@@ -166,7 +164,7 @@ def check_labels(labels: LabelArray, key: BatchKey, images: IntArray) -> None:
 
 
 def _finite(labels: LabelArray) -> BoolArray:
-    """np.isfinite; for float16 by its exponent bits, which is ten times faster."""
+    """Like np.isfinite, but ten times faster for float16, by its exponent bits."""
     if labels.dtype == np.float16:
         bits = np.ascontiguousarray(labels).view(np.uint16)
         return np.asarray((bits & 0x7C00) != 0x7C00)
@@ -194,7 +192,7 @@ def _checked_key(key: Sequence[int]) -> BatchKey:
 
 
 def _integers(field: str, array: object, shape: tuple[int, ...] | None, key: BatchKey) -> IntArray:
-    """Return the array as int32 once it is known to be integers >= 0 of the given shape."""
+    """Validate integers >= 0 of the given shape and return them as int32."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise _bad(key, field, "an integer array", getattr(array, "dtype", type(array).__name__))
     if shape is not None and array.shape != shape:

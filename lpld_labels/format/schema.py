@@ -1,6 +1,6 @@
-"""The on-disk layout in one place: names, paths, versions and columns (limits are in limits.py).
+"""The on-disk layout: names, paths, versions and columns (limits are in limits.py).
 
-SPEC.md describes the same things in words; a test compares the two, so change both together.
+SPEC.md describes the same; a test compares them, so change both together.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ CODEC_DIRECTORY = "codec"
 PACKED_DIRECTORY = "packed"
 POOL_DIRECTORIES = (VIEWS_DIRECTORY, LABELS_DIRECTORY, CODEC_DIRECTORY, PACKED_DIRECTORY)
 
-# A row group closes at the first whole batch at or above its limit, a shard at any of its three. The last is
-# for very small batches: each takes some 4 kB of memory while its shard is gathered or merged.
+# A row group closes after the batch that reaches its limit, a shard after the batch that reaches any of its
+# three limits. The third is for very small batches: each takes about 4 kB of memory while a shard is written.
 VIEW_ROWS_PER_GROUP = 8192
 LABEL_BYTES_PER_GROUP = 96 * 1024
 SHARD_LABEL_BYTES = 64 * 1024 * 1024
 SHARD_VIEW_ROWS = 1 << 20
 SHARD_BATCHES = 4096
 
-# Paths come from untrusted files: each must stay below its folder and mean the same file on every system.
+# Paths come from untrusted files: each must stay inside its folder and name the same file on every system.
 PATH_PATTERNS = {  # By file role; a writer chooses {name}.
     "batches": r"batches-[0-9a-f]{8}\.parquet",
     "images": r"images\.parquet",
@@ -64,19 +64,17 @@ Component = Literal[
     "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "keys", "packed", "container"
 ]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-"""The paper's six storage components, then what a real container adds to them."""
+"""The paper's six storage components, then those that files add."""
 
 LabelKind = Literal["logits", "probabilities"]
-LABEL_KINDS: tuple[LabelKind, ...] = get_args(LabelKind)
 MixKind = Literal["none", "cutmix", "mixup"]
 Views = Literal["stored", "drawn"]
-VIEWS: tuple[Views, ...] = get_args(Views)
-RESIZE_CODES = ("torch", "pil", "pil_bicubic")  # Resize code that SPEC.md defines.
+RESIZE_CODES = ("torch", "pil", "pil_bicubic")  # Resize backends that SPEC.md defines.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a pool file: its Arrow type, when it is null, and whose bytes it counts as."""
+    """One column of a pool file. component: what its bytes count as."""
 
     name: str
     type: pa.DataType
@@ -137,7 +135,7 @@ LABEL_KEY_COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """Return the Arrow schema of the columns."""
+    """Return the Arrow schema of some columns."""
     return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
 
 
@@ -157,22 +155,17 @@ def pool_path_problem(path: str, role: str) -> str | None:
 def image_paths_problem(paths: Sequence[str]) -> tuple[int, str] | None:
     """Return the number of the first path that is not allowed and what was expected, or None.
 
-    All paths are searched as one text first, which takes a fraction of the time.
+    Searching all paths as one text first takes a fraction of the time.
     """
-    if not _suspicious("\n".join(paths), len(paths)):
-        twice = repeated_path(paths)
-        return None if twice is None else (len(paths) - 1 - paths[::-1].index(twice), "every path once")
-    for number, path in enumerate(paths):
-        problem = _image_path_problem(path)
-        if problem is not None:
-            return number, problem
-    return None
-
-
-def _suspicious(text: str, count: int) -> bool:
-    lines = text.count("\n") + 1 if count else 0
-    long = len(text) > MAX_PATH_BYTES // 4 and max(map(len, text.split("\n"))) > MAX_PATH_BYTES // 4
-    return lines != count or long or (count > 0 and any(rule.search(text) for rule, _ in _FORBIDDEN))
+    text = "\n".join(paths)
+    long = max(map(len, paths), default=0) > MAX_PATH_BYTES // 4  # A character has at most 4 bytes.
+    if long or text.count("\n") >= max(len(paths), 1) or any(rule.search(text) for rule, _ in _FORBIDDEN):
+        for number, path in enumerate(paths):
+            problem = _image_path_problem(path)
+            if problem is not None:
+                return number, problem
+    twice = repeated_path(paths)
+    return None if twice is None else (len(paths) - 1 - paths[::-1].index(twice), "every path once")
 
 
 def _image_path_problem(path: str) -> str | None:

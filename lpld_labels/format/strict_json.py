@@ -1,7 +1,6 @@
-"""JSON as the format allows it: bounded, without repeated names, numbers finite, fields as declared.
+"""JSON of untrusted files: bounded, with finite numbers, without repeated names, fields as declared.
 
-Python's parser accepts `NaN`, keeps the last of two equal names and recurses without a limit. Files of a pool
-may come from anywhere, so these are refused here. msgspec converts objects to frozen dataclasses.
+Python's parser accepts `NaN`, keeps the last of two equal names and recurses without a limit.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class NoFields:
 
 
 def to_json(document: dict[str, Any]) -> bytes:
-    """Return stable, readable UTF-8 JSON; NaN, Inf and text that is not Unicode are refused."""
+    """Return stable, readable UTF-8 JSON; refuse NaN, Inf and text that is not Unicode."""
     try:
         text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         return (text + "\n").encode("utf-8")
@@ -64,7 +63,7 @@ def _refuse_unwritable(value: object, field: str) -> None:
 
 
 def from_json(data: bytes, *, where: str) -> Any:
-    """Parse UTF-8 JSON; ManifestError for anything the format does not allow."""
+    """Parse UTF-8 JSON; raise ManifestError if the format does not allow it."""
     if len(data) > MAX_JSON_BYTES:
         raise ManifestError(
             "JSON file is too large", where=where, expected=f"at most {MAX_JSON_BYTES} bytes", got=len(data)
@@ -79,7 +78,7 @@ def from_json(data: bytes, *, where: str) -> Any:
             parse_int=_integer,
         )
         if "\\ud" in text.lower():
-            # Only escapes can bring in a lone surrogate, which cannot be encoded.
+            # Only escapes can produce a lone surrogate, which cannot be encoded.
             json.dumps(document, ensure_ascii=False).encode("utf-8")
         if not isinstance(document, (dict, list)) or not _too_deep(document):
             return document
@@ -92,7 +91,7 @@ def from_json(data: bytes, *, where: str) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """Whether a string can be written as UTF-8; file names and command-line arguments need not be."""
+    """Whether a string can be encoded as UTF-8; file names and command-line arguments may not."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -116,7 +115,7 @@ def _too_deep(document: Any) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        # One pass over the names: a million of them may be hostile.
+        # One pass only: hostile files may have a million names.
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"field {twice!r} occurs twice")
     return document
@@ -140,10 +139,9 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Return a parsed JSON object as a dataclass: every field present, of its type, and no others.
+    """Convert a parsed JSON object to a dataclass; refuse wrong types, missing and unknown fields.
 
-    Stricter than msgspec: a field with a default must be present too, and unknown fields are refused.
-    all_known: refuse unknown fields even if they are marked as ignorable.
+    all_known: also refuse unknown fields that are marked as ignorable.
     """
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
@@ -160,7 +158,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
 
 
 def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_known: bool) -> None:
-    """Refuse fields that only the document or only the record has."""
+    """Refuse fields of only one of the two."""
     if not isinstance(record, dict):
         for number, value in enumerate(record):
             if isinstance(value, (dict, list, tuple)):
@@ -181,7 +179,7 @@ def _compare_fields(document: Any, record: Any, path: str, where: str, *, all_kn
 
 
 def field_error(field: str, expected: object, got: object, *, where: object) -> ManifestError:
-    """Return the error for a field with a wrong value, which may be of any length."""
+    """Return the error for a field with a wrong value, shortened if it is long."""
     text = repr(got)
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -60,9 +60,9 @@ def _array(name: str, values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | No
 def _nullable(
     names: tuple[str, ...], parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]
 ) -> dict[str, arrow.Array]:
-    """Return columns that are null together, in whole batches.
+    """Return columns that are null in the same batches.
 
-    parts: the values of each batch, [B, n] or [1, n] for all of its rows alike; None where they are null.
+    parts: the values of each batch, [B, n] or [1, n] for all of its rows; None for a null batch.
     """
     given = [(part, count) for part, count in zip(parts, rows, strict=True) if part is not None]
     if not given:
@@ -75,14 +75,15 @@ def _nullable(
 
 
 def _patch_orders(orders: Sequence[npt.NDArray[np.uint8] | None], rows: Sequence[int]) -> arrow.Array:
-    """Return lists of one length in each batch; None stands for a batch without."""
-    name = "patch_order"
-    if all(order is None for order in orders):
-        return _nulls(name, sum(rows))
-    parts = [
-        _nulls(name, count) if order is None else _lists(name, order)
-        for order, count in zip(orders, rows, strict=True)
-    ]
+    """Return lists of one length in each batch; None stands for a null batch."""
+    parts = []
+    for order, count in zip(orders, rows, strict=True):
+        if order is None:
+            parts.append(_nulls("patch_order", count))
+        else:
+            offsets: Any = np.arange(count + 1, dtype=np.int32) * order.shape[1]
+            kind = VIEW_SCHEMA.field("patch_order").type
+            parts.append(pa.ListArray.from_arrays(offsets, pa.array(order.ravel()), type=kind))
     return pa.concat_arrays(parts)
 
 
@@ -90,16 +91,8 @@ def _nulls(name: str, rows: int) -> arrow.Array:
     return cast("arrow.Array", pa.nulls(rows, VIEW_SCHEMA.field(name).type))
 
 
-def _lists(name: str, values: npt.NDArray[Any]) -> arrow.Array:
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-    lists: Any = pa.ListArray.from_arrays(
-        cast("Any", offsets), pa.array(values.ravel()), type=VIEW_SCHEMA.field(name).type
-    )
-    return cast("arrow.Array", lists)
-
-
 class DecodedViews:
-    """Views of some whole batches as NumPy columns; slices of it become view batches."""
+    """Views of some batches as NumPy columns; its slices are view batches."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -114,7 +107,7 @@ class DecodedViews:
         )
 
     def batch(self, key: BatchKey, part: slice) -> ViewBatch:
-        """Return one batch. Its arrays are views into this block, already validated when written."""
+        """Return one batch. Its arrays are slices of these columns, which were validated before."""
         first = part.start
         fields = {
             "key": key,
@@ -140,7 +133,7 @@ class DecodedViews:
         return np.asarray(arrow.flattened(rows), dtype=np.uint8).reshape(len(rows), -1)
 
     def _nullable(self, *names: str) -> npt.NDArray[Any]:
-        """Return columns side by side, 0 where null; converted when the first batch needs them."""
+        """Return columns side by side, 0 where null; converted on first use."""
         if names not in self._converted:
             columns = [arrow.filled(self._table[name], 0) for name in names]
             self._converted[names] = np.stack(columns, axis=1)
@@ -148,7 +141,7 @@ class DecodedViews:
 
 
 def owned(views: ViewBatch) -> ViewBatch:
-    """Return the same views in memory of their own, without checking them again."""
+    """Return a copy of the views, without validating them again."""
     mix, cutout, patches = views.mix, views.cutout, views.patch_order
     copies = {
         "images": views.images.copy(),
@@ -162,7 +155,7 @@ def owned(views: ViewBatch) -> ViewBatch:
 
 
 def labelled(views: ViewBatch, labels: LabelArray) -> LabelBatch:
-    """Return views and labels that were checked before as one record, without checking them again."""
+    """Return valid views and labels as one record, without validating them again."""
     return _trusted(LabelBatch, {**vars(views), "labels": labels})
 
 
@@ -174,9 +167,9 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
 
 
 class ViewConstraints(NamedTuple):
-    """What views are checked against. Views are not checked again between pools with equal constraints.
+    """What views are validated against; views of a pool with equal constraints need no new check.
 
-    sizes: digest of the image sizes. views: stored, or drawn and therefore equal to what the seed gives.
+    sizes: digest of the image sizes. views: stored, or drawn and therefore determined by the seed.
     """
 
     augmentation: Augmentation
@@ -187,7 +180,7 @@ class ViewConstraints(NamedTuple):
 
 
 def view_constraints(header: PoolHeader, images: ImageTable, views: Views) -> ViewConstraints:
-    """Return the constraints on the views of a pool."""
+    """Return the constraints on a pool's views."""
     sizes = hashlib.sha256(images.heights.tobytes() + images.widths.tobytes()).digest()
     return ViewConstraints(header.augmentation, sizes, header.seed, header.batch_size, views)
 
@@ -200,7 +193,7 @@ def check_bounds(views: ViewBatch, images: ImageTable, augmentation: Augmentatio
             where=views.key,
             expected=f"indices below {len(images)}",
             got=int(views.images.max()),
-            hint="these views are about other images",
+            hint="these views belong to other images",
         )
     sizes = np.stack([images.heights[views.images], images.widths[views.images]], axis=1)
     # Crops are >= 0, so this side of the comparison cannot overflow.

@@ -1,9 +1,4 @@
-"""From (seed, epoch, batch) to pixels: one path for labelling and for replay.
-
-`draw_views` decides what a batch shows, `apply_views` makes the pixels, `ImageStore` holds the decoded
-images, `normalise` prepares pixels for a model. Drawing needs no torch; it is imported when pixels are first
-asked for.
-"""
+"""Render (seed, epoch, batch) to pixels, for labelling and for training. torch is imported on first use."""
 
 from __future__ import annotations
 

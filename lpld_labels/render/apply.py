@@ -1,9 +1,8 @@
-"""From decoded images to the pixels the teacher saw, and to what a model expects.
+"""Render the pixels of views, and normalise them for a model.
 
-A view's pixels are whole numbers until views are mixed, so the work is done in uint8 and only the last step
-makes floats. Every step handles one image at a time, or rounds each value on its own (never a fused
-multiply-add, which rounds otherwise at the ends of a thread's share), so a batch comes out bit-identical
-whatever the number of threads.
+Pixels are integers until views are mixed, so all steps but the last work in uint8. Every step handles one
+image at a time, or rounds each value separately (never a fused multiply-add, which rounds differently at the
+ends of a thread's share), so results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.manifest import Augmentation, require_normalisation
 from lpld_labels.format.records import Box, CutOut, Mix, ViewBatch
 from lpld_labels.format.views import check_bounds
-from lpld_labels.render.store import ImageStore
+from lpld_labels.render.store import ImageStore, Pixels
 
-Pixels = npt.NDArray[np.uint8]
 Resizer = Callable[[Pixels, int, int], torch.Tensor]
 """(crop uint8 [h, w, 3], output height, output width) -> uint8 [height, width, 3]."""
 
@@ -42,13 +40,13 @@ def apply_views(
     out: torch.Tensor | None = None,
     inside: bool = False,
 ) -> torch.Tensor:
-    """Return the pixels of a whole label batch: [B, 3, H, W], channels-last, 0..255.
+    """Return the pixels of a label batch: [B, 3, H, W], channels-last, 0..255.
 
     Order: shuffle patches, crop, resize, flip, cut out, mix. Not normalised; see `normalise`.
 
     dtype: float32, or uint8 for the same values in a quarter of the bytes (not with MixUp, whose
-        values are not whole numbers).
-    out: tensor to write into, such as the result of an earlier call; fresh memory costs more than the work.
+        values are not integers).
+    out: tensor to write into, such as an earlier result; allocating memory costs more than rendering.
     inside: skip the bounds check, for views that were read from a pool or drawn.
     """
     if not inside:
@@ -86,7 +84,7 @@ def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, pla
 
 def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
     """Paint one box per view, in place."""
-    # Copied: a batch that was read from a pool is read-only, which torch warns about.
+    # Copied because torch warns about read-only arrays, such as those of a pool.
     fills = torch.from_numpy(cutout.fill.copy())[:, :, None, None]
     for slot, (top, left, bottom, right) in enumerate(cutout.boxes.tolist()):
         plain[slot, :, top:bottom, left:right] = fills[slot]
@@ -94,14 +92,16 @@ def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
 
 def _cutmix(plain: torch.Tensor, mix: Mix, box: Box) -> None:
     """Put the partner's pixels inside the box of each view, in place."""
-    rows, columns = slice(box.top, box.bottom), slice(3 * box.left, 3 * box.right)
-    inside = _lines(plain)[:, rows, columns]
+    batch, channels, height, width = plain.shape
+    # [B, H, W * 3]: long runs copy faster than threes.
+    lines = plain.permute(0, 2, 3, 1).view(batch, height, width * channels)
+    inside = lines[:, box.top : box.bottom, channels * box.left : channels * box.right]
     # Gathered before any is overwritten: partners are views of the same batch.
     inside.copy_(inside.index_select(0, torch.tensor(mix.partner.tolist())))
 
 
 def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
-    """Write strength * view + (1 - strength) * partner to `out`."""
+    """Write strength * view + (1 - strength) * partner to `out`, and return it."""
     views, mixed = plain.unbind(0), out.unbind(0)
     other = torch.empty_like(mixed[0])
     for slot, partner in enumerate(mix.partner.tolist()):
@@ -110,14 +110,8 @@ def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _lines(pixels: torch.Tensor) -> torch.Tensor:
-    """View channels-last [B, 3, H, W] as [B, H, W * 3]: long runs copy faster than threes."""
-    batch, channels, height, width = pixels.shape
-    return pixels.permute(0, 2, 3, 1).view(batch, height, width * channels)
-
-
 def _scratch_bytes(shape: tuple[int, ...]) -> torch.Tensor:
-    """Return uint8 channels-last memory of this thread that is reused from call to call."""
+    """Return uint8 channels-last memory that this thread reuses in every call."""
     held: torch.Tensor | None = getattr(_scratch, "held", None)
     needed = math.prod(shape)
     if held is None or len(held) < needed:
@@ -131,7 +125,7 @@ def _check_dtype(dtype: torch.dtype, mix: Mix | None) -> None:
     if dtype not in (torch.float32, torch.uint8):
         raise InvalidArgumentError("pixels come as float32 or uint8", got=dtype)
     if dtype == torch.uint8 and mix is not None and mix.box is None:
-        raise InvalidArgumentError("MixUp's pixels are not whole numbers", expected="float32", got=dtype)
+        raise InvalidArgumentError("MixUp's pixels are not integers", expected="float32", got=dtype)
 
 
 def _check_out(
@@ -149,7 +143,7 @@ def _check_out(
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
     """Return some views of a label batch, followed by the partners they are mixed with.
 
-    slots: int64 [n], all different. The first n views look the same as in the whole batch; those behind
+    slots: int64 [n], all different. The first n views look the same as in the full batch; the partners after
     them are mixed with themselves.
     """
     order, mix = slots, views.mix
@@ -180,8 +174,8 @@ def normalise(
     pixels: uint8 or float32 [B, 3, H, W] on any device, fastest when channels-last.
     out: tensor to write into; may be `pixels` itself when that is float32.
 
-    Every value is rounded on its own, so rows taken from several batches come out as they would in
-    their own. For pixels that need no gradient.
+    Every value is rounded separately, so the result of a row does not depend on its batch. Not for pixels
+    that need a gradient.
     """
     require_normalisation(mean, std)
     if pixels.ndim != 4 or pixels.shape[1] != 3:
@@ -194,7 +188,7 @@ def normalise(
     batch, _, height, width = out.shape
     scale = torch.tensor([1.0 / (255.0 * s) for s in std], device=out.device).repeat(width)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=out.device).repeat(width)
-    # One factor per value of an image row, not one per channel: a long inner loop, not one of three.
+    # One factor per value of an image row, not per channel: a long inner loop instead of one of three.
     targets = out.permute(0, 2, 3, 1).view(batch * height, width * 3)
     sources = pixels.permute(0, 2, 3, 1).reshape(batch * height, width * 3)
     for target, source in row_pieces(targets, sources):
@@ -207,7 +201,7 @@ def normalise(
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
     """Return uint8 [H, W, 3] whose tile t (row by row) is tile order[t] of the image.
 
-    Tiles are floor(H / n) by floor(W / n); rows and columns left over stay where they are.
+    Tiles are floor(H / n) by floor(W / n); remaining rows and columns do not move.
     """
     grid = math.isqrt(len(order))
     height, width = image.shape[0] // grid, image.shape[1] // grid
@@ -225,8 +219,8 @@ def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
 
 def resize_torch(crop: Pixels, height: int, width: int) -> torch.Tensor:
     """Bilinear with antialias by PyTorch's uint8 channels-last kernel; one thread per image."""
-    # The batch dimension comes from torch, not NumPy: it needs the largest stride to be channels-last,
-    # and without that the kernel is three times slower.
+    # Let torch add the batch dimension: its stride must be the largest for channels-last, and any other
+    # layout makes the kernel three times slower.
     source = torch.from_numpy(crop)[None].permute(0, 3, 1, 2)
     resized = torch.nn.functional.interpolate(source, size=(height, width), mode="bilinear", antialias=True)
     return resized[0].permute(1, 2, 0)
@@ -246,7 +240,7 @@ RESIZERS: dict[str, Resizer] = {
 
 
 def find_resizer(name: str) -> Resizer:
-    """Return a resize backend by the name in the manifest."""
+    """Return a resize backend by its name in the manifest."""
     if name not in RESIZERS:
         raise InvalidArgumentError(
             "unknown resize backend",

@@ -1,11 +1,11 @@
-"""Image files become pixels: 8-bit RGB, as SPEC.md says.
+"""Decode image files to 8-bit RGB, as SPEC.md defines.
 
-EXIF orientation is not applied: a view shows rows as the file stores them, as torchvision's loader does.
-Samples of 16 bits are scaled to 8; files whose samples have no agreed range (32 bits, floats) are refused.
+EXIF orientation is ignored, as by torchvision's loader. Samples of 16 bits are scaled to 8; files whose
+samples have no defined range (32 bits, floats) are refused.
 
-Files are not trusted. Only this module calls decoders: with a fixed list of formats, within limits, and all
-their errors become ImageReadError. The size in the header is checked before anything is decoded, and all
-threads together never hold more pixels than one image may have.
+Files are untrusted. Only this module calls decoders: with a fixed list of formats, within limits, and all
+their errors become ImageReadError. The size in the header is checked before decoding, and all threads
+together never decode more pixels at once than one image may have.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from PIL.ImageFile import ImageFile
 
 from lpld_labels.errors import ImageReadError, InvalidArgumentError, LabelPoolError
 
-FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
-"""The only decoders that are used, whatever a file's content asks for."""
-_WIDE = ("PNG", "PPM")
-"""Formats of at most 16 bits, which Pillow may hold in 32."""
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # The only decoders allowed.
+MAX_PIXELS = 40_000_000  # Of one image: 0.8 GB, as decoding takes at most 20 bytes a pixel (WebP).
+VARIABLE = "LPLD_MAX_IMAGE_PIXELS"  # Environment variable that overrides MAX_PIXELS.
+BYTES_PER_PIXEL = 4  # Limits a file's size by the pixels allowed: an uncompressed image with alpha.
+MAX_SCANS = 50  # Of a progressive JPEG. Programs write 10 to 20; each is a pass over all pixels.
+_WIDE = ("PNG", "PPM")  # Formats of at most 16 bits, which Pillow may hold in 32.
 _NO_RANGE = {"I": "32 bits", "F": "floating-point numbers"}
 _JPEG = ("JPEG", "MPO")
 _SCAN = b"\xff\xda"
@@ -43,10 +45,10 @@ def decode_image(data: bytes, *, where: Path | str) -> npt.NDArray[np.uint8]:
     with _readable(where):
         image = _opened(data, where)
         width, height = image.size
-        with room_for(width * height), contextlib.closing(image):
+        with pixel_limit.room_for(width * height), contextlib.closing(image):
             part = _eight_bits(image, data)
             pixels = np.empty((height, width, 3), np.uint8)
-            # In strips, so that a large image is not in memory twice.
+            # Convert in strips, so that memory does not hold a large image twice.
             rows = max(1, _STRIP_PIXELS // width)
             for top in range(0, height, rows):
                 bottom = min(top + rows, height)
@@ -72,10 +74,10 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
             f"image samples are {_NO_RANGE[image.mode]}",
             where=where,
             expected="8 or 16 bits",
-            hint="convert it to 8 bits: what is black and what is white in it is not known here",
+            hint="convert it to 8 bits: its values for black and white are unknown",
         )
     if image.width * image.height > most:
-        raise too_many_pixels(where, f"{image.width} x {image.height}")
+        raise _too_many_pixels(where, f"{image.width} x {image.height}")
     if image.format in _JPEG and data.count(_SCAN) > MAX_SCANS:
         raise ImageReadError(
             "JPEG has too many scans",
@@ -90,41 +92,41 @@ def _opened(data: bytes, where: Path | str) -> ImageFile:
 
 
 def _eight_bits(image: ImageFile, data: bytes) -> Callable[[_Box], Image.Image]:
-    """Return what gives a part of an image, with at most 8 bits a sample."""
+    """Return a function that crops an image and reduces its samples to at most 8 bits."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         return lambda box: Image.fromarray(_scaled(np.asarray(image.crop(box))))
     raw = {_raw_mode(tile) for tile in image.tile}
     if not any(";16" in mode for mode in raw):
-        # Not cropped where all is wanted: that would be one copy more.
+        # Cropping to the full size would only add a copy.
         return lambda box: image if box == (0, 0, *image.size) else image.crop(box)
     if raw == {"LA;16B"}:
-        # Grey with alpha: read as four bytes, these are high and low byte of the grey, then of alpha.
+        # Grey with alpha: read as RGBA, the four bytes are high and low byte of grey, then of alpha.
         parts = _read_as(image, "RGBA")
 
         def grey(box: _Box) -> Image.Image:
-            high, low = np.moveaxis(np.asarray(parts.crop(box)), -1, 0)[:2]
-            return Image.fromarray(_scaled(_joined(high, low)))
+            samples = np.asarray(parts.crop(box)).astype(np.uint32)
+            return Image.fromarray(_scaled(samples[:, :, 0] * 256 + samples[:, :, 1]))
 
         return grey
-    # Pillow keeps the high byte of a colour; told the wrong byte order, it keeps the low one.
+    # Pillow keeps the high byte of a colour; with the other byte order it keeps the low one.
     other = _read_as(Image.open(io.BytesIO(data), formats=FORMATS), None)
 
     def colour(box: _Box) -> Image.Image:
         high, low = image.crop(box), other.crop(box)
-        values = _scaled(_joined(np.asarray(high), np.asarray(low)))
+        values = _scaled(np.asarray(high).astype(np.uint32) * 256 + np.asarray(low))
         return Image.frombytes(image.mode, high.size, values.tobytes())
 
     return colour
 
 
 def _raw_mode(tile: Any) -> str:
-    """Return how a part of the file lays out its samples."""
+    """Return Pillow's name of the sample layout of a tile."""
     arguments = tile[3]
     return str(arguments if isinstance(arguments, str) else (arguments or ("",))[0])
 
 
 def _read_as(image: ImageFile, raw: str | None) -> ImageFile:
-    """Let an image that is not loaded yet be read in another raw mode: the given, or the other byte order."""
+    """Set the raw mode of an image before it is loaded: `raw`, or by default the other byte order."""
     tiles: list[Any] = []
     for tile in image.tile:
         mode = raw or _raw_mode(tile)[:-1] + _OTHER_BYTE[_raw_mode(tile)[-1]]
@@ -134,12 +136,8 @@ def _read_as(image: ImageFile, raw: str | None) -> ImageFile:
     return image
 
 
-def _joined(high: npt.NDArray[np.uint8], low: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    return high.astype(np.uint32) * 256 + low
-
-
 def _scaled(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return samples of 16 bits as the nearest of 8: floor((v * 255 + 32767) / 65535)."""
+    """Round samples of 16 bits to 8: floor((v * 255 + 32767) / 65535)."""
     return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
 
 
@@ -151,23 +149,13 @@ def _readable(where: Path | str) -> Iterator[None]:
     except LabelPoolError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise too_many_pixels(where, str(error)) from None
+        raise _too_many_pixels(where, str(error)) from None
     except MemoryError:
         raise ImageReadError("image needs more memory than there is", where=where) from None
     except Exception as error:  # noqa: BLE001 - decoders raise nearly everything when a file is broken
         unknown = isinstance(error, UnidentifiedImageError)
         problem = f"not an image ({', '.join(FORMATS)})" if unknown else f"broken image: {error}"
         raise ImageReadError(problem, where=where, hint="replace or remove this file") from None
-
-
-MAX_PIXELS = 40_000_000
-"""Of one image. Decoding takes at most 20 bytes a pixel (WebP; other formats 7 to 13), so 0.8 GB."""
-VARIABLE = "LPLD_MAX_IMAGE_PIXELS"
-"""The environment variable that sets another number."""
-BYTES_PER_PIXEL = 4
-"""Of a file, for each pixel that is allowed: an uncompressed image with alpha."""
-MAX_SCANS = 50
-"""Of a progressive JPEG. Programs write 10 to 20; each is a pass over all pixels, however few its bytes."""
 
 
 def max_pixels() -> int:
@@ -182,13 +170,7 @@ def max_pixels() -> int:
     return int(text)
 
 
-def max_bytes() -> int:
-    """Return how many bytes an image file may have."""
-    return BYTES_PER_PIXEL * max_pixels()
-
-
-def too_many_pixels(where: Path | str, size: object) -> ImageReadError:
-    """Return the error for an image that is too large."""
+def _too_many_pixels(where: Path | str, size: object) -> ImageReadError:
     return ImageReadError(
         "image has too many pixels",
         where=where,
@@ -198,16 +180,19 @@ def too_many_pixels(where: Path | str, size: object) -> ImageReadError:
     )
 
 
-class _Room:
-    """Limits the pixels of images that are being decoded at once."""
+class PixelLimit:
+    """Limits the pixels that all threads decode at the same time."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
         self._changed = threading.Condition()
         self._taken = 0
 
     @contextlib.contextmanager
-    def taken(self, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels may be decoded; a single image always may."""
+    def room_for(self, pixels: int) -> Iterator[None]:
+        """Wait until an image of that size may be decoded; a single image always may."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + pixels <= max_pixels())
             self._taken += pixels
@@ -219,19 +204,7 @@ class _Room:
                 self._changed.notify_all()
 
 
-_room = _Room()
-
-
-def room_for(pixels: int) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which an image of so many pixels may be decoded."""
-    return _room.taken(pixels)
-
-
-def _begin_anew() -> None:
-    """Reset in a forked process: the parent's threads do not exist there."""
-    global _room  # noqa: PLW0603
-    _room = _Room()
-
-
+pixel_limit = PixelLimit()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    # The parent's threads do not exist in a forked process.
+    os.register_at_fork(after_in_child=pixel_limit.reset)

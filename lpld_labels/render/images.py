@@ -1,10 +1,8 @@
-"""Where images come from: a folder, or the pool itself where it carries them.
+"""Sources of images: a folder, or a pool that contains them. `find_images` returns either.
 
-`find_images` returns either. Both return an image's bytes by its row of the image table and check its digest.
-
-Image folders have one directory per class. The order is that of torchvision's ImageFolder (class directories
-sorted by name, files sorted within), so row numbers mean the same to both. Hidden files (names that begin
-with a dot, and the ``__MACOSX`` that archives bring along) are neither classes nor images.
+Image folders have one directory per class and the order of torchvision's ImageFolder: class directories
+sorted by name, files sorted within. Hidden files (names that begin with a dot, and ``__MACOSX`` of archives)
+are neither classes nor images.
 """
 
 from __future__ import annotations
@@ -24,21 +22,23 @@ from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgume
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
+from lpld_labels.format.strict_json import is_text
 from lpld_labels.io.random_access import read_regular
 from lpld_labels.pool.packed_images import packed_images
 from lpld_labels.pool.reader import PoolReader
-from lpld_labels.render.decode import VARIABLE, decode_image, image_size, max_bytes
+from lpld_labels.render.decode import BYTES_PER_PIXEL, VARIABLE, decode_image, image_size, max_pixels
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 ARCHIVE_REMAINS = "__MACOSX"
 _AHEAD = 64
 _THREADS = min(8, os.cpu_count() or 1)
 
+Location = str | os.PathLike[str]
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def class_names(root: str | os.PathLike[str]) -> list[str]:
+def class_names(root: Location) -> list[str]:
     """Return the names of the class directories in class order."""
     try:
         with os.scandir(root) as entries:
@@ -56,13 +56,18 @@ def class_names(root: str | os.PathLike[str]) -> list[str]:
     return names
 
 
-def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
+def list_images(root: Location) -> tuple[list[str], list[int]]:
     """Return relative POSIX path and class of every image below `root`; no file is opened."""
     folder = Path(root)
     paths: list[str] = []
     classes: list[int] = []
     for number, name in enumerate(class_names(folder)):
-        found = _image_paths(folder, name)
+        found = [path for path in _file_paths(folder, name) if path.lower().endswith(EXTENSIONS)]
+        for path in found:
+            if not is_text(path):
+                raise ImageReadError(
+                    f"file name is not UTF-8: {path!r}", where=folder / name, hint="rename this file"
+                )
         if not found:
             raise ImageReadError(
                 "class folder holds no images",
@@ -75,13 +80,11 @@ def list_images(root: str | os.PathLike[str]) -> tuple[list[str], list[int]]:
     return paths, classes
 
 
-def scan_image_folder(
-    root: str | os.PathLike[str], *, decode: bool = True, progress: Progress | None = None
-) -> ImageTable:
+def scan_image_folder(root: Location, *, decode: bool = True, progress: Progress | None = None) -> ImageTable:
     """Return the table of all images below `root`: paths, classes, sizes and content digests.
 
-    decode: decode every image once, so a truncated file is named here and not hours into a run.
-        Without, sizes come from the files' headers, which is several times faster.
+    decode: decode every image, so that a truncated file fails here and not hours into a run. Otherwise
+        sizes come from the files' headers, which is several times faster.
     """
     folder = Path(root)
     paths, classes = list_images(folder)
@@ -111,53 +114,40 @@ def scan_image_folder(
 def read_file(path: Path) -> bytes:
     """Return the bytes of an image file; refuse pipes and devices."""
     try:
-        return read_regular(path, most=max_bytes())
+        return read_regular(path, most=BYTES_PER_PIXEL * max_pixels())
     except OSError as error:
         hint = f"allow more with the environment variable {VARIABLE}" if error.errno == errno.EFBIG else ""
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path, hint=hint) from None
 
 
 def file_status(path: Path) -> os.stat_result:
-    """Return what the file system says of an image file."""
+    """Return the status of an image file."""
     try:
         return path.stat()
     except OSError as error:
         raise ImageReadError(f"cannot read image: {error.strerror}", where=path) from None
 
 
-def passed_over(root: str | os.PathLike[str]) -> list[str]:
+def passed_over(root: Location) -> list[str]:
     """Return the relative POSIX paths of files in class folders without an image extension."""
-    folder = Path(root)
-    return [
-        path
-        for name in class_names(folder)
-        for path in _file_paths(folder, name)
-        if not path.lower().endswith(EXTENSIONS)
-    ]
+    paths = [path for name in class_names(root) for path in _file_paths(Path(root), name)]
+    return [path for path in paths if not path.lower().endswith(EXTENSIONS)]
 
 
-def try_each_kind(root: str | os.PathLike[str], paths: Iterable[str]) -> None:
+def try_each_kind(root: Location, paths: Iterable[str]) -> None:
     """Decode one image of each extension, so that unsupported kinds fail early."""
     for path in {Path(path).suffix.lower(): path for path in reversed(list(paths))}.values():
         decode_image(read_file(Path(root) / path), where=Path(root) / path)
 
 
 def _file_paths(folder: Path, class_name: str) -> list[str]:
-    """Return the relative POSIX paths of a class's files, in ImageFolder order."""
-    paths = []
-    for directory, names in sorted(_directories(folder / class_name)):
-        below = Path(directory).relative_to(folder)
-        paths += [(below / name).as_posix() for name in sorted(names) if not _hidden(name)]
-    return paths
+    """Return the relative POSIX paths of a class's visible files, in ImageFolder order.
 
-
-def _directories(top: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield every visible directory below `top` with its file names.
-
-    Links are followed; a directory that is reached twice is refused, since links could form a cycle.
+    Links are followed; a directory that is reached twice is refused, because links could form a cycle.
     """
+    found: list[tuple[str, list[str]]] = []
     seen: set[tuple[int, int]] = set()
-    for directory, below, names in os.walk(top, followlinks=True, onerror=_cannot_list):
+    for directory, below, names in os.walk(folder / class_name, followlinks=True, onerror=_cannot_list):
         status = Path(directory).stat()
         if (status.st_dev, status.st_ino) in seen:
             raise ImageReadError(
@@ -165,7 +155,12 @@ def _directories(top: Path) -> Iterator[tuple[str, list[str]]]:
             )
         seen.add((status.st_dev, status.st_ino))
         below[:] = [name for name in below if not _hidden(name)]
-        yield directory, names
+        found.append((directory, names))
+    paths = []
+    for directory, names in sorted(found):
+        parent = Path(directory).relative_to(folder).as_posix()
+        paths += [f"{parent}/{name}" for name in sorted(names) if not _hidden(name)]
+    return paths
 
 
 def _cannot_list(error: OSError) -> NoReturn:
@@ -176,20 +171,8 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == ARCHIVE_REMAINS
 
 
-def _image_paths(folder: Path, class_name: str) -> list[str]:
-    """Return the relative POSIX paths of a class's images, in ImageFolder order."""
-    paths = [path for path in _file_paths(folder, class_name) if path.lower().endswith(EXTENSIONS)]
-    for path in paths:
-        # Python represents undecodable bytes of file names as lone surrogates.
-        if not path.isascii() and any("\udc80" <= letter <= "\udcff" for letter in path):
-            raise ImageReadError(
-                f"file name is not UTF-8: {path!r}", where=folder / class_name, hint="rename this file"
-            )
-    return paths
-
-
 def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield work(item) in order, some items ahead; reading, hashing and decoding let go of the GIL."""
+    """Yield work(item) in order, some items ahead; reading, hashing and decoding release the GIL."""
     waiting = iter(items)
     with ThreadPoolExecutor(_THREADS) as pool:
         running = deque(pool.submit(work, item) for item in islice(waiting, _AHEAD))
@@ -202,18 +185,14 @@ def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
                 future.cancel()
 
 
-Location = str | os.PathLike[str]
-
-
 class ImageSource(Protocol):
-    """Image files by row of an image table. Can be pickled and survives fork; threads may share one."""
+    """Image files by row of an image table. Can be pickled, survives fork, and threads may share it."""
 
     @property
-    def table(self) -> ImageTable:
-        """What the images are."""
+    def table(self) -> ImageTable: ...
 
     def read(self, row: int) -> bytes:
-        """Return one image file, known to be the one that was labelled."""
+        """Return one image file; raise an error if it is not the labelled one."""
 
     def place(self, row: int) -> str:
         """Return where an image is, for messages."""
@@ -227,7 +206,6 @@ class FolderImages:
         self.table = table
 
     def read(self, row: int) -> bytes:
-        """Return one image file."""
         path = self.root / self.table.paths[row]
         if not path.is_file():
             raise ImageMismatchError(
@@ -243,17 +221,16 @@ class FolderImages:
                 where=path,
                 expected=f"digest {wanted.hex()}",
                 got=image_digest(data).hex(),
-                hint="restore the labelled images or label these anew",
+                hint="restore the labelled images, or label these with a new build",
             )
         return data
 
     def place(self, row: int) -> str:
-        """Return the path of an image."""
         return str(self.root / self.table.paths[row])
 
 
 def find_images(pool: PoolReader, folder: Location | None = None) -> ImageSource:
-    """Return the images in the folder, or without one those packed in the pool."""
+    """Return the images in the folder, or those packed in the pool if no folder is given."""
     if folder is not None:
         class_names(folder)
         return FolderImages(folder, pool.images)
@@ -272,14 +249,12 @@ def no_images(pool: str) -> InvalidArgumentError:
     )
 
 
-def check_images(
-    source: ImageSource, *, indices: Iterable[int] | None = None, progress: Progress | None = None
-) -> None:
-    """Compare images with the table's digests; raise an error for the first that is missing or changed.
+def check_images(source: ImageSource, *, progress: Progress | None = None) -> None:
+    """Compare all images with the table's digests; raise an error for the first missing or changed one.
 
-    indices: rows to check; all by default. Rows without a digest are only checked for existence.
+    Rows without a digest are only checked for existence.
     """
-    rows = range(len(source.table)) if indices is None else [int(index) for index in indices]
+    rows = range(len(source.table))
     for done, _ in enumerate(map_in_threads(source.read, rows), 1):
         if progress is not None:
             progress(done, len(rows))

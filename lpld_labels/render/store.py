@@ -31,17 +31,17 @@ _FILLED = 1 << 32
 
 
 class ImageStore:
-    """The images of a table as uint8 [H, W, 3], decoded when first asked for.
+    """The images of a table as uint8 [H, W, 3], decoded on first use.
 
-    source: where image files come from; it proves that each is the labelled one.
-    memory_bytes: how much to keep decoded in memory; the rest is decoded every time.
-    cache_directory: keep all decoded images in a file there instead, filled once and shared by every process
-        that gives the same directory. Images whose contents the table does not know are kept in memory only.
-    workers: how many worker processes will read the store. They share the memory where the system can (Linux)
-        and has room for all images; else each keeps its part of `memory_bytes`.
+    source: reads image files and verifies that each is the labelled one.
+    memory_bytes: limit of decoded images kept in memory; the others are decoded every time.
+    cache_directory: keep all decoded images in a file there instead, which processes with the same directory
+        share. Not used if the table has images without a digest.
+    workers: number of worker processes that will read the store. On Linux they share memory if it holds all
+        images; otherwise each keeps its share of `memory_bytes`.
 
-    Stores can be pickled (what is in memory of this process alone stays behind) and survive fork. Threads may
-    share one. The arrays are shared, so callers must not write into them.
+    Stores can be pickled (without the images in this process's memory), survive fork, and threads may share
+    one. The arrays are shared, so callers must not write into them.
     """
 
     def __init__(
@@ -55,24 +55,24 @@ class ImageStore:
         if memory_bytes < 0:
             raise InvalidArgumentError("memory_bytes is negative", expected="0 or more", got=memory_bytes)
         self.source = source
-        self.table = table = source.table
-        file = None
-        if cache_directory is not None and None not in table.digests:
-            file = cache_file(Path(cache_directory), table)
-        self._memory: SharedMemory | None = None
-        needed = int(_ends(table)[-1])
-        if file is None and workers and needed <= min(memory_bytes, _available_memory() // 2):
-            self._memory = SharedMemory(needed)
-        self._settings: dict[str, Any] = {"memory_bytes": memory_bytes // max(workers, 1), "file": file}
+        self._memory_bytes = memory_bytes // max(workers, 1)
+        self._cache: Path | None = None
+        if cache_directory is not None and None not in source.table.digests:
+            self._cache = cache_file(Path(cache_directory), source.table)
+        self._shared: SharedMemory | None = None
+        needed = int(_ends(source.table)[-1])
+        if self._cache is None and workers and needed <= min(memory_bytes, _available_memory() // 2):
+            self._shared = SharedMemory(needed)
         self._open()
 
     def _open(self) -> None:
-        path = self._memory.path if self._memory is not None else self._settings["file"]
+        self.table = self.source.table
+        path = self._cache if self._shared is None else self._shared.path
         self._file = None if path is None else PixelFile(path, self.table)
-        # Views take images evenly, so it does not matter which ones are kept; deciding it in advance
-        # needs neither bookkeeping nor locks.
+        # Views show images equally often, so keeping the first ones is as good as any choice, and needs
+        # neither bookkeeping nor locks.
         ends = _ends(self.table)
-        self._keep: list[bool] = (ends[1:] - ends[0] <= self._settings["memory_bytes"]).tolist()
+        self._keep: list[bool] = (ends[1:] - ends[0] <= self._memory_bytes).tolist()
         self._held: dict[int, Pixels] = {}
 
     def __len__(self) -> int:
@@ -104,18 +104,17 @@ class ImageStore:
         return image
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "settings": self._settings, "memory": self._memory}
+        return {name: vars(self)[name] for name in ("source", "_memory_bytes", "_cache", "_shared")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.source, self.table = state["source"], state["source"].table
-        self._settings, self._memory = state["settings"], state["memory"]
-        if self._memory is not None and not self._memory.is_there():
-            self._memory = None
+        vars(self).update(state)
+        if self._shared is not None and not self._shared.is_there():
+            self._shared = None
         self._open()
 
 
 class SharedMemory:
-    """An unnamed file in memory; the system frees it with the last process that has it open."""
+    """An unnamed file in memory; the system frees it when the last process closes it."""
 
     def __init__(self, size: int) -> None:
         self._name = f"lpld-images-{uuid.uuid4().hex}"
@@ -125,7 +124,7 @@ class SharedMemory:
         self.path = Path(f"/proc/{os.getpid()}/fd/{handle}")
 
     def is_there(self) -> bool:
-        """Whether the process that made this memory still runs."""
+        """Whether the process that created this memory still runs."""
         try:
             return self._name in str(self.path.readlink())
         except OSError:
@@ -133,12 +132,12 @@ class SharedMemory:
 
 
 class PixelFile:
-    """Decoded images in one file that all processes of a machine share, mapped into memory.
+    """Decoded images in one memory-mapped file that all processes of a machine share.
 
-    Layout, little endian: one uint64 seal per image, then the images' pixels back to back in table order. A
-    seal of 0 means missing; otherwise its low 32 bits are the CRC-32 of the pixels, which each process checks
-    once. Processes fill the file at the same time without locks: they write the same bytes, and an image with
-    a torn write is decoded again. Without write permission, a process decodes what is missing.
+    Layout, little endian: one uint64 seal per image, then the pixels of all images in table order. A seal of
+    0 means missing; otherwise its low 32 bits are the CRC-32 of the pixels, which each process checks once.
+    Processes write concurrently without locks: they write the same bytes, and an image with a torn write is
+    decoded again. A process without write permission decodes missing images itself.
     """
 
     def __init__(self, path: Path, table: ImageTable) -> None:
@@ -155,18 +154,18 @@ class PixelFile:
             weakref.finalize(self, os.close, self._handle).atexit = False
             if path.stat().st_size < self._starts[-1]:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            # Writable only because torch insists; nothing writes to the map.
+            # Writable only because torch requires it; nothing writes to the map.
             mode: Literal["r+", "c"] = "r+" if self._writable else "c"
             mapped = np.memmap(path, np.uint8, mode=mode, shape=(self._starts[-1],))
         self._bytes = np.asarray(mapped)
         self._seals = self._bytes[: 8 * len(table)].view("<u8")
 
     def get(self, index: int, decode: Callable[[int], Pixels]) -> Pixels:
-        """Return image `index` as uint8 [H, W, 3], decoding and keeping it if it is not there."""
+        """Return image `index` as uint8 [H, W, 3]; decode and store it if it is missing."""
         pixels: Pixels = self._bytes[self._starts[index] : self._starts[index + 1]]
         if not self._checked[index]:
             seal = int(self._seals[index])
-            # Pixels that are not there yet are not read: reading takes memory for them.
+            # Do not read missing pixels: reading would allocate memory for them.
             if not seal or seal != _FILLED | isal_zlib.crc32(pixels.data):
                 image = decode(index)
                 if self._writable:
@@ -177,10 +176,7 @@ class PixelFile:
         return pixels.reshape(height, width, 3)
 
     def _write(self, index: int, image: Pixels) -> None:
-        """Write the pixels, then their seal.
-
-        Through the file and not the map, so a full disk is an error, not a signal.
-        """
+        """Write the pixels, then their seal, to the file: through the map, a full disk would be a signal."""
         seal = _FILLED | isal_zlib.crc32(image.data)
         with write_errors(self._path):
             for data, position in (
@@ -193,8 +189,8 @@ class PixelFile:
 
 
 def cache_file(directory: Path, table: ImageTable) -> Path:
-    """Return the file for these images. Its name covers everything that decides the decoded pixels."""
-    # Pillow brings its own JPEG decoder, so another release may decode to other pixels.
+    """Return the file for these images. Its name covers everything that the decoded pixels depend on."""
+    # Pillow bundles a JPEG decoder, so another release may decode to other pixels.
     state = hashlib.sha256(f"{FORMAT}\npillow {PIL.__version__}\n{table.digest().hex()}\n".encode())
     state.update(np.stack([table.heights, table.widths]).astype("<i4").tobytes())
     return directory / f"images-{state.hexdigest()[:32]}.pixels"
@@ -222,7 +218,7 @@ def _make_room(path: Path, total: int) -> None:
         )
     with path.open("ab") as file:
         try:
-            # Reserved now: on a full disk, reading an unreserved page of the map would end the process.
+            # Reserve the space now: on a full disk, reading an unreserved page of the map kills the process.
             os.posix_fallocate(file.fileno(), 0, total)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):

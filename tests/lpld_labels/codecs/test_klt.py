@@ -298,7 +298,7 @@ def test_wrong_parameters_and_tables() -> None:
     refused(ManifestError, "label_kind", tables=tables, label_kind="odds")
     refused(ManifestError, "'more' is unknown", tables=tables, more=1)
     refused(PoolCorruptError, "missing", tables={})
-    refused(PoolCorruptError, "damaged", tables={**tables, "mean.npy": b"nonsense"})
+    refused(PoolCorruptError, "corrupt", tables={**tables, "mean.npy": b"nonsense"})
     refused(PoolCorruptError, "wrong type", tables={**tables, "mean.npy": tables["scale.npy"]})
     refused(PoolCorruptError, "basis.pco", tables={**tables, "basis.pco": b"nonsense"})
     payload = dict(codec.encode(make_logits(4, 60)).payload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from click.testing import Result
 
 from lpld_labels import PoolReader
 from lpld_labels.codecs import CODECS
-from lpld_labels.codecs.base import Codec, EncodedLabels, Granularity, Payload, raw_bytes
+from lpld_labels.codecs.base import Codec, EncodedLabels, Payload, raw_bytes
 from lpld_labels.format.digests import CanonicalBytes
 from lpld_labels.format.records import LabelArray
 from lpld_labels.format.schema import Column
@@ -27,15 +27,7 @@ class TenthsCodec(Codec):
     """Labels rounded to tenths, as int16: a toy."""
 
     name = "tenths"
-    lossless = False
     planned = True
-
-    @property
-    def granularity(self) -> Granularity:
-        return "batch"
-
-    def parameters(self) -> dict[str, Any]:
-        return {}
 
     def payload_columns(self, classes: int) -> tuple[Column, ...]:
         return (Column(name="tenths", type=pa.binary(), component="labels"),)
@@ -53,10 +45,6 @@ class TenthsCodec(Codec):
 
     def canonical(self, payload: Payload, *, rows: int, classes: int) -> CanonicalBytes:
         return [payload["tenths"][0].as_py()]
-
-    @classmethod
-    def restore(cls, parameters: Mapping[str, Any], tables: Mapping[str, bytes]) -> Codec:
-        return cls()
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ def test_views_of_another_output_size(store: ImageStore) -> None:
 def test_pixels_of_other_kinds(store: ImageStore) -> None:
     settings = augmentation(**FEATURES["mixup"])
     views = draw(settings, store)
-    with pytest.raises(InvalidArgumentError, match="MixUp's pixels are not whole numbers"):
+    with pytest.raises(InvalidArgumentError, match="MixUp's pixels are not integers"):
         apply_views(views, store, settings, dtype=torch.uint8)
     with pytest.raises(InvalidArgumentError, match="float32 or uint8"):
         apply_views(views, store, settings, dtype=torch.float16)

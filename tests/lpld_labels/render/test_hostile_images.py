@@ -18,7 +18,7 @@ from PIL import Image
 
 from lpld_labels.errors import ImageMismatchError, ImageReadError, InvalidArgumentError
 from lpld_labels.render import decode as decoding
-from lpld_labels.render.decode import MAX_SCANS, VARIABLE, decode_image, image_size, room_for
+from lpld_labels.render.decode import MAX_SCANS, VARIABLE, decode_image, image_size, pixel_limit
 from lpld_labels.render.images import FolderImages, check_images, list_images, scan_image_folder
 from tests.lpld_labels.render.pictures import make_folder
 
@@ -136,21 +136,21 @@ def test_threads_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = threading.Event()
 
     def second() -> None:
-        with room_for(60):
+        with pixel_limit.room_for(60):
             entered.set()
 
     thread = threading.Thread(target=second)
-    with room_for(60):
+    with pixel_limit.room_for(60):
         thread.start()
         assert not entered.wait(0.1)
         if os.fork() == 0:
             # A forked process has no thread that would give room back.
-            with room_for(60):
+            with pixel_limit.room_for(60):
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
     assert entered.wait(10)
     thread.join()
-    with room_for(1000):
+    with pixel_limit.room_for(1000):
         pass
 
 
