@@ -8,8 +8,8 @@ where one page holds several binary values.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -24,73 +24,20 @@ from lpld_labels.format.schema import Column
 from lpld_labels.io.parquet_pages import DATA_PAGE, PLAIN, RLE, check_crc, parse_page
 from lpld_labels.io.prefetch import CutFile, Range
 from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
-from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
-Blocks = BlockCache[tuple[int, dict[str, Array]]]
-"""Bytes and payload columns of row groups, shared by all shards of a pool so that one limit holds for all."""
 _LENGTH = 4
 """Bytes of the length before a binary value and before a run of levels."""
 
 
-def payload_blocks(limit: int) -> Blocks:
-    """Return an empty cache of row groups; limit: bytes."""
-    return BlockCache(limit, itemgetter(0))
-
-
-class LabelPages:
-    """The labels file of a shard.
-
-    columns: the codec's payload columns, if the caller has them.
-    """
-
-    def __init__(
-        self,
-        file: ByteSource,
-        codec: Codec,
-        classes: int,
-        *,
-        blocks: Blocks,
-        columns: tuple[Column, ...] | None = None,
-    ) -> None:
-        self.where = file.where
-        self._file = file
-        self._distant = as_remote(file)
-        self._classes = classes
-        self._columns = columns or codec.payload_columns(classes)
-        self._by_view = codec.granularity == "view"
-        self._blocks = blocks
-
-    def payload(self, group: Group, position: int, first_row: int, rows: int) -> Payload:
-        """Return one batch's payload columns."""
-        block = self.block(group)
-        start = first_row - group.first_row if self._by_view else position - group.first_position
-        count = rows if self._by_view else 1
-        return {name: array.slice(start, count) for name, array in block.items()}
-
-    def block(self, group: Group) -> dict[str, Array]:
-        """Return the payload columns of a whole row group."""
-        return self._blocks.get((self.where, group.offset), lambda: (group.bytes, self._read(group)))[1]
-
-    def _read(self, group: Group) -> dict[str, Array]:
-        if self._distant is None:
-            return self._parsed(group)
-        forget = partial(self._distant.forget, group.offset, group.offset + group.bytes)
-        return retry_corrupt(lambda: self._parsed(group), forget)
-
-    def _parsed(self, group: Group) -> dict[str, Array]:
-        pages = self._file.read(group.offset, group.bytes)
-        rows = group.rows if self._by_view else group.batches
-        return parse_payload(pages, self._columns, rows=rows, classes=self._classes, where=self.where)
-
-
-class LabelBlocks:
-    """Places of row groups in the labels files of a pool."""
+class LabelLayout:
+    """Where the row groups of a pool's labels files are, and what their pages hold."""
 
     def __init__(self, manifest: Manifest, index: BatchIndex, codec: Codec) -> None:
         self._entries = manifest.files_of("labels")
-        self._index = index
-        self._by_view = codec.granularity == "view"
+        self.index = index
+        self.by_view = codec.granularity == "view"
         self._columns = codec.payload_columns(manifest.header.classes)
         self._classes = manifest.header.classes
 
@@ -107,31 +54,82 @@ class LabelBlocks:
     def ranges(self, numbers: Iterable[int]) -> Iterator[Range]:
         """Yield where the row groups of batches are."""
         for number in numbers:
-            group = self._index.group(number)
-            path = self._entries[int(self._index.shard[number])].path
+            group = self.index.group(number)
+            path = self._entries[int(self.index.shard[number])].path
             yield Range(path, group.offset, group.offset + group.bytes)
 
     def check(self, block: Range, data: pa.Buffer) -> None:
-        """Raise PoolCorruptError unless all pages in a part of a labels file are whole."""
+        """Raise PoolCorruptError unless all pages in a part of a labels file are intact."""
         groups = self._groups[block.path]
         first = bisect_left(groups, block.start, key=attrgetter("offset"))
         stop = bisect_left(groups, block.stop, key=attrgetter("offset"))
         for group in groups[first:stop]:
-            parse_payload(
-                data.slice(group.offset - block.start, group.bytes),
-                self._columns,
-                rows=group.rows if self._by_view else group.batches,
-                classes=self._classes,
-                where=block.path,
-            )
+            self.parse(data.slice(group.offset - block.start, group.bytes), group, block.path)
+
+    def parse(self, pages: pa.Buffer, group: Group, where: str) -> dict[str, Array]:
+        """Return the payload columns of a row group, given its payload pages."""
+        rows = group.rows if self.by_view else group.batches
+        return _parse_payload(pages, self._columns, rows=rows, classes=self._classes, where=where)
 
     @cached_property
     def _groups(self) -> dict[str, Sequence[Group]]:
         """Row groups of every labels file, in file order."""
-        return {entry.path: self._index.groups_of(shard) for shard, entry in enumerate(self._entries)}
+        return {entry.path: self.index.groups_of(shard) for shard, entry in enumerate(self._entries)}
 
 
-def parse_payload(
+class LabelFiles:
+    """The labels files of a pool.
+
+    open_file: opens that of a shard. cache_bytes: memory for row groups. open_files: how many stay open.
+    """
+
+    def __init__(
+        self,
+        layout: LabelLayout,
+        open_file: Callable[[int], ByteSource],
+        *,
+        cache_bytes: int,
+        open_files: int,
+    ) -> None:
+        self._layout = layout
+        self._open_file = open_file
+        self._files: OpenFiles[ByteSource] = OpenFiles(open_files)
+        self._blocks: BlockCache[tuple[int, dict[str, Array]]] = BlockCache(cache_bytes, itemgetter(0))
+
+    def payload(self, number: int) -> Payload:
+        """Return the payload columns of batch `number`."""
+        index = self._layout.index
+        group = index.group(number)
+        if self._layout.by_view:
+            start, count = int(index.first_rows[number]) - group.first_row, int(index.rows[number])
+        else:
+            start, count = int(index.positions[number]) - group.first_position, 1
+        block = self.block(int(index.shard[number]), group)
+        return {name: array.slice(start, count) for name, array in block.items()}
+
+    def block(self, shard: int, group: Group) -> dict[str, Array]:
+        """Return the payload columns of a row group of a shard."""
+        return self._blocks.get((shard, group.offset), lambda: (group.bytes, self._read(shard, group)))[1]
+
+    def clear(self) -> None:
+        """Close files and drop cached row groups."""
+        self._files.clear()
+        self._blocks.clear()
+
+    def _read(self, shard: int, group: Group) -> dict[str, Array]:
+        file = self._files.get(shard, lambda: self._open_file(shard))
+
+        def parsed() -> dict[str, Array]:
+            pages = file.read(group.offset, group.bytes)
+            return self._layout.parse(pages, group, file.where)
+
+        remote = as_remote(file)
+        if remote is None:
+            return parsed()
+        return retry_corrupt(parsed, lambda: remote.forget(group.offset, group.offset + group.bytes))
+
+
+def _parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
 ) -> dict[str, Array]:
     """Return the payload columns, each an array of `rows` values.

@@ -34,7 +34,7 @@ from lpld_labels.io.verified_parquet import VerifiedParquet
 
 if TYPE_CHECKING:
     from lpld_labels.io.disk_cache import DiskCache
-    from lpld_labels.pool.label_pages import LabelBlocks
+    from lpld_labels.pool.label_pages import LabelLayout
 
 _CHUNK = 1 << 22
 
@@ -98,10 +98,10 @@ class PoolFiles:
         """Open a file for random access."""
         return open_file(self.at(entry.path))
 
-    def cut_labels(self, blocks: LabelBlocks) -> None:
+    def cut_labels(self, layout: LabelLayout) -> None:
         """Set which parts of labels files are fetched as one."""
 
-    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
+    def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
         """Begin to fetch what these batches need, in this order, where files are remote."""
 
     def advance(self) -> None:

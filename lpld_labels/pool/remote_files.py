@@ -23,7 +23,7 @@ from lpld_labels.io.prefetch import CachedRanges, DirectRanges
 from lpld_labels.io.random_access import ByteSource, open_file, retry_corrupt
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.retry import REQUESTS_AT_ONCE
-from lpld_labels.pool.label_pages import LabelBlocks
+from lpld_labels.pool.label_pages import LabelLayout
 from lpld_labels.pool.pool_files import PoolFiles, file_chunks, no_manifest, require_size, verified
 
 
@@ -103,11 +103,11 @@ class RemoteFiles(PoolFiles):
         ranges = self._cached if entry.role == "labels" and self._cached else self._direct
         return RemoteFile(ranges, entry.path, entry.bytes, where=self.at(entry.path))
 
-    def cut_labels(self, blocks: LabelBlocks) -> None:
+    def cut_labels(self, layout: LabelLayout) -> None:
         if self._cache is not None:
-            self._cached = CachedRanges(self.store, self._cache, blocks.files(), check=blocks.check)
+            self._cached = CachedRanges(self.store, self._cache, layout.files(), check=layout.check)
 
-    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
+    def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
         """Fetch in the background; views first, and whole, if there is a cache."""
         cache = self._cache
         missing = [entry for entry in views if cache and not cache.path(entry.digest).exists()]
@@ -116,7 +116,7 @@ class RemoteFiles(PoolFiles):
             for entry in missing:
                 # Fetch errors surface on read.
                 self._threads.submit(self._kept, entry, cache)
-        (self._cached or self._direct).prefetch(blocks.ranges(numbers))
+        (self._cached or self._direct).prefetch(layout.ranges(numbers))
 
     def advance(self) -> None:
         if self._cached is not None:

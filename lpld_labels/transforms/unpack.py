@@ -14,7 +14,7 @@ from lpld_labels.exec.job import Progress
 from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
-from lpld_labels.pool.packed_images import PackedImages
+from lpld_labels.pool.packing import PackedImages
 from lpld_labels.pool.unfinished import Unfinished, finish, unfinished
 from lpld_labels.render.images import map_in_threads
 from lpld_labels.transforms.outputs import local_directory
