@@ -1,7 +1,10 @@
-"""Which files of a directory belong to a pool; all others are the user's.
+"""Recognise the files of a pool and its card; all others are the user's, and are never deleted or replaced.
 
-Nothing is deleted before every name is known to be ours. If a manifest proves that a directory is a pool,
-names that the format allows are ours. With a damaged manifest, only names that our writers give are.
+If a manifest proves that a directory is a pool, every name that the format allows is ours. With a damaged
+manifest, only names that our writers give are.
+
+The card, README.md, is not part of the pool. Its last line is a comment with the digest of the text above,
+so that an edited card is never overwritten.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
+from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.schema import (
     CODEC_DIRECTORY,
@@ -25,17 +29,17 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.io.random_access import read_regular
-from lpld_labels.io.storage import refuse_links
-from lpld_labels.pool.card_file import is_untouched
+from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 
-_OURS = (
-    r"(?:views|labels)/\d{5,}-\d{5,}-[0-9a-f]{8}\.parquet",
-    r"packed/\d{8}-[0-9a-f]{8}\.parquet",
-    rf"{CODEC_DIRECTORY}/[a-z0-9_]+\.(?:npy|pco)",
-    r"batches-[0-9a-f]{8}\.parquet",
-    r"images\.parquet",
+_OUR_PATHS = re.compile(
+    r"(?:views|labels)/\d{5,}-\d{5,}-[0-9a-f]{8}\.parquet"
+    r"|packed/\d{8}-[0-9a-f]{8}\.parquet"
+    rf"|{CODEC_DIRECTORY}/[a-z0-9_]+\.(?:npy|pco)"
+    r"|batches-[0-9a-f]{8}\.parquet"
+    r"|images\.parquet"
 )
-_OUR_PATHS = re.compile("|".join(_OURS))
+_CARD_DIGEST = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 
 
 def require_own_files(pool: Path) -> None:
@@ -53,13 +57,13 @@ def require_own_files(pool: Path) -> None:
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
-    """Return the paths at an address that are those of a pool; without its card."""
+    """Return those paths at an address that belong to a pool, without its card."""
     proven = MANIFEST_FILE in paths
     return {path for path in paths if path == MANIFEST_FILE or _is_own(path, proven=proven)}
 
 
 def delete_unnamed(pool: Path, named: Collection[str]) -> None:
-    """Delete batch indices and packed images of ours that a manifest does not name."""
+    """Delete our batch indices and packed images that a manifest does not name."""
     for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{PACKED_DIRECTORY}/*"))]:
         name = path.relative_to(pool).as_posix()
         if name not in named and _OUR_PATHS.fullmatch(name):
@@ -78,9 +82,7 @@ def _unknown_files(pool: Path) -> Iterator[Path]:
                 if not plain or not _is_own(f"{entry.name}/{inside.name}", proven=proven):
                     yield Path(inside.path)
         elif not entry.is_file() or not (
-            entry.name == MANIFEST_FILE
-            or (entry.name == README_FILE and is_untouched(entry))
-            or _is_own(entry.name, proven=proven)
+            entry.name == MANIFEST_FILE or is_untouched_card(entry) or _is_own(entry.name, proven=proven)
         ):
             yield entry
 
@@ -97,3 +99,53 @@ def _is_manifest(path: Path) -> bool:
     except (OSError, LabelPoolError, ValueError):
         return False
     return isinstance(found, dict) and found.get("format") == FORMAT_NAME
+
+
+def signed_card(text: str) -> str:
+    """Return a card with its digest."""
+    return f"{text}\n<!-- lpld-labels card {bytes_digest(text.encode())} -->\n"
+
+
+def is_our_card(data: bytes) -> bool:
+    """Whether these bytes are an unchanged card of ours."""
+    text, _, last = data.rpartition(b"\n<!-- ")
+    mark = _CARD_DIGEST.fullmatch(b"<!-- " + last)
+    return mark is not None and mark[1].decode() == bytes_digest(text)
+
+
+def is_untouched_card(path: Path) -> bool:
+    """Whether a file is an unchanged card of ours."""
+    return path.name == README_FILE and path.is_file() and is_our_card(path.read_bytes())
+
+
+def write_card(path: Path, card: bytes, *, overwrite: bool = False) -> bool:
+    """Write a card unless it is there; return whether it was written. overwrite: replace an edited card."""
+    with write_errors(path):
+        old = path.read_bytes() if path.exists() else None
+    if old == card:
+        return False
+    _require_replaceable(old, overwrite=overwrite, where=path)
+    write_atomically(path, card)
+    return True
+
+
+def send_card(store: RemoteStore, card: bytes, *, overwrite: bool = False) -> bool:
+    """Write a card to an address, as `write_card` does to a file."""
+    try:
+        old = store.read(README_FILE)
+    except FileNotFoundError:
+        old = None
+    if old == card:
+        return False
+    _require_replaceable(old, overwrite=overwrite, where=store.at(README_FILE))
+    store.put(README_FILE, card, digest=bytes_digest(card))
+    return True
+
+
+def _require_replaceable(old: bytes | None, *, overwrite: bool, where: str | Path) -> None:
+    if old is not None and not overwrite and not is_our_card(old):
+        raise PoolConflictError(
+            "this card was edited, or another program wrote it",
+            where=where,
+            hint="choose another file (--out), or replace it (--overwrite)",
+        )
