@@ -23,7 +23,6 @@ class BlockCache(Generic[T]):
         self._process = os.getpid()
 
     def get(self, key: Hashable, load: Callable[[], T]) -> T:
-        """Return the block, loading it if it is not held."""
         if self._process != os.getpid():
             # A thread of the parent may have held the lock at the moment of the fork.
             self._lock, self._process = threading.RLock(), os.getpid()
@@ -43,7 +42,6 @@ class BlockCache(Generic[T]):
         """Keep the blocks: they are plain memory."""
 
     def clear(self) -> None:
-        """Drop all blocks."""
         self._blocks.clear()
         self.held = 0
 

@@ -180,16 +180,13 @@ class BatchIndex:
 
     @cached_property
     def keys(self) -> Sequence[BatchKey]:
-        """All keys in order."""
         return [BatchKey(e, b) for e, b in zip(self.epochs.tolist(), self.batches.tolist(), strict=True)]
 
     def keys_at(self, numbers: npt.NDArray[np.integer[Any]]) -> list[BatchKey]:
-        """Return the keys of batches, in the order given."""
         keys = self.keys
         return [keys[number] for number in numbers.tolist()]
 
     def key(self, number: int) -> BatchKey:
-        """Return the key of batch `number`."""
         return BatchKey(int(self.epochs[number]), int(self.batches[number]))
 
     def find(self, key: BatchKey) -> int | None:
@@ -210,7 +207,6 @@ class BatchIndex:
         return numbers
 
     def group(self, number: int) -> Group:
-        """Return the labels row group that holds a batch."""
         group_of, starts = self._groups
         group = int(group_of[number])
         begin, end = int(starts[group]), int(starts[group + 1])
@@ -256,10 +252,6 @@ class BatchIndex:
         """Return the first 8 bytes of a batch's views digest."""
         digest: bytes = self._views_digests[number].as_py()
         return digest
-
-    def views_digests(self, numbers: npt.NDArray[np.int64]) -> list[bytes]:
-        """Return the first 8 bytes of the views digests of some batches."""
-        return arrow.binaries(arrow.take(self._views_digests.combine_chunks(), numbers))
 
     def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
         """Return the digests of some batches, in the order given."""

@@ -67,7 +67,6 @@ class LabelLayout:
             self.parse(data.slice(group.offset - block.start, group.bytes), group, block.path)
 
     def parse(self, pages: pa.Buffer, group: Group, where: str) -> dict[str, Array]:
-        """Return the payload columns of a row group, given its payload pages."""
         rows = group.rows if self.by_view else group.batches
         return _parse_payload(pages, self._columns, rows=rows, classes=self._classes, where=where)
 
@@ -97,7 +96,6 @@ class LabelFiles:
         self._blocks: BlockCache[tuple[int, dict[str, Array]]] = BlockCache(cache_bytes, itemgetter(0))
 
     def payload(self, number: int) -> Payload:
-        """Return the payload columns of batch `number`."""
         index = self._layout.index
         group = index.group(number)
         if self._layout.by_view:
@@ -108,11 +106,9 @@ class LabelFiles:
         return {name: array.slice(start, count) for name, array in block.items()}
 
     def block(self, shard: int, group: Group) -> dict[str, Array]:
-        """Return the payload columns of a row group of a shard."""
         return self._blocks.get((shard, group.offset), lambda: (group.bytes, self._read(shard, group)))[1]
 
     def clear(self) -> None:
-        """Close files and drop cached row groups."""
         self._files.clear()
         self._blocks.clear()
 
@@ -183,7 +179,6 @@ def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str)
 
 
 def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str) -> Array:
-    """Return values of fixed width over the page's own memory."""
     size = count * (kind.bit_width // 8)
     if body.size != size:
         raise PoolCorruptError("page has the wrong length", where=where, expected=size, got=body.size)

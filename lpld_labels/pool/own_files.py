@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
 from lpld_labels.format.digests import bytes_digest
@@ -49,11 +50,16 @@ def require_own_files(pool: Path) -> None:
     refuse_links(sorted(pool.iterdir()) if pool.is_dir() else ())
     unknown = next(_unknown_files(pool), None)
     if unknown is not None:
-        raise PoolConflictError(
-            "something is here that is no label pool",
-            where=unknown,
-            hint="choose another path, or move it away: only what we wrote is ever replaced",
-        )
+        raise not_a_pool(unknown)
+
+
+def not_a_pool(where: Path) -> PoolConflictError:
+    """Return the error for a file or directory that may not be replaced."""
+    return PoolConflictError(
+        "something is here that is no label pool",
+        where=where,
+        hint="choose another path, or move it away: only files that lpld-labels wrote are replaced",
+    )
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
@@ -74,7 +80,7 @@ def _unknown_files(pool: Path) -> Iterator[Path]:
     if not (pool / MANIFEST_FILE).is_file():
         yield pool
         return
-    proven = _is_manifest(pool / MANIFEST_FILE)
+    proven = bool(read_document(pool / MANIFEST_FILE, FORMAT_NAME))
     for entry in sorted(pool.iterdir()):
         if entry.is_dir() and entry.name in POOL_DIRECTORIES:
             for inside in sorted(os.scandir(entry), key=lambda one: one.name):
@@ -93,12 +99,13 @@ def _is_own(path: str, *, proven: bool) -> bool:
     return _OUR_PATHS.fullmatch(path) is not None
 
 
-def _is_manifest(path: Path) -> bool:
+def read_document(path: Path, kind: str) -> dict[str, Any]:
+    """Return a JSON document whose field 'format' is `kind`, or an empty one if the file is another."""
     try:
         found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
     except (OSError, LabelPoolError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("format") == FORMAT_NAME
+        return {}
+    return found if isinstance(found, dict) and found.get("format") == kind else {}
 
 
 def signed_card(text: str) -> str:

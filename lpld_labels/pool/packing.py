@@ -75,7 +75,6 @@ class PackedImages:
         self._groups: BlockCache[list[bytes]] = BlockCache(CACHE_BYTES, lambda group: sum(map(len, group)))
 
     def read(self, row: int) -> bytes:
-        """Return one image file."""
         number = self._file_of(row)
         file = self._files.get(number, lambda: self._opened(number))
         group, place = file.group_of(row - int(self._starts[number]), 1)
@@ -86,7 +85,6 @@ class PackedImages:
         return data
 
     def place(self, row: int) -> str:
-        """Return where an image is, for messages."""
         return f"{self._pool.location}/{self._entries[self._file_of(row)].path}, {self.table.paths[row]}"
 
     def problems(self, entry: FileEntry) -> Iterator[str]:
@@ -145,7 +143,6 @@ def carried(pool: PoolReader) -> ImageCarrier | None:
 
 
 def _copy_packed(source: PoolReader, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
-    """Copy packed files; those that are already there stay."""
     entries = source.manifest.files_of("packed")
     for entry in entries:
         copy_file(source.files, entry, pool, within=within)
@@ -212,7 +209,6 @@ class Packed:
         return row - first
 
     def _group(self, first: int) -> Iterator[bytes]:
-        """Yield the image files of a row group."""
         size = 0
         for row in range(first, min(first + MAX_GROUP_ROWS, len(self.images.table))):
             data = self.images.read(row)

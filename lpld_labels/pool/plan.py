@@ -92,7 +92,6 @@ class PoolPlan:
 
     @property
     def batches(self) -> int:
-        """Number of batches in all shards."""
         return sum(shard.batches for shard in self.shards)
 
     def identity(self) -> dict[str, Any]:
@@ -179,7 +178,6 @@ class ShardWriter:
                 require_drawn(batch.views, header, images)
 
     def write(self, number: int, batches: Sequence[EncodedBatch], skipped: Sequence[Skipped] = ()) -> None:
-        """Write checked batches as shard `number`."""
         write_shard(
             self.directory,
             number,

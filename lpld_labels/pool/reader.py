@@ -28,7 +28,7 @@ from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelFiles, LabelLayout
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, read_table
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.views import DrawnViews, StoredViews, ViewChecker, ViewSource
+from lpld_labels.pool.views import DrawnViews, StoredViews, ViewSource
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -168,7 +168,6 @@ class PoolReader:
     # Methods that take the number of a batch in the index
 
     def find(self, key: tuple[int, int]) -> int:
-        """Return the number of a batch in the index."""
         name = BatchKey(*key)
         number = self.index.find(name)
         if number is None:
@@ -176,7 +175,6 @@ class PoolReader:
         return number
 
     def views_at(self, number: int) -> ViewBatch:
-        """Return the views of batch `number`."""
         return self._views.views(number)
 
     def images_at(self, number: int) -> npt.NDArray[np.int32]:
@@ -184,7 +182,6 @@ class PoolReader:
         return self._views.images(number)
 
     def encoded_at(self, number: int) -> EncodedBatch:
-        """Return batch `number` as stored."""
         return EncodedBatch(
             views=self.views_at(number),
             payload=self.label_files.payload(number),
@@ -226,7 +223,6 @@ class PoolReader:
         )
 
     def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> VerifiedParquet:
-        """Open a Parquet file of the pool and verify its footer."""
         return VerifiedParquet(self.files.open(entry), entry, schema)
 
     def _view_source(self, cache_bytes: int) -> ViewSource:
@@ -236,7 +232,8 @@ class PoolReader:
             )
         return StoredViews(
             self.index,
-            lambda: ViewChecker(images=self.images, augmentation=self.header.augmentation),
+            self.header.augmentation,
+            lambda: self.images,
             lambda shard: self.open_parquet(self.manifest.files_of("views")[shard], VIEW_SCHEMA),
             cache_bytes=cache_bytes,
             open_files=self._settings["open_shards"],

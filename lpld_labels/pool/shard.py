@@ -363,7 +363,6 @@ def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDA
 
 
 def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], schema: pa.Schema) -> pa.Table:
-    """Return the rows of a labels file for some batches, in the order given."""
     rows = [len(next(iter(payload.values()))) for payload in payloads]
     epochs, numbers = zip(*keys, strict=True)
     key_columns = {

@@ -23,16 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.errors import LabelPoolError, PoolConflictError, StagingMismatchError
+from lpld_labels.errors import PoolConflictError, StagingMismatchError
 from lpld_labels.format.digests import file_digest
-from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import locked_directory, try_lock
-from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
-from lpld_labels.pool.own_files import delete_unnamed
+from lpld_labels.pool.own_files import delete_unnamed, read_document
 from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
 
 log = logging.getLogger(__name__)
@@ -85,12 +83,7 @@ class Unfinished:
             self.delete()
 
     def _plan(self) -> dict[str, Any]:
-        path = self.directory / PLAN
-        try:
-            found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
-        except (OSError, LabelPoolError, ValueError):
-            return {}
-        return found if isinstance(found, dict) and found.get("format") == _FORMAT else {}
+        return read_document(self.directory / PLAN, _FORMAT)
 
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
@@ -138,7 +131,6 @@ class Unfinished:
             os.fsync(self._descriptor)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all finished shards."""
         folder = self.directory / RECORDS
         return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
