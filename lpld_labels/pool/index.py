@@ -183,8 +183,7 @@ class BatchIndex:
         return [BatchKey(e, b) for e, b in zip(self.epochs.tolist(), self.batches.tolist(), strict=True)]
 
     def keys_at(self, numbers: npt.NDArray[np.integer[Any]]) -> list[BatchKey]:
-        keys = self.keys
-        return [keys[number] for number in numbers.tolist()]
+        return [self.keys[number] for number in numbers.tolist()]
 
     def key(self, number: int) -> BatchKey:
         return BatchKey(int(self.epochs[number]), int(self.batches[number]))
@@ -250,18 +249,13 @@ class BatchIndex:
 
     def views_digest(self, number: int) -> bytes:
         """Return the first 8 bytes of a batch's views digest."""
-        digest: bytes = self._views_digests[number].as_py()
-        return digest
-
-    def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
-        """Return the digests of some batches, in the order given."""
-        return arrow.binaries(arrow.take(self._digests.combine_chunks(), self.numbers(keys)))
+        return bytes(self._views_digests[number].as_py())
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""
-        digest: bytes = self._digests[number].as_py()
-        return digest
+        return bytes(self._digests[number].as_py())
 
-    def digests(self) -> list[bytes]:
-        """Return all batch digests in key order."""
-        return arrow.binaries(self._digests)
+    def digests(self, numbers: npt.NDArray[np.int64] | None = None) -> list[bytes]:
+        """Return the digests of some batches in the order given, or of all in key order."""
+        digests = self._digests.combine_chunks()
+        return arrow.binaries(digests if numbers is None else arrow.take(digests, numbers))

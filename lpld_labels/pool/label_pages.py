@@ -1,8 +1,8 @@
-"""Labels files: the payload of a batch, straight from the pages that the batch index names.
+"""Read payloads from labels files, directly from the pages that the batch index names.
 
-Each page's header and CRC are checked before a byte of it is used. The file's footer is not read, so a batch
-costs the same in a pool of one shard and of a thousand. Values are views of the bytes that were read, except
-where one page holds several binary values.
+The header and CRC of each page are checked before its values are used. The footer of the file is not read, so
+the cost of a batch does not depend on the number of shards. Values are views of the bytes that were read,
+except if one page holds several binary values.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _parse_payload(
 ) -> dict[str, Array]:
     """Return the payload columns, each an array of `rows` values.
 
-    pages: the payload pages of a row group, one for each column, side by side. classes: length of lists.
+    pages: the payload pages of a row group, one for each column, contiguous. classes: length of lists.
     """
     data = memoryview(pages).cast("B")
     arrays: dict[str, Array] = {}
@@ -150,13 +150,13 @@ def _parse_payload(
             )
         start += page.header
         if not 0 <= page.stored <= len(data) - start:
-            raise PoolCorruptError("page reaches beyond its place", where=place, got=page.stored)
+            raise PoolCorruptError("page ends after its row group", where=place, got=page.stored)
         check_crc(page, data[start : start + page.stored], place)
         arrays[column.name] = _array(pages.slice(start, page.stored), column, rows, classes, place)
         start += page.stored
     if start != len(data):
         raise PoolCorruptError(
-            "payload pages do not fill their place", where=where, expected=len(data), got=start
+            "payload pages do not fill their row group", where=where, expected=len(data), got=start
         )
     return arrays
 
@@ -164,7 +164,7 @@ def _parse_payload(
 def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str) -> Array:
     kind = column.type
     if pa.types.is_list(kind):
-        # Levels of lists that are all full and of one length say nothing; the values are the page's tail.
+        # All lists are complete and of equal length, so the levels can be skipped.
         size = rows * classes * (kind.value_type.bit_width // 8)
         tail = body.slice(body.size - size) if body.size > size else body
         return pa.FixedSizeListArray.from_arrays(
@@ -200,7 +200,7 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
         ends.append(ends[-1] + (len(parts[-1]) if there else 0))
     if start != len(data):
         raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
-    # Not `pa.array(parts)`: an array made of memoryviews keeps each of them, and its page, for ever.
+    # `pa.array(parts)` would leak the memoryviews and their page.
     nulls = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").data)
     values = body.slice(start - ends[-1], ends[-1]) if len(parts) == 1 else _joined(parts, ends[-1])
     offsets = pa.py_buffer(np.array(ends, np.int32).data)
@@ -208,7 +208,7 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
 
 
 def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
-    """Return parts side by side in memory of Arrow's pool, which is warm."""
+    """Concatenate parts in memory of Arrow's pool, which reuses pages."""
     values = pa.allocate_buffer(size)
     copy = memoryview(values).cast("B")
     done = 0
@@ -219,10 +219,10 @@ def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
 
 
 def _definition_levels(data: memoryview, rows: int, where: str) -> tuple[npt.NDArray[np.bool_], int]:
-    """Return which of a nullable column's values are there, and where the values begin.
+    """Return which values of a nullable column are present, and the offset of the first value.
 
-    One-bit levels in Parquet's mix of runs (even header: count and value) and packed bits (odd header:
-    groups of eight). A header is a varint; as there are at most 2^20 rows, it takes at most three bytes.
+    Levels have one bit, in Parquet's mix of runs (even header: count and value) and packed bits (odd header:
+    groups of eight). A header is a varint of at most three bytes, because there are at most 2^20 rows.
     """
     stop = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     present: list[bool] = []

@@ -16,18 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
+from lpld_labels.format import schema
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
-from lpld_labels.format.schema import (
-    CODEC_DIRECTORY,
-    FORMAT_NAME,
-    MANIFEST_FILE,
-    PACKED_DIRECTORY,
-    PATH_PATTERNS,
-    POOL_DIRECTORIES,
-    README_FILE,
-    pool_path_problem,
-)
+from lpld_labels.format.schema import pool_path_problem
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.remote import RemoteStore
@@ -36,7 +28,7 @@ from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 _OUR_PATHS = re.compile(
     r"(?:views|labels)/\d{5,}-\d{5,}-[0-9a-f]{8}\.parquet"
     r"|packed/\d{8}-[0-9a-f]{8}\.parquet"
-    rf"|{CODEC_DIRECTORY}/[a-z0-9_]+\.(?:npy|pco)"
+    rf"|{schema.CODEC_DIRECTORY}/[a-z0-9_]+\.(?:npy|pco)"
     r"|batches-[0-9a-f]{8}\.parquet"
     r"|images\.parquet"
 )
@@ -64,38 +56,40 @@ def not_a_pool(where: Path) -> PoolConflictError:
 
 def own_paths(paths: Sequence[str]) -> set[str]:
     """Return those paths at an address that belong to a pool, without its card."""
-    proven = MANIFEST_FILE in paths
-    return {path for path in paths if path == MANIFEST_FILE or _is_own(path, proven=proven)}
+    proven = schema.MANIFEST_FILE in paths
+    return {path for path in paths if path == schema.MANIFEST_FILE or _is_own(path, proven=proven)}
 
 
 def delete_unnamed(pool: Path, named: Collection[str]) -> None:
     """Delete our batch indices and packed images that a manifest does not name."""
-    for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{PACKED_DIRECTORY}/*"))]:
+    for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{schema.PACKED_DIRECTORY}/*"))]:
         name = path.relative_to(pool).as_posix()
         if name not in named and _OUR_PATHS.fullmatch(name):
             path.unlink()
 
 
 def _unknown_files(pool: Path) -> Iterator[Path]:
-    if not (pool / MANIFEST_FILE).is_file():
+    if not (pool / schema.MANIFEST_FILE).is_file():
         yield pool
         return
-    proven = bool(read_document(pool / MANIFEST_FILE, FORMAT_NAME))
+    proven = bool(read_document(pool / schema.MANIFEST_FILE, schema.FORMAT_NAME))
     for entry in sorted(pool.iterdir()):
-        if entry.is_dir() and entry.name in POOL_DIRECTORIES:
+        if entry.is_dir() and entry.name in schema.POOL_DIRECTORIES:
             for inside in sorted(os.scandir(entry), key=lambda one: one.name):
                 plain = inside.is_file(follow_symlinks=False)
                 if not plain or not _is_own(f"{entry.name}/{inside.name}", proven=proven):
                     yield Path(inside.path)
         elif not entry.is_file() or not (
-            entry.name == MANIFEST_FILE or is_untouched_card(entry) or _is_own(entry.name, proven=proven)
+            entry.name == schema.MANIFEST_FILE
+            or is_untouched_card(entry)
+            or _is_own(entry.name, proven=proven)
         ):
             yield entry
 
 
 def _is_own(path: str, *, proven: bool) -> bool:
     if proven:
-        return any(pool_path_problem(path, role) is None for role in PATH_PATTERNS)
+        return any(pool_path_problem(path, role) is None for role in schema.PATH_PATTERNS)
     return _OUR_PATHS.fullmatch(path) is not None
 
 
@@ -122,7 +116,7 @@ def is_our_card(data: bytes) -> bool:
 
 def is_untouched_card(path: Path) -> bool:
     """Whether a file is an unchanged card of ours."""
-    return path.name == README_FILE and path.is_file() and is_our_card(path.read_bytes())
+    return path.name == schema.README_FILE and path.is_file() and is_our_card(path.read_bytes())
 
 
 def write_card(path: Path, card: bytes, *, overwrite: bool = False) -> bool:
@@ -139,13 +133,13 @@ def write_card(path: Path, card: bytes, *, overwrite: bool = False) -> bool:
 def send_card(store: RemoteStore, card: bytes, *, overwrite: bool = False) -> bool:
     """Write a card to an address, as `write_card` does to a file."""
     try:
-        old = store.read(README_FILE)
+        old = store.read(schema.README_FILE)
     except FileNotFoundError:
         old = None
     if old == card:
         return False
-    _require_replaceable(old, overwrite=overwrite, where=store.at(README_FILE))
-    store.put(README_FILE, card, digest=bytes_digest(card))
+    _require_replaceable(old, overwrite=overwrite, where=store.at(schema.README_FILE))
+    store.put(schema.README_FILE, card, digest=bytes_digest(card))
     return True
 
 

@@ -7,7 +7,6 @@ on the images alone, and a note in OUT.partial describes each packed file, so in
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolCorruptError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format import arrow
-from lpld_labels.format.digests import file_digest, image_digest
+from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.manifest import FileEntry
@@ -31,7 +30,7 @@ from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
-from lpld_labels.pool.pool_files import copy_file
+from lpld_labels.pool.pool_files import copy_file, is_intact, temporary_path
 from lpld_labels.pool.reader import PoolReader
 
 OPEN_FILES = 64
@@ -170,21 +169,16 @@ class Packed:
         return tuple(entries)
 
     def _write(self, pool: Path, within: Path, first: int) -> FileEntry:
-        temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
-        with write_errors(pool / PACKED_DIRECTORY):
+        with write_errors(pool / PACKED_DIRECTORY), temporary_path(within) as temporary:
             (pool / PACKED_DIRECTORY).mkdir(exist_ok=True)
-            try:
-                with DigestingFile(temporary) as sink:
-                    rows = self._fill(sink, first)
-                path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
-                facts = FileFacts.written(sink.size, sink.digest, footer_of(temporary), {})
-                entry = facts.entry(path, "packed")
-                note = within / f"{_NOTE}{Path(path).stem}.json"
-                write_atomically(note, to_json(asdict(entry)), within=within)
-                move(temporary, pool / path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            with DigestingFile(temporary) as sink:
+                rows = self._fill(sink, first)
+            path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
+            facts = FileFacts.written(sink.size, sink.digest, footer_of(temporary), {})
+            entry = facts.entry(path, "packed")
+            note = within / f"{_NOTE}{Path(path).stem}.json"
+            write_atomically(note, to_json(asdict(entry)), within=within)
+            move(temporary, pool / path)
         return entry
 
     def _fill(self, sink: DigestingFile, first: int) -> int:
@@ -267,7 +261,7 @@ def _resumed(pool: Path, within: Path, table: ImageTable, first: int) -> FileEnt
     for note in sorted(within.glob(f"{_NOTE}{first:08d}-*.json")):
         entry = convert(from_json(note.read_bytes(), where=str(note)), FileEntry, where=str(note))
         path = pool / entry.path
-        same = path.name == _name(table, range(first, min(first + entry.rows, len(table))))
-        if same and path.is_file() and file_digest(path) == entry.digest:
+        name = _name(table, range(first, min(first + entry.rows, len(table))))
+        if path.name == name and is_intact(path, entry):
             return entry
     return None

@@ -167,10 +167,7 @@ class ShardWriter:
         header, images, rows = self.plan.header, self.plan.images, batch.views.rows
         if rows > header.batch_size:
             raise InvalidBatchError(
-                "batch is too large",
-                where=batch.key,
-                expected=f"at most {header.batch_size} rows",
-                got=rows,
+                "batch is too large", where=batch.key, expected=f"at most {header.batch_size} rows", got=rows
             )
         if batch.constraints != self._constraints:
             check_bounds(batch.views, images, header.augmentation)

@@ -8,6 +8,7 @@ the pool is reported as corrupt.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import uuid
@@ -268,24 +269,35 @@ def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -
     within: directory for the temporary file, on the same file system.
     """
     target = pool / entry.path
-    if target.is_file() and target.stat().st_size == entry.bytes and file_digest(target) == entry.digest:
+    if is_intact(target, entry):
         return False
-    temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
 
-    def pour() -> None:
+    def copy() -> None:
         with DigestingFile(temporary) as sink:
             for chunk in verified(entry, files.chunks(entry), files.at(entry.path)):
                 sink.write(memoryview(chunk).cast("B"))
 
-    with write_errors(target):
+    with write_errors(target), temporary_path(within) as temporary:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            retry_corrupt(pour)
-            move(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        retry_corrupt(copy)
+        move(temporary, target)
     return True
+
+
+def is_intact(path: Path, entry: FileEntry) -> bool:
+    """Whether a local file has the size and digest that a manifest gives it."""
+    return size_of_regular(path) == entry.bytes and file_digest(path) == entry.digest
+
+
+@contextlib.contextmanager
+def temporary_path(within: Path) -> Iterator[Path]:
+    """Yield a path for a temporary file in a directory; after an error, delete the file."""
+    path = within / f"{TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        yield path
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def no_manifest(location: str, *, staged: bool) -> NotAPoolError:

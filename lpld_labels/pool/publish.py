@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError, PoolCorruptError
-from lpld_labels.format import arrow
+from lpld_labels.format import arrow, schema
 from lpld_labels.format.digests import bytes_digest, pool_digest
 from lpld_labels.format.manifest import (
     FILE_COMPONENTS,
@@ -31,18 +31,7 @@ from lpld_labels.format.manifest import (
     readable_text,
 )
 from lpld_labels.format.records import BatchKey
-from lpld_labels.format.schema import (
-    BATCH_SCHEMA,
-    CODEC_DIRECTORY,
-    COMPONENTS,
-    IMAGES_FILE,
-    LABELS_DIRECTORY,
-    MANIFEST_FILE,
-    POOL_DIRECTORIES,
-    VIEW_SCHEMA,
-    VIEWS_DIRECTORY,
-    Component,
-)
+from lpld_labels.format.schema import Component
 from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.index import count_runs
@@ -147,9 +136,9 @@ def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
 
     text: the manifest. All other files are already there.
     """
-    write_atomically(work.pool / MANIFEST_FILE, text, within=work.directory)
+    write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
     _mark(work, text)
-    if overwrite and (work.out / MANIFEST_FILE).exists():
+    if overwrite and (work.out / schema.MANIFEST_FILE).exists():
         require_own_files(work.out)
         work.out.rename(work.directory / f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
@@ -164,17 +153,17 @@ def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
 
 def _grow(work: Unfinished, manifest: Manifest, text: bytes) -> None:
     """Move new files into an existing pool, then replace its manifest."""
-    refuse_links(work.out / name for name in POOL_DIRECTORIES)
+    refuse_links(work.out / name for name in schema.POOL_DIRECTORIES)
     for entry in manifest.files:
         source, target = work.pool / entry.path, work.out / entry.path
         if source.exists():
             target.parent.mkdir(exist_ok=True)
             source.replace(target)
-    for folder in (*(work.out / name for name in POOL_DIRECTORIES), work.out):
+    for folder in (*(work.out / name for name in schema.POOL_DIRECTORIES), work.out):
         if folder.is_dir():
             fsync(folder)
     _mark(work, text)
-    write_atomically(work.out / MANIFEST_FILE, text, within=work.directory)
+    write_atomically(work.out / schema.MANIFEST_FILE, text, within=work.directory)
     delete_unnamed(work.out, {entry.path for entry in manifest.files})
 
 
@@ -186,7 +175,7 @@ def _mark(work: Unfinished, text: bytes) -> None:
 def _delete_unrecorded(pool: Path, records: Sequence[ShardRecord]) -> None:
     """Delete files of shards without a record, or written again under another name."""
     named = {entry.path for record in records for entry in record.files}
-    for folder in (VIEWS_DIRECTORY, LABELS_DIRECTORY):
+    for folder in (schema.VIEWS_DIRECTORY, schema.LABELS_DIRECTORY):
         for path in sorted((pool / folder).glob("*")):
             if f"{folder}/{path.name}" not in named:
                 path.unlink()
@@ -204,11 +193,11 @@ def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecor
     number = {path: np.int32(place) for place, path in enumerate(paths)}
     parts = [_renumbered(record.index, number[record.files[-1].path]) for record in records]
     if base is not None:
-        index = read_table(PoolFiles(out), base.files_of("batches")[0], BATCH_SCHEMA)
+        index = read_table(PoolFiles(out), base.files_of("batches")[0], schema.BATCH_SCHEMA)
         moved = np.array([number[entry.path] for entry in base.files_of("labels")], np.int32)
-        parts.append(_renumbered(index, moved[index["shard"].to_numpy()] if len(moved) else np.int32(0)))
+        parts.append(_renumbered(index, moved[index["shard"].to_numpy()]))
     if not parts:
-        return BATCH_SCHEMA.empty_table()
+        return schema.BATCH_SCHEMA.empty_table()
     index = pa.concat_tables(parts)
     keys = index["epoch"].to_numpy().astype(np.int64) << 32 | index["batch"].to_numpy()
     # Sort only if necessary: importing Arrow's compute functions takes as long as copying thirty batches.
@@ -223,10 +212,10 @@ def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecor
 
 
 def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.Table:
-    numbers = np.ascontiguousarray(np.broadcast_to(shard, (index.num_rows,)))
-    place = index.schema.get_field_index("shard")
-    renumbered = index.set_column(place, BATCH_SCHEMA.field("shard"), pa.array(numbers))
-    return renumbered if renumbered.schema.equals(BATCH_SCHEMA) else renumbered.cast(BATCH_SCHEMA)
+    numbers = pa.array(np.full(index.num_rows, shard, np.int32))
+    return index.set_column(
+        index.schema.get_field_index("shard"), schema.BATCH_SCHEMA.field("shard"), numbers
+    )
 
 
 def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
@@ -243,11 +232,11 @@ def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
 def _write_tables(work: Unfinished, plan: PoolPlan) -> list[FileEntry]:
     """Write images.parquet and the codec's tables."""
     data = image_file(plan.images.to_table())
-    write_atomically(work.pool / IMAGES_FILE, data, within=work.directory)
-    entries = [FileFacts.of(data).entry(IMAGES_FILE, "images")]
+    write_atomically(work.pool / schema.IMAGES_FILE, data, within=work.directory)
+    entries = [FileFacts.of(data).entry(schema.IMAGES_FILE, "images")]
     for name, table in sorted(plan.codec.tables().items()):
-        path = f"{CODEC_DIRECTORY}/{name}"
-        (work.pool / CODEC_DIRECTORY).mkdir(exist_ok=True)
+        path = f"{schema.CODEC_DIRECTORY}/{name}"
+        (work.pool / schema.CODEC_DIRECTORY).mkdir(exist_ok=True)
         write_atomically(work.pool / path, table, within=work.directory)
         digest = bytes_digest(table)
         entries.append(FileEntry(path=path, role="codec", bytes=len(table), rows=0, digest=digest))
@@ -258,7 +247,7 @@ def _components(
     base: Manifest | None, records: Sequence[ShardRecord], others: Sequence[FileEntry]
 ) -> dict[Component, int]:
     """Return the bytes of all files by component. others: files that do not belong to shards."""
-    components: Counter[Component] = Counter(dict.fromkeys(COMPONENTS, 0))
+    components: Counter[Component] = Counter(dict.fromkeys(schema.COMPONENTS, 0))
     for record in records:
         components.update(record.components)
     for entry in others:
@@ -286,7 +275,7 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
             views[pool.images_at(number)] += 1
         return views
     for shard, entry in enumerate(pool.manifest.files_of("views")):
-        file = pool.open_parquet(entry, VIEW_SCHEMA)
+        file = pool.open_parquet(entry, schema.VIEW_SCHEMA)
         for group in range(file.groups):
             inside = pool.index.in_rows(shard, file.starts[group], file.starts[group + 1])
             wanted = np.repeat(counted[inside], pool.index.rows[inside])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePosixPath
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import FileEntry, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
-from lpld_labels.format.schema import BATCH_SCHEMA, IMAGE_SCHEMA, MANIFEST_FILE, VIEW_SCHEMA
+from lpld_labels.format.schema import BATCH_SCHEMA, IMAGE_SCHEMA, MANIFEST_FILE
 from lpld_labels.format.views import ViewConstraints, labelled, view_constraints
 from lpld_labels.io.addresses import redact
 from lpld_labels.io.disk_cache import DiskCache
@@ -28,7 +27,7 @@ from lpld_labels.pool.index import BatchIndex
 from lpld_labels.pool.label_pages import LabelFiles, LabelLayout
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, read_table
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.views import DrawnViews, StoredViews, ViewSource
+from lpld_labels.pool.views import DrawnViews, StoredViews
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -97,7 +96,11 @@ class PoolReader:
             cache_bytes=LABEL_CACHE_BYTES,
             open_files=open_shards,
         )
-        self._views = self._view_source(view_cache_bytes)
+        self._views: StoredViews | DrawnViews = (
+            DrawnViews(self, cache_bytes=view_cache_bytes)
+            if self.manifest.views == "drawn"
+            else StoredViews(self, cache_bytes=view_cache_bytes, open_files=open_shards)
+        )
         self._process = os.getpid()
 
     @property
@@ -225,20 +228,6 @@ class PoolReader:
     def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> VerifiedParquet:
         return VerifiedParquet(self.files.open(entry), entry, schema)
 
-    def _view_source(self, cache_bytes: int) -> ViewSource:
-        if self.manifest.views == "drawn":
-            return DrawnViews(
-                self.index, self.header, lambda: self.images, self.location, cache_bytes=cache_bytes
-            )
-        return StoredViews(
-            self.index,
-            self.header.augmentation,
-            lambda: self.images,
-            lambda shard: self.open_parquet(self.manifest.files_of("views")[shard], VIEW_SCHEMA),
-            cache_bytes=cache_bytes,
-            open_files=self._settings["open_shards"],
-        )
-
     def close(self) -> None:
         """Close files and drop caches."""
         self._files.close()
@@ -248,16 +237,11 @@ class PoolReader:
     def __enter__(self) -> PoolReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"location": self._address, **self._settings}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[partial[PoolReader], tuple[()]]:
+        return partial(type(self), self._address, **self._settings), ()
 
 
 def _corrupt(error: LabelPoolError, where: str) -> PoolCorruptError:

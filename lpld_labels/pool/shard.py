@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,24 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
-from lpld_labels.format import arrow
+from lpld_labels.format import arrow, schema
 from lpld_labels.format import views as view_rows
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.manifest import FileEntry, FileRole
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.format.schema import (
-    BATCH_SCHEMA,
-    LABEL_BYTES_PER_GROUP,
-    LABEL_KEY_COLUMNS,
-    LABELS_DIRECTORY,
-    VIEW_ROWS_PER_GROUP,
-    VIEW_SCHEMA,
-    VIEWS_DIRECTORY,
-    Component,
-    Views,
-    arrow_schema,
-)
+from lpld_labels.format.schema import Component, Views, arrow_schema
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.format.views import ViewConstraints
 from lpld_labels.io.parquet_files import (
@@ -55,7 +43,8 @@ from lpld_labels.io.parquet_files import (
     label_owners,
     page_settings,
 )
-from lpld_labels.io.storage import TEMPORARY, DigestingFile, fsync, write_atomically, write_errors
+from lpld_labels.io.storage import DigestingFile, fsync, write_atomically, write_errors
+from lpld_labels.pool.pool_files import temporary_path
 
 RECORDS = "records"
 POOL = "pool"
@@ -123,7 +112,7 @@ class ShardRecord:
     files: tuple[FileEntry, ...] = ()
     components: Mapping[Component, int] = field(default_factory=dict)
     skipped: tuple[Skipped, ...]
-    index: pa.Table = field(default_factory=BATCH_SCHEMA.empty_table)
+    index: pa.Table = field(default_factory=schema.BATCH_SCHEMA.empty_table)
     images: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
@@ -162,7 +151,7 @@ class ShardRecord:
             files=tuple(FileEntry(**entry) for entry in facts["files"]),
             components=facts["components"],
             skipped=tuple(Skipped(**one) for one in facts["skipped"]),
-            index=table.drop_columns(["images"]).replace_schema_metadata(None).cast(BATCH_SCHEMA),
+            index=table.drop_columns(["images"]).replace_schema_metadata(None).cast(schema.BATCH_SCHEMA),
             images=images.flatten().to_numpy(),
         )
 
@@ -216,17 +205,17 @@ def _write_files(
         return footer
 
     if views == "stored":
-        path = f"{VIEWS_DIRECTORY}/{name}"
+        path = f"{schema.VIEWS_DIRECTORY}/{name}"
         with _new_file(pool, path) as sink:
             write_views(sink, [batch.views for batch in batches])
         add("views", path, sink, VIEW_OWNERS)
-    path = f"{LABELS_DIRECTORY}/{name}"
+    path = f"{schema.LABELS_DIRECTORY}/{name}"
     keys, payloads = [batch.key for batch in batches], [batch.payload for batch in batches]
     rows, sizes = [batch.views.rows for batch in batches], [batch.nbytes for batch in batches]
     with _new_file(pool, path) as sink:
         held = write_labels(sink, keys, payloads, rows, sizes, codec, classes)
     footer = add("labels", path, sink, label_owners(codec.payload_columns(classes)))
-    places = _payload_places(footer, held, keys=len(LABEL_KEY_COLUMNS[codec.granularity]))
+    places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
     return replace(
         record,
         files=tuple(files),
@@ -239,15 +228,12 @@ def _write_files(
 @contextlib.contextmanager
 def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
     """Open a new file in `pool/` of OUT.partial; it gets its name when it is complete and durable."""
-    target, temporary = pool / path, pool.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    target = pool / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with temporary_path(pool.parent) as temporary:
         with DigestingFile(temporary) as sink:
             yield sink
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     fsync(target.parent)
 
 
@@ -273,7 +259,7 @@ def _index_rows(batches: Sequence[EncodedBatch], places: npt.NDArray[np.int64], 
         "views_digest": pa.array([batch.views_digest for batch in batches], pa.binary(8)),
         "digest": pa.array([batch.digest for batch in batches], pa.binary(16)),
     }
-    return pa.table(columns, schema=BATCH_SCHEMA)
+    return pa.table(columns, schema=schema.BATCH_SCHEMA)
 
 
 def _shares(size: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -289,7 +275,7 @@ def _shares(size: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.N
 
 def label_schema(codec: Codec, classes: int) -> pa.Schema:
     """Return the Arrow schema of a labels file."""
-    return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
+    return arrow_schema(schema.LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
 def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
@@ -297,14 +283,14 @@ def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
     rows = [batch.rows for batch in batches]
     with pq.ParquetWriter(
         cast("pa.NativeFile", sink),
-        VIEW_SCHEMA,
+        schema.VIEW_SCHEMA,
         compression="zstd",
-        use_dictionary=cast("bool", [name for name in VIEW_SCHEMA.names if name != "slot"]),
+        use_dictionary=cast("bool", [name for name in schema.VIEW_SCHEMA.names if name != "slot"]),
         column_encoding=_SLOT_ENCODING,
         write_statistics=["epoch", "batch"],
         **page_settings(),
     ) as writer:
-        for group in _groups(rows, rows, VIEW_ROWS_PER_GROUP):
+        for group in _groups(rows, rows, schema.VIEW_ROWS_PER_GROUP):
             table = view_rows.to_table(batches[group])
             writer.write_table(table, row_group_size=table.num_rows)
 
@@ -329,19 +315,19 @@ def write_labels(
 
     rows: views of each batch. sizes: bytes of each payload.
     """
-    schema = label_schema(codec, classes)
-    groups = list(_groups(rows, sizes, LABEL_BYTES_PER_GROUP))
+    columns = label_schema(codec, classes)
+    groups = list(_groups(rows, sizes, schema.LABEL_BYTES_PER_GROUP))
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
     with pq.ParquetWriter(
         cast("pa.NativeFile", sink),
-        schema,
+        columns,
         compression="none",
         use_dictionary=cast("bool", ["epoch", "batch"]),
-        column_encoding=_SLOT_ENCODING if "slot" in schema.names else None,
+        column_encoding=_SLOT_ENCODING if "slot" in columns.names else None,
         write_statistics=["epoch", "batch"],
         **page_settings(),
     ) as writer:
-        tables = (_label_rows(keys[group], payloads[group], schema) for group in groups)
+        tables = (_label_rows(keys[group], payloads[group], columns) for group in groups)
         # Row groups of equal size share a call: its overhead is as large as the write itself.
         for size, alike in groupby(tables, key=lambda table: table.num_rows):
             writer.write_table(pa.concat_tables(list(alike)), row_group_size=size)
@@ -362,7 +348,7 @@ def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDA
     return np.repeat(np.array(places, np.int64), held, axis=0)
 
 
-def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], schema: pa.Schema) -> pa.Table:
+def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], fields: pa.Schema) -> pa.Table:
     rows = [len(next(iter(payload.values()))) for payload in payloads]
     epochs, numbers = zip(*keys, strict=True)
     key_columns = {
@@ -371,7 +357,7 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], schema: p
         "slot": np.concatenate([np.arange(count) for count in rows]),
     }
     columns: list[arrow.Column] = []
-    for column in schema:
+    for column in fields:
         if column.name in key_columns:
             parts = [pa.array(key_columns[column.name], column.type)]
         else:
@@ -379,7 +365,7 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], schema: p
         # Lists read from pages have a fixed size. A cast to the same type would take as long as writing.
         kind = column.type
         columns.append(pa.chunked_array([part if part.type == kind else part.cast(kind) for part in parts]))
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays(columns, schema=fields)
 
 
 def _groups(rows: Sequence[int], weights: Sequence[int], limit: int) -> Iterator[slice]:

@@ -31,6 +31,7 @@ from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import locked_directory, try_lock
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
 from lpld_labels.pool.own_files import delete_unnamed, read_document
+from lpld_labels.pool.pool_files import is_intact
 from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
 
 log = logging.getLogger(__name__)
@@ -140,15 +141,14 @@ class Unfinished:
         checked: a record also counts as damaged if a digest of its files is wrong.
         """
 
-        def load(number: int) -> tuple[int, ShardRecord | None]:
+        def load(number: int) -> ShardRecord | None:
             path = record_path(self.directory, number)
             record = ShardRecord.parse(path.read_bytes(), where=str(path))
-            whole = record is not None and (not checked or self._is_whole(record))
-            return number, record if whole else None
+            return record if record is not None and (not checked or self._is_whole(record)) else None
 
         found = {}
         with ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="check") as threads:
-            for number, record in threads.map(load, numbers):
+            for number, record in zip(numbers, threads.map(load, numbers), strict=True):
                 if record is None:
                     log.warning("%s: shard %d is damaged and will be written again", self.directory, number)
                     record_path(self.directory, number).unlink(missing_ok=True)
@@ -160,8 +160,7 @@ class Unfinished:
         """Whether the files of a shard are intact, here or already moved into the pool."""
         for entry in record.files:
             path = self.pool / entry.path
-            path = path if path.exists() else self.out / entry.path
-            if not path.is_file() or path.stat().st_size != entry.bytes or file_digest(path) != entry.digest:
+            if not is_intact(path if path.exists() else self.out / entry.path, entry):
                 return False
         return True
 

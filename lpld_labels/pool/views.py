@@ -5,8 +5,7 @@ Stored views are checked against the batch index and the image table, one row gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,14 @@ from lpld_labels.format.drawing import batches_per_epoch, draw_images, draw_view
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import Augmentation, PoolHeader
 from lpld_labels.format.records import BatchKey, IntArray, ViewBatch
+from lpld_labels.format.schema import VIEW_SCHEMA
 from lpld_labels.format.views import CROP, CUTOUT_BOX, CUTOUT_FILL, MIX_BOX, DecodedViews
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex
+
+if TYPE_CHECKING:
+    from lpld_labels.pool.reader import PoolReader
 
 _UNKNOWN = -1
 _RECORD_BYTES = 2048
@@ -55,27 +58,15 @@ class _Block:
 class StoredViews:
     """Views from views files, read by row group and checked before use.
 
-    images: returns the image table. open_file: opens the views file of a shard.
     cache_bytes: memory for decoded row groups. open_files: number of files that stay open.
     """
 
-    def __init__(
-        self,
-        index: BatchIndex,
-        augmentation: Augmentation,
-        images: Callable[[], ImageTable],
-        open_file: Callable[[int], VerifiedParquet],
-        *,
-        cache_bytes: int,
-        open_files: int,
-    ) -> None:
-        self._index = index
-        self._augmentation = augmentation
-        self._images = images
-        self._open_file = open_file
+    def __init__(self, pool: PoolReader, *, cache_bytes: int, open_files: int) -> None:
+        self._pool = pool
+        self._index = pool.index
         self._blocks: BlockCache[_Block] = BlockCache(cache_bytes, lambda block: block.nbytes)
         self._files: OpenFiles[VerifiedParquet] = OpenFiles(open_files)
-        self._groups = np.full(len(index), _UNKNOWN, np.int32)
+        self._groups = np.full(len(pool), _UNKNOWN, np.int32)
 
     def views(self, number: int) -> ViewBatch:
         """Return the views of a batch, read-only: its arrays are views into the row group."""
@@ -97,36 +88,23 @@ class StoredViews:
         self._blocks.clear()
 
     def _file(self, shard: int) -> VerifiedParquet:
-        return self._files.get(shard, lambda: self._open_file(shard))
+        entry = self._pool.manifest.files_of("views")[shard]
+        return self._files.get(shard, lambda: self._pool.open_parquet(entry, VIEW_SCHEMA))
 
     def _read(self, shard: int, group: int) -> _Block:
         file = self._file(shard)
         first, last = int(file.starts[group]), int(file.starts[group + 1])
         table = file.read(group)
         inside = self._index.in_rows(shard, first, last)
-        check_views(table, self._index, inside, self._images(), self._augmentation, where=file.where)
+        check_views(table, self._pool, inside, where=file.where)
         return _Block(table, self._index, first, len(inside), file.where)
 
 
 class DrawnViews:
-    """Views drawn again from (seed, epoch, batch), see SPEC.md, and compared with their digests.
+    """Views drawn again from (seed, epoch, batch), see SPEC.md, and compared with their digests."""
 
-    images: returns the image table. where: of the pool, for messages. cache_bytes: memory for drawn views.
-    """
-
-    def __init__(
-        self,
-        index: BatchIndex,
-        header: PoolHeader,
-        images: Callable[[], ImageTable],
-        where: str,
-        *,
-        cache_bytes: int,
-    ) -> None:
-        self._index = index
-        self._header = header
-        self._images = images
-        self._where = where
+    def __init__(self, pool: PoolReader, *, cache_bytes: int) -> None:
+        self._pool = pool
         self._drawn: BlockCache[ViewBatch] = BlockCache(cache_bytes, _bytes_of)
 
     def views(self, number: int) -> ViewBatch:
@@ -135,31 +113,29 @@ class DrawnViews:
 
     def images(self, number: int) -> IntArray:
         """Return the images of a batch, int32 [B], without drawing the rest of its views."""
-        key = self._index.key(number)
+        key, header = self._pool.index.key(number), self._pool.header
         return draw_images(
-            len(self._images()),
-            seed=self._header.seed or 0,
+            len(self._pool.images),
+            seed=header.seed or 0,
             epoch=key.epoch,
             batch=key.batch,
-            batch_size=self._header.batch_size,
+            batch_size=header.batch_size,
         )
 
     def clear(self) -> None:
         self._drawn.clear()
 
     def _draw(self, number: int) -> ViewBatch:
-        key = self._index.key(number)
+        pool, index = self._pool, self._pool.index
+        key = index.key(number)
         problem = "the seed gives no batch of this size"
-        if len(self.images(number)) == int(self._index.rows[number]):
-            views = _drawn(self._header, self._images(), key, self._index.strength(number))
-            if views_digest(views)[:VIEWS_SHORT] == self._index.views_digest(number):
+        if len(self.images(number)) == int(index.rows[number]):
+            views = _drawn(pool.header, pool.images, key, index.strength(number))
+            if views_digest(views)[:VIEWS_SHORT] == index.views_digest(number):
                 return views
             problem = "drawn views are not those that were labelled"
         hint = "restore pool.json, the index and the image table"
-        raise PoolCorruptError(f"{problem} ({key})", where=self._where, hint=hint)
-
-
-ViewSource: TypeAlias = StoredViews | DrawnViews
+        raise PoolCorruptError(f"{problem} ({key})", where=pool.location, hint=hint)
 
 
 def _drawn(header: PoolHeader, images: ImageTable, key: BatchKey, strength: float | None) -> ViewBatch:
@@ -210,19 +186,12 @@ _FEATURES = {
 """Columns that are null together, by one of them."""
 
 
-def check_views(
-    table: pa.Table,
-    index: BatchIndex,
-    numbers: Long,
-    images: ImageTable,
-    augmentation: Augmentation,
-    *,
-    where: str,
-) -> None:
+def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str) -> None:
     """Refuse rows of a views file unless they are those of some batches, with valid values.
 
     numbers: of the batches that the index places there, in order.
     """
+    index = pool.index
     rows = index.rows[numbers].astype(np.int64)
     if table.num_rows != int(rows.sum()):
         raise PoolCorruptError(
@@ -233,9 +202,9 @@ def check_views(
         )
     checks = _Checks(table, rows, where)
     checks.keys(np.repeat(index.epochs[numbers], rows), np.repeat(index.batches[numbers], rows))
-    checks.crops(images)
+    checks.crops(pool.images)
     checks.nulls()
-    checks.boxes(augmentation)
+    checks.boxes(pool.header.augmentation)
     checks.patches()
 
 

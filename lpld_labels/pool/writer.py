@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec
@@ -58,7 +56,7 @@ class PoolWriter:
             images=images,
             codec=codec if codec is not None else Float16Codec(),
             views=views,
-            source=_no_batches,
+            source=iter,
             shards=(),
             settings={"writer": True},
             packed=packed,
@@ -143,14 +141,8 @@ class PoolWriter:
     def __enter__(self) -> PoolWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Close the writer. Without `commit`, nothing is published."""
         if isinstance(error, PoolWriteError):
             self._pending = []
         self.close()
-
-
-def _no_batches(_: Sequence[Any]) -> Iterator[EncodedBatch]:
-    return iter(())
