@@ -19,7 +19,6 @@ from lpld_labels.errors import LabelPoolError, PoolConflictError
 from lpld_labels.format import schema
 from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
-from lpld_labels.format.schema import pool_path_problem
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.remote import RemoteStore
@@ -89,7 +88,7 @@ def _unknown_files(pool: Path) -> Iterator[Path]:
 
 def _is_own(path: str, *, proven: bool) -> bool:
     if proven:
-        return any(pool_path_problem(path, role) is None for role in schema.PATH_PATTERNS)
+        return any(schema.pool_path_problem(path, role) is None for role in schema.PATH_PATTERNS)
     return _OUR_PATHS.fullmatch(path) is not None
 
 

@@ -31,7 +31,6 @@ from lpld_labels.format.manifest import (
     readable_text,
 )
 from lpld_labels.format.records import BatchKey
-from lpld_labels.format.schema import Component
 from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.index import count_runs
@@ -245,9 +244,9 @@ def _write_tables(work: Unfinished, plan: PoolPlan) -> list[FileEntry]:
 
 def _components(
     base: Manifest | None, records: Sequence[ShardRecord], others: Sequence[FileEntry]
-) -> dict[Component, int]:
+) -> dict[schema.Component, int]:
     """Return the bytes of all files by component. others: files that do not belong to shards."""
-    components: Counter[Component] = Counter(dict.fromkeys(schema.COMPONENTS, 0))
+    components: Counter[schema.Component] = Counter(dict.fromkeys(schema.COMPONENTS, 0))
     for record in records:
         components.update(record.components)
     for entry in others:

@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,17 +32,9 @@ from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, 
 from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.manifest import FileEntry, FileRole
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.format.schema import Component, Views, arrow_schema
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.format.views import ViewConstraints
-from lpld_labels.io.parquet_files import (
-    VIEW_OWNERS,
-    FileFacts,
-    footer_metadata,
-    footer_of,
-    label_owners,
-    page_settings,
-)
+from lpld_labels.io import parquet_files
 from lpld_labels.io.storage import DigestingFile, fsync, write_atomically, write_errors
 from lpld_labels.pool.pool_files import temporary_path
 
@@ -52,8 +44,6 @@ Sink: TypeAlias = DigestingFile | pa.NativeFile
 _FACTS = b"lpld-labels"
 _IMAGES = pa.field("images", pa.list_(pa.int32()))
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# Slots count up within a batch, so their differences are constant and take almost no space.
-_SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +100,7 @@ class ShardRecord:
     """
 
     files: tuple[FileEntry, ...] = ()
-    components: Mapping[Component, int] = field(default_factory=dict)
+    components: Mapping[schema.Component, int] = field(default_factory=dict)
     skipped: tuple[Skipped, ...]
     index: pa.Table = field(default_factory=schema.BATCH_SCHEMA.empty_table)
     images: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -168,7 +158,7 @@ def write_shard(
     *,
     codec: Codec,
     classes: int,
-    views: Views,
+    views: schema.Views,
     skipped: Sequence[Skipped] = (),
 ) -> None:
     """Write shard `number` into OUT.partial, durably, its record last."""
@@ -188,18 +178,18 @@ def _write_files(
     record: ShardRecord,
     codec: Codec,
     classes: int,
-    views: Views,
+    views: schema.Views,
 ) -> ShardRecord:
     """Write the files of a shard and return its completed record."""
     first = batches[0].key
     content = bytes_digest(b"".join(batch.digest for batch in batches))
     name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}.parquet"
     files: list[FileEntry] = []
-    components: Counter[Component] = Counter()
+    components: Counter[schema.Component] = Counter()
 
-    def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, Component]) -> bytes:
-        footer = footer_of(pool / path)
-        facts = FileFacts.written(sink.size, sink.digest, footer, owners)
+    def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, schema.Component]) -> bytes:
+        footer = parquet_files.footer_of(pool / path)
+        facts = parquet_files.FileFacts.written(sink.size, sink.digest, footer, owners)
         files.append(facts.entry(path, role))
         components.update(facts.components)
         return footer
@@ -208,13 +198,13 @@ def _write_files(
         path = f"{schema.VIEWS_DIRECTORY}/{name}"
         with _new_file(pool, path) as sink:
             write_views(sink, [batch.views for batch in batches])
-        add("views", path, sink, VIEW_OWNERS)
+        add("views", path, sink, parquet_files.VIEW_OWNERS)
     path = f"{schema.LABELS_DIRECTORY}/{name}"
     keys, payloads = [batch.key for batch in batches], [batch.payload for batch in batches]
     rows, sizes = [batch.views.rows for batch in batches], [batch.nbytes for batch in batches]
     with _new_file(pool, path) as sink:
         held = write_labels(sink, keys, payloads, rows, sizes, codec, classes)
-    footer = add("labels", path, sink, label_owners(codec.payload_columns(classes)))
+    footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
     places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
     return replace(
         record,
@@ -275,24 +265,32 @@ def _shares(size: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.N
 
 def label_schema(codec: Codec, classes: int) -> pa.Schema:
     """Return the Arrow schema of a labels file."""
-    return arrow_schema(schema.LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
+    return schema.arrow_schema(schema.LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
 def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
     """Write a views file of batches in key order."""
     rows = [batch.rows for batch in batches]
-    with pq.ParquetWriter(
-        cast("pa.NativeFile", sink),
-        schema.VIEW_SCHEMA,
-        compression="zstd",
-        use_dictionary=cast("bool", [name for name in schema.VIEW_SCHEMA.names if name != "slot"]),
-        column_encoding=_SLOT_ENCODING,
-        write_statistics=["epoch", "batch"],
-        **page_settings(),
-    ) as writer:
+    dictionary = [name for name in schema.VIEW_SCHEMA.names if name != "slot"]
+    with _parquet_writer(sink, schema.VIEW_SCHEMA, compression="zstd", dictionary=dictionary) as writer:
         for group in _groups(rows, rows, schema.VIEW_ROWS_PER_GROUP):
             table = view_rows.to_table(batches[group])
             writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _parquet_writer(
+    sink: Sink, columns: pa.Schema, *, compression: Literal["zstd", "none"], dictionary: list[str]
+) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        cast("pa.NativeFile", sink),
+        columns,
+        compression=compression,
+        use_dictionary=cast("bool", dictionary),
+        # Slots count up within a batch, so their differences are constant and take almost no space.
+        column_encoding={"slot": "DELTA_BINARY_PACKED"} if "slot" in columns.names else None,
+        write_statistics=["epoch", "batch"],
+        **parquet_files.page_settings(),
+    )
 
 
 def views_file_bytes(batches: Sequence[ViewBatch]) -> int:
@@ -318,15 +316,7 @@ def write_labels(
     columns = label_schema(codec, classes)
     groups = list(_groups(rows, sizes, schema.LABEL_BYTES_PER_GROUP))
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
-    with pq.ParquetWriter(
-        cast("pa.NativeFile", sink),
-        columns,
-        compression="none",
-        use_dictionary=cast("bool", ["epoch", "batch"]),
-        column_encoding=_SLOT_ENCODING if "slot" in columns.names else None,
-        write_statistics=["epoch", "batch"],
-        **page_settings(),
-    ) as writer:
+    with _parquet_writer(sink, columns, compression="none", dictionary=["epoch", "batch"]) as writer:
         tables = (_label_rows(keys[group], payloads[group], columns) for group in groups)
         # Row groups of equal size share a call: its overhead is as large as the write itself.
         for size, alike in groupby(tables, key=lambda table: table.num_rows):
@@ -339,7 +329,7 @@ def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDA
 
     held: batches of each row group. keys: number of columns before the payload.
     """
-    metadata = footer_metadata(footer)
+    metadata = parquet_files.footer_metadata(footer)
     places = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
