@@ -50,6 +50,7 @@ class BatchIndex:
 
     epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard.
     first_rows: int64 [N], views before it in its shard. label_bytes: int32 [N], of its payload pages.
+    shards: number of shards.
     """
 
     def __init__(self, table: pa.Table, manifest: Manifest, where: str) -> None:
@@ -66,7 +67,7 @@ class BatchIndex:
         self._views_digests = table["views_digest"]
         self._digests = table["digest"]
         self._order = self.epochs.astype(np.int64) << 32 | self.batches
-        self._shards = len(manifest.files_of("labels"))
+        self.shards = len(manifest.files_of("labels"))
         self._check_values(manifest, where)
         self._check_counts(manifest, where)
         self._check_places(manifest, where)
@@ -78,7 +79,7 @@ class BatchIndex:
             "epoch": (self.epochs, 0, _INT32),
             "batch": (self.batches, 0, _INT32),
             "rows": (self.rows, 1, size),
-            "shard": (self.shard, 0, self._shards - 1),
+            "shard": (self.shard, 0, self.shards - 1),
             "position": (self.positions, 0, len(self) - 1),
             "group_offset": (self._group_offset, _FIRST_BYTE, 2**62),
             "group_bytes": (self._group_bytes, 1, _INT32),
@@ -121,7 +122,7 @@ class BatchIndex:
 
     def _check_rows(self, files: Sequence[FileEntry], rows: npt.NDArray[np.int32], where: str) -> None:
         """Compare the row counts of shard files with the sums of their batches' rows."""
-        sums = np.bincount(self.shard, weights=rows, minlength=self._shards).astype(np.int64)
+        sums = np.bincount(self.shard, weights=rows, minlength=self.shards).astype(np.int64)
         for entry, expected in zip(files, sums.tolist(), strict=False):
             if entry.rows != expected:
                 problem = f"field 'files' gives a wrong row count for {entry.path}"
