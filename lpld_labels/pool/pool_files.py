@@ -54,7 +54,7 @@ class PoolFiles:
         self._path = str(local_path(location))
 
     def at(self, path: str) -> str:
-        """Return the place of a file below the pool, for messages."""
+        """Return the location of a file of the pool, for messages."""
         return f"{self._path}/{path}"
 
     def manifest_text(self) -> bytes:
@@ -80,7 +80,7 @@ class PoolFiles:
         refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield the names of all files in the pool's directory, in order, and whether each is a link."""
+        """Yield the paths of all files in the pool's directory, sorted, and whether each is a link."""
         for place in sorted(Path(self._path).rglob("*")):
             if place.is_symlink() or not place.is_dir():
                 yield place.relative_to(self._path).as_posix(), place.is_symlink()

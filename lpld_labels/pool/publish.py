@@ -172,7 +172,7 @@ def _mark(work: Unfinished, text: bytes) -> None:
 
 
 def _delete_unrecorded(pool: Path, records: Sequence[ShardRecord]) -> None:
-    """Delete files of shards without a record, or written again under another name."""
+    """Delete files of shards that have no record."""
     named = {entry.path for record in records for entry in record.files}
     for folder in (schema.VIEWS_DIRECTORY, schema.LABELS_DIRECTORY):
         for path in sorted((pool / folder).glob("*")):

@@ -169,7 +169,7 @@ def require_drawn(views: ViewBatch, header: PoolHeader, images: ImageTable) -> N
         if views_digest(drawn) == views_digest(views):
             return
     raise InvalidArgumentError(
-        f"views of {key} cannot be left out: {problem or 'drawing them gives others'}",
+        f"views of {key} cannot be left out: {problem or 'drawing them gives other views'}",
         expected="views that were drawn from the pool's seed, as `build` does",
         hint="keep them (--views stored): imported pools, and those built for other programs, need them",
     )
@@ -209,7 +209,7 @@ def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str)
 
 
 class _Checks:
-    """Checks of rows of a views file. rows: int64 [n], of each batch."""
+    """Checks of the rows of a views file. rows: int64 [n], of each batch."""
 
     def __init__(self, table: pa.Table, rows: Long, where: str) -> None:
         self._table, self._where = table, where
