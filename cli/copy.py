@@ -83,7 +83,7 @@ def _copy(pools: tuple[str, ...], out: str, images: Path | None, overwrite: bool
 
 def _unpack(pool: str, folder: str) -> dict[str, Any]:
     from lpld_labels.errors import InvalidArgumentError
-    from lpld_labels.pool.packed_images import packed_images
+    from lpld_labels.pool.packing import packed_images
     from lpld_labels.pool.reader import PoolReader
     from lpld_labels.transforms.copy import unpack_images
     from lpld_labels.transforms.outputs import require_apart

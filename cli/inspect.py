@@ -104,7 +104,7 @@ def _write_card(
     from lpld_labels.inspect.card import card_text, class_folders
     from lpld_labels.io.addresses import is_address, redact
     from lpld_labels.io.remote import RemoteStore
-    from lpld_labels.pool.card_file import send_card, signed, write_card
+    from lpld_labels.pool.own_files import send_card, signed_card, write_card
     from lpld_labels.pool.reader import PoolReader
 
     from .recipe import recipe
@@ -114,7 +114,7 @@ def _write_card(
         classes = class_folders(reader.images)
         lines = recipe(reader.manifest)
         text = card_text(reader.manifest, name=title, licence=licence, classes=classes, recipe=lines)
-    text = signed(text)
+    text = signed_card(text)
     if card == "-":
         click.echo(text, nl=False)
         return

@@ -48,7 +48,7 @@ from lpld_labels.io.parquet_pages import Chunk
 from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.index import Group
-from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.pool.packing import packed_images
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, verified
 from lpld_labels.pool.publish import coverage_of
 from lpld_labels.pool.reader import PoolReader
@@ -322,7 +322,7 @@ def _other_payload(
     pool: PoolReader, file: VerifiedParquet, shard: int, number: int, group: Group
 ) -> str | None:
     """Return which payload column of a row group differs when Arrow reads it by the footer."""
-    direct = pool.label_pages(shard).block(group)
+    direct = pool.label_files.block(shard, group)
     table = file.read(number, list(direct))
     for name, array in direct.items():
         other = table[name].combine_chunks()

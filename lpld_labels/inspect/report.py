@@ -20,7 +20,7 @@ from lpld_labels.inspect.page import jpeg_uri, render_page
 from lpld_labels.inspect.sample import OTHER, OWN, PARTNER, PoolFacts, Sample, gather_facts, take_sample
 from lpld_labels.inspect.summary import COMPONENT_NAMES, PoolSummary, step_words
 from lpld_labels.inspect.text import human_bytes, percent, shortened
-from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.pool.packing import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.images import find_images
 from lpld_labels.render.store import ImageStore

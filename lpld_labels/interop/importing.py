@@ -190,7 +190,7 @@ def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) 
         if found.header.lineage[-1].parameters.get("holes") and not files.skip_bad:
             return "files that were damaged or missing then were left out"
         with PoolReader(out) as pool:
-            done = dict(zip(pool.keys, pool.index.digests_of(pool.keys), strict=True))
+            done = dict(zip(pool.keys, pool.index.digests(), strict=True))
     elif partial_directory(out).is_dir():
         with unfinished(out) as work:
             for record in work.records(work.numbers(), checked=False).values():

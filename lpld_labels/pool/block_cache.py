@@ -1,4 +1,4 @@
-"""A byte-bounded cache of decoded blocks, least recently used first out."""
+"""A byte-bounded cache of decoded blocks that drops the least recently used block first."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ class BlockCache(Generic[T]):
         self.held = 0
         self._size_of = size_of
         self._blocks: OrderedDict[Hashable, T] = OrderedDict()
-        self._sizes: dict[Hashable, int] = {}
         self._lock = threading.RLock()
         self._process = os.getpid()
 
     def get(self, key: Hashable, load: Callable[[], T]) -> T:
-        """Return the block, loading it if it is not held."""
         if self._process != os.getpid():
             # A thread of the parent may have held the lock at the moment of the fork.
             self._lock, self._process = threading.RLock(), os.getpid()
@@ -33,28 +31,23 @@ class BlockCache(Generic[T]):
             if key in self._blocks:
                 self._blocks.move_to_end(key)
                 return self._blocks[key]
-            block = load()
-            self._blocks[key] = block
-            self._sizes[key] = self._size_of(block)
-            self.held += self._sizes[key]
+            block = self._blocks[key] = load()
+            self.held += self._size_of(block)
             # The newest block always stays, however large: a caller is about to use it.
             while self.held > self.limit and len(self._blocks) > 1:
-                oldest, _ = self._blocks.popitem(last=False)
-                self.held -= self._sizes.pop(oldest)
+                self.held -= self._size_of(self._blocks.popitem(last=False)[1])
             return block
 
     def _after_fork(self) -> None:
-        """Blocks are memory, and stay."""
+        """Keep the blocks: they are plain memory."""
 
     def clear(self) -> None:
-        """Forget every block."""
         self._blocks.clear()
-        self._sizes.clear()
         self.held = 0
 
 
 class OpenFiles(BlockCache[T]):
-    """Keeps up to `limit` files open. Their handles do not survive fork: a child opens its own."""
+    """Keeps up to `limit` files open. File handles do not survive a fork: a child opens its own."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, lambda file: 1)

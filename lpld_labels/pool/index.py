@@ -1,4 +1,4 @@
-"""The batch index in memory: which batches there are, and the place and digest of each."""
+"""The batch index in memory: the batches of a pool, and the place and digest of each."""
 
 from __future__ import annotations
 
@@ -18,19 +18,13 @@ from lpld_labels.format.schema import MANIFEST_FILE
 
 _FIRST_BYTE = 4
 """Where data may begin in a Parquet file: after its magic number."""
+_INT32 = 2**31 - 1
 _RESTORE = "restore pool.json and the index from the same copy"
 
 
 def count_runs(values: npt.NDArray[np.int32]) -> int:
-    """Return how many different values there are; `values` ascend, so nothing is sorted."""
+    """Return the number of distinct values of an ascending array."""
     return int(np.count_nonzero(np.diff(values))) + 1 if len(values) else 0
-
-
-def _require_rows(files: Sequence[FileEntry], rows: npt.NDArray[np.int64], where: str) -> None:
-    for entry, expected in zip(files, rows.tolist(), strict=False):
-        if entry.rows != expected:
-            problem = f"field 'files' gives a wrong row count for {entry.path}"
-            raise ManifestError(problem, where=where, expected=expected, got=entry.rows)
 
 
 def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
@@ -38,7 +32,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A labels row group: place of its payload pages in the shard's labels file, its batches and rows.
+    """A labels row group. offset, bytes: of its payload pages in the labels file.
 
     first_position, first_row: of its first batch within the shard.
     """
@@ -52,50 +46,44 @@ class Group(NamedTuple):
 
 
 class BatchIndex:
-    """Columns of the batch index, in key order.
+    """Columns of the batch index, in key order, validated against each other and the manifest.
 
-    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard;
-    first_rows: int64 [N], rows before it, one for each view. label_bytes: int32 [N], of its payload pages.
-    shards: how many shards the pool has.
+    epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard.
+    first_rows: int64 [N], views before it in its shard. label_bytes: int32 [N], of its payload pages.
+    shards: number of shards.
     """
 
-    def __init__(self, table: pa.Table, shards: int) -> None:
+    def __init__(self, table: pa.Table, manifest: Manifest, where: str) -> None:
         self.epochs: npt.NDArray[np.int32] = table["epoch"].to_numpy()
         self.batches: npt.NDArray[np.int32] = table["batch"].to_numpy()
         self.rows: npt.NDArray[np.int32] = table["rows"].to_numpy()
         self.shard: npt.NDArray[np.int32] = table["shard"].to_numpy()
-        self.shards = shards
         self.first_rows: npt.NDArray[np.int64] = table["first_row"].to_numpy()
         self.positions: npt.NDArray[np.int32] = table["position"].to_numpy()
-        self._group_offset: npt.NDArray[np.int64] = table["group_offset"].to_numpy()
         self.label_bytes: npt.NDArray[np.int32] = table["label_bytes"].to_numpy()
+        self._group_offset: npt.NDArray[np.int64] = table["group_offset"].to_numpy()
         self._group_bytes: npt.NDArray[np.int32] = table["group_bytes"].to_numpy()
         self._strength = table["mix_strength"]
         self._views_digests = table["views_digest"]
         self._digests = table["digest"]
         self._order = self.epochs.astype(np.int64) << 32 | self.batches
-
-    @staticmethod
-    def load(table: pa.Table, manifest: Manifest, where: str) -> BatchIndex:
-        """Return the index, checked against itself and the manifest."""
-        index = BatchIndex(table, len(manifest.files_of("labels")))
-        index._check_values(manifest, where)
-        index._check_counts(manifest, where)
-        index._check_places(manifest, where)
-        return index
+        self.shards = len(manifest.files_of("labels"))
+        self._check_values(manifest, where)
+        self._check_counts(manifest, where)
+        self._check_places(manifest, where)
 
     def _check_values(self, manifest: Manifest, where: str) -> None:
         """Refuse values out of range, before anything is computed from them."""
         size = manifest.header.batch_size
         limits: dict[str, tuple[npt.NDArray[Any], int, int]] = {
-            "epoch": (self.epochs, 0, 2**31 - 1),
-            "batch": (self.batches, 0, 2**31 - 1),
+            "epoch": (self.epochs, 0, _INT32),
+            "batch": (self.batches, 0, _INT32),
             "rows": (self.rows, 1, size),
             "shard": (self.shard, 0, self.shards - 1),
             "position": (self.positions, 0, len(self) - 1),
             "group_offset": (self._group_offset, _FIRST_BYTE, 2**62),
-            "group_bytes": (self._group_bytes, 1, 2**31 - 1),
-            "label_bytes": (self.label_bytes, 0, 2**31 - 1),
+            "group_bytes": (self._group_bytes, 1, _INT32),
+            "label_bytes": (self.label_bytes, 0, _INT32),
         }
         for column, (values, low, high) in limits.items():
             wrong = np.flatnonzero((values < low) | (values > high))
@@ -122,21 +110,23 @@ class BatchIndex:
         }
         for field, got in facts.items():
             if getattr(counts, field) != got:
-                raise ManifestError(
-                    f"field 'counts.{field}' disagrees with the batch index",
-                    where=where,
-                    expected=getattr(counts, field),
-                    got=got,
-                    hint=_RESTORE,
-                )
-        held = np.bincount(self.shard, weights=self.rows, minlength=self.shards).astype(np.int64)
-        _require_rows(manifest.files_of("views"), held, where)
+                problem = f"field 'counts.{field}' disagrees with the batch index"
+                expected = getattr(counts, field)
+                raise ManifestError(problem, where=where, expected=expected, got=got, hint=_RESTORE)
+        self._check_rows(manifest.files_of("views"), self.rows, where)
 
     def check_label_rows(self, manifest: Manifest, *, by_view: bool) -> None:
-        """Refuse labels files of another number of rows than the index gives them."""
-        weights = self.rows if by_view else np.ones(len(self), np.int32)
-        held = np.bincount(self.shard, weights=weights, minlength=self.shards).astype(np.int64)
-        _require_rows(manifest.files_of("labels"), held, MANIFEST_FILE)
+        """Refuse labels files with another number of rows than in the index."""
+        rows = self.rows if by_view else np.ones(len(self), np.int32)
+        self._check_rows(manifest.files_of("labels"), rows, MANIFEST_FILE)
+
+    def _check_rows(self, files: Sequence[FileEntry], rows: npt.NDArray[np.int32], where: str) -> None:
+        """Compare the row counts of shard files with the sums of their batches' rows."""
+        sums = np.bincount(self.shard, weights=rows, minlength=self.shards).astype(np.int64)
+        for entry, expected in zip(files, sums.tolist(), strict=False):
+            if entry.rows != expected:
+                problem = f"field 'files' gives a wrong row count for {entry.path}"
+                raise ManifestError(problem, where=where, expected=expected, got=entry.rows)
 
     def _check_places(self, manifest: Manifest, where: str) -> None:
         """Refuse positions that do not count up, and row groups that overlap or leave their file."""
@@ -153,31 +143,31 @@ class BatchIndex:
             if not np.array_equal(got, wanted):
                 problem = f"column '{column}' of the batch index does not count up within a shard"
                 raise _corrupt(problem, where)
+        if not len(order):
+            return
         offsets, sizes = self._group_offset[order], self._group_bytes[order].astype(np.int64)
-        same = (shards[1:] == shards[:-1]) & (offsets[1:] == offsets[:-1])
-        later = (shards[1:] != shards[:-1]) | (offsets[1:] >= offsets[:-1] + sizes[:-1])
-        data = np.array(
-            [entry.bytes - (entry.footer_bytes or 0) for entry in manifest.files_of("labels")], np.int64
-        )
-        inside = offsets + sizes <= data[shards] if len(order) else np.ones(0, bool)
-        if not (np.where(same, sizes[1:] == sizes[:-1], later).all() and inside.all()):
-            problem = (
-                "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave their file"
-            )
+        bounds = self._groups[1]
+        starts = bounds[:-1]
+        ends = offsets[starts] + sizes[starts]
+        alike = np.array_equal(sizes, np.repeat(sizes[starts], np.diff(bounds)))
+        later = (shards[starts[1:]] != shards[starts[:-1]]) | (offsets[starts[1:]] >= ends[:-1])
+        entries = manifest.files_of("labels")
+        data = np.array([entry.bytes - (entry.footer_bytes or 0) for entry in entries], np.int64)
+        if not (alike and later.all() and (ends <= data[shards[starts]]).all()):
+            problem = "columns 'group_offset' and 'group_bytes' of the batch index overlap or leave the file"
             raise _corrupt(problem, where)
-        first = np.flatnonzero(~np.concatenate([[False], same]))[: len(order)]
-        shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), first) if len(order) else sizes
-        if not np.array_equal(shares, sizes[first]):
+        shares = np.add.reduceat(self.label_bytes[order].astype(np.int64), starts)
+        if not np.array_equal(shares, sizes[starts]):
             raise _corrupt("column 'label_bytes' of the batch index does not add up to its row groups", where)
 
     @cached_property
     def _by_shard(self) -> npt.NDArray[np.int64]:
-        """Numbers of all batches, shard by shard in file order."""
+        """Numbers of all batches, sorted by shard and place in it."""
         return np.argsort(self.shard, kind="stable")
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The group of each batch, and where in `_by_shard` each group begins (with the end as last)."""
+        """The row group of each batch, and the bounds of each row group in `_by_shard`: [groups + 1]."""
         order = self._by_shard
         shards, offsets = self.shard[order], self._group_offset[order]
         changes = np.ones(len(order), bool)
@@ -191,26 +181,22 @@ class BatchIndex:
 
     @cached_property
     def keys(self) -> Sequence[BatchKey]:
-        """All keys in order."""
         return [BatchKey(e, b) for e, b in zip(self.epochs.tolist(), self.batches.tolist(), strict=True)]
 
     def keys_at(self, numbers: npt.NDArray[np.integer[Any]]) -> list[BatchKey]:
-        """Return the keys of some batches, in the order given."""
-        keys = self.keys
-        return [keys[number] for number in numbers.tolist()]
+        return [self.keys[number] for number in numbers.tolist()]
 
     def key(self, number: int) -> BatchKey:
-        """Return the key of batch `number`, counted in key order."""
         return BatchKey(int(self.epochs[number]), int(self.batches[number]))
 
     def find(self, key: BatchKey) -> int | None:
-        """Return the number of a key, or None."""
+        """Return the number of a batch, or None if it is not in the pool."""
         wanted = key.epoch << 32 | key.batch
         number = int(np.searchsorted(self._order, wanted))
         return number if number < len(self._order) and self._order[number] == wanted else None
 
     def numbers(self, keys: Iterable[BatchKey]) -> npt.NDArray[np.int64]:
-        """Return the numbers of keys, in the order given: int64 [n]. All must be in the pool."""
+        """Return the numbers of batches, in the order given: int64 [n]. All must be in the pool."""
         wanted = np.array([epoch << 32 | batch for epoch, batch in keys], np.int64)
         numbers = np.searchsorted(self._order, wanted)
         there = numbers < len(self._order)
@@ -221,7 +207,6 @@ class BatchIndex:
         return numbers
 
     def group(self, number: int) -> Group:
-        """Return the labels row group that holds a batch."""
         group_of, starts = self._groups
         group = int(group_of[number])
         begin, end = int(starts[group]), int(starts[group + 1])
@@ -236,12 +221,12 @@ class BatchIndex:
         )
 
     def strength(self, number: int) -> float | None:
-        """Return the mix strength of a batch whose views are drawn, None where it is not mixed."""
+        """Return the mix strength of a batch with drawn views, or None if it is not mixed."""
         value: float | None = self._strength[number].as_py()
         return value
 
     def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
-        """Return keys of the pool in the order in which reads go front to back."""
+        """Return keys in the order of their batches in the files."""
         numbers = self.numbers(keys)
         order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
         return self.keys_at(numbers[order])
@@ -265,22 +250,13 @@ class BatchIndex:
 
     def views_digest(self, number: int) -> bytes:
         """Return the first 8 bytes of a batch's views digest."""
-        digest: bytes = self._views_digests[number].as_py()
-        return digest
-
-    def views_digests(self, numbers: npt.NDArray[np.int64]) -> list[bytes]:
-        """Return the first 8 bytes of some batches' views digests."""
-        return arrow.binaries(arrow.take(self._views_digests.combine_chunks(), numbers))
-
-    def digests_of(self, keys: Iterable[BatchKey]) -> list[bytes]:
-        """Return the digests of batches that are in the pool, in the order given."""
-        return arrow.binaries(arrow.take(self._digests.combine_chunks(), self.numbers(keys)))
+        return bytes(self._views_digests[number].as_py())
 
     def digest(self, number: int) -> bytes:
         """Return the 16-byte digest of a batch."""
-        digest: bytes = self._digests[number].as_py()
-        return digest
+        return bytes(self._digests[number].as_py())
 
-    def digests(self) -> list[bytes]:
-        """Return all batch digests in key order."""
-        return arrow.binaries(self._digests)
+    def digests(self, numbers: npt.NDArray[np.int64] | None = None) -> list[bytes]:
+        """Return the digests of some batches in the order given, or of all in key order."""
+        digests = self._digests.combine_chunks()
+        return arrow.binaries(digests if numbers is None else arrow.take(digests, numbers))

@@ -1,15 +1,15 @@
-"""Labels files: the payload of a batch, straight from the pages that the batch index names.
+"""Read payloads from labels files, directly from the pages that the batch index names.
 
-Each page's header and CRC are checked before a byte of it is used. The file's footer is not read, so a batch
-costs the same in a pool of one shard and of a thousand. Values are views of the bytes that were read, except
-where one page holds several binary values.
+The header and CRC of each page are checked before its values are used. The footer of the file is not read, so
+the cost of a batch does not depend on the number of shards. Values are views of the bytes that were read,
+except if one page holds several binary values.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -24,73 +24,20 @@ from lpld_labels.format.schema import Column
 from lpld_labels.io.parquet_pages import DATA_PAGE, PLAIN, RLE, check_crc, parse_page
 from lpld_labels.io.prefetch import CutFile, Range
 from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
-from lpld_labels.pool.block_cache import BlockCache
+from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
-Blocks = BlockCache[tuple[int, dict[str, Array]]]
-"""Bytes and payload columns of row groups, shared by all shards of a pool so that one limit holds for all."""
 _LENGTH = 4
 """Bytes of the length before a binary value and before a run of levels."""
 
 
-def payload_blocks(limit: int) -> Blocks:
-    """Return an empty cache of row groups; limit: bytes."""
-    return BlockCache(limit, itemgetter(0))
-
-
-class LabelPages:
-    """The labels file of a shard.
-
-    columns: the codec's payload columns, if the caller has them.
-    """
-
-    def __init__(
-        self,
-        file: ByteSource,
-        codec: Codec,
-        classes: int,
-        *,
-        blocks: Blocks,
-        columns: tuple[Column, ...] | None = None,
-    ) -> None:
-        self.where = file.where
-        self._file = file
-        self._distant = as_remote(file)
-        self._classes = classes
-        self._columns = columns or codec.payload_columns(classes)
-        self._by_view = codec.granularity == "view"
-        self._blocks = blocks
-
-    def payload(self, group: Group, position: int, first_row: int, rows: int) -> Payload:
-        """Return one batch's payload columns."""
-        block = self.block(group)
-        start = first_row - group.first_row if self._by_view else position - group.first_position
-        count = rows if self._by_view else 1
-        return {name: array.slice(start, count) for name, array in block.items()}
-
-    def block(self, group: Group) -> dict[str, Array]:
-        """Return the payload columns of a whole row group."""
-        return self._blocks.get((self.where, group.offset), lambda: (group.bytes, self._read(group)))[1]
-
-    def _read(self, group: Group) -> dict[str, Array]:
-        if self._distant is None:
-            return self._parsed(group)
-        forget = partial(self._distant.forget, group.offset, group.offset + group.bytes)
-        return retry_corrupt(lambda: self._parsed(group), forget)
-
-    def _parsed(self, group: Group) -> dict[str, Array]:
-        pages = self._file.read(group.offset, group.bytes)
-        rows = group.rows if self._by_view else group.batches
-        return parse_payload(pages, self._columns, rows=rows, classes=self._classes, where=self.where)
-
-
-class LabelBlocks:
-    """Places of row groups in the labels files of a pool."""
+class LabelLayout:
+    """Where the row groups of a pool's labels files are, and what their pages hold."""
 
     def __init__(self, manifest: Manifest, index: BatchIndex, codec: Codec) -> None:
         self._entries = manifest.files_of("labels")
-        self._index = index
-        self._by_view = codec.granularity == "view"
+        self.index = index
+        self.by_view = codec.granularity == "view"
         self._columns = codec.payload_columns(manifest.header.classes)
         self._classes = manifest.header.classes
 
@@ -107,36 +54,83 @@ class LabelBlocks:
     def ranges(self, numbers: Iterable[int]) -> Iterator[Range]:
         """Yield where the row groups of batches are."""
         for number in numbers:
-            group = self._index.group(number)
-            path = self._entries[int(self._index.shard[number])].path
+            group = self.index.group(number)
+            path = self._entries[int(self.index.shard[number])].path
             yield Range(path, group.offset, group.offset + group.bytes)
 
     def check(self, block: Range, data: pa.Buffer) -> None:
-        """Raise PoolCorruptError unless all pages in a part of a labels file are whole."""
+        """Raise PoolCorruptError unless all pages in a part of a labels file are intact."""
         groups = self._groups[block.path]
         first = bisect_left(groups, block.start, key=attrgetter("offset"))
         stop = bisect_left(groups, block.stop, key=attrgetter("offset"))
         for group in groups[first:stop]:
-            parse_payload(
-                data.slice(group.offset - block.start, group.bytes),
-                self._columns,
-                rows=group.rows if self._by_view else group.batches,
-                classes=self._classes,
-                where=block.path,
-            )
+            self.parse(data.slice(group.offset - block.start, group.bytes), group, block.path)
+
+    def parse(self, pages: pa.Buffer, group: Group, where: str) -> dict[str, Array]:
+        rows = group.rows if self.by_view else group.batches
+        return _parse_payload(pages, self._columns, rows=rows, classes=self._classes, where=where)
 
     @cached_property
     def _groups(self) -> dict[str, Sequence[Group]]:
         """Row groups of every labels file, in file order."""
-        return {entry.path: self._index.groups_of(shard) for shard, entry in enumerate(self._entries)}
+        return {entry.path: self.index.groups_of(shard) for shard, entry in enumerate(self._entries)}
 
 
-def parse_payload(
+class LabelFiles:
+    """The labels files of a pool.
+
+    open_file: opens that of a shard. cache_bytes: memory for row groups. open_files: how many stay open.
+    """
+
+    def __init__(
+        self,
+        layout: LabelLayout,
+        open_file: Callable[[int], ByteSource],
+        *,
+        cache_bytes: int,
+        open_files: int,
+    ) -> None:
+        self._layout = layout
+        self._open_file = open_file
+        self._files: OpenFiles[ByteSource] = OpenFiles(open_files)
+        self._blocks: BlockCache[tuple[int, dict[str, Array]]] = BlockCache(cache_bytes, itemgetter(0))
+
+    def payload(self, number: int) -> Payload:
+        index = self._layout.index
+        group = index.group(number)
+        if self._layout.by_view:
+            start, count = int(index.first_rows[number]) - group.first_row, int(index.rows[number])
+        else:
+            start, count = int(index.positions[number]) - group.first_position, 1
+        block = self.block(int(index.shard[number]), group)
+        return {name: array.slice(start, count) for name, array in block.items()}
+
+    def block(self, shard: int, group: Group) -> dict[str, Array]:
+        return self._blocks.get((shard, group.offset), lambda: (group.bytes, self._read(shard, group)))[1]
+
+    def clear(self) -> None:
+        self._files.clear()
+        self._blocks.clear()
+
+    def _read(self, shard: int, group: Group) -> dict[str, Array]:
+        file = self._files.get(shard, lambda: self._open_file(shard))
+
+        def parsed() -> dict[str, Array]:
+            pages = file.read(group.offset, group.bytes)
+            return self._layout.parse(pages, group, file.where)
+
+        remote = as_remote(file)
+        if remote is None:
+            return parsed()
+        return retry_corrupt(parsed, lambda: remote.forget(group.offset, group.offset + group.bytes))
+
+
+def _parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
 ) -> dict[str, Array]:
     """Return the payload columns, each an array of `rows` values.
 
-    pages: the payload pages of a row group, one for each column, side by side. classes: length of lists.
+    pages: the payload pages of a row group, one for each column, contiguous. classes: length of lists.
     """
     data = memoryview(pages).cast("B")
     arrays: dict[str, Array] = {}
@@ -156,13 +150,13 @@ def parse_payload(
             )
         start += page.header
         if not 0 <= page.stored <= len(data) - start:
-            raise PoolCorruptError("page reaches beyond its place", where=place, got=page.stored)
+            raise PoolCorruptError("page ends after its row group", where=place, got=page.stored)
         check_crc(page, data[start : start + page.stored], place)
         arrays[column.name] = _array(pages.slice(start, page.stored), column, rows, classes, place)
         start += page.stored
     if start != len(data):
         raise PoolCorruptError(
-            "payload pages do not fill their place", where=where, expected=len(data), got=start
+            "payload pages do not fill their row group", where=where, expected=len(data), got=start
         )
     return arrays
 
@@ -170,7 +164,7 @@ def parse_payload(
 def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str) -> Array:
     kind = column.type
     if pa.types.is_list(kind):
-        # Levels of lists that are all full and of one length say nothing; the values are the page's tail.
+        # All lists are complete and of equal length, so the levels can be skipped.
         size = rows * classes * (kind.value_type.bit_width // 8)
         tail = body.slice(body.size - size) if body.size > size else body
         return pa.FixedSizeListArray.from_arrays(
@@ -185,7 +179,6 @@ def _array(body: pa.Buffer, column: Column, rows: int, classes: int, where: str)
 
 
 def _fixed(body: pa.Buffer, kind: pa.DataType, count: int, where: str) -> Array:
-    """Return values of fixed width over the page's own memory."""
     size = count * (kind.bit_width // 8)
     if body.size != size:
         raise PoolCorruptError("page has the wrong length", where=where, expected=size, got=body.size)
@@ -207,7 +200,7 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
         ends.append(ends[-1] + (len(parts[-1]) if there else 0))
     if start != len(data):
         raise PoolCorruptError("page has bytes left over", where=where, expected=start, got=len(data))
-    # Not `pa.array(parts)`: an array made of memoryviews keeps each of them, and its page, for ever.
+    # `pa.array(parts)` would leak the memoryviews and their page.
     nulls = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").data)
     values = body.slice(start - ends[-1], ends[-1]) if len(parts) == 1 else _joined(parts, ends[-1])
     offsets = pa.py_buffer(np.array(ends, np.int32).data)
@@ -215,7 +208,7 @@ def _binary(body: pa.Buffer, start: int, present: npt.NDArray[np.bool_], where: 
 
 
 def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
-    """Return parts side by side in memory of Arrow's pool, which is warm."""
+    """Concatenate parts in memory of Arrow's pool, which reuses pages."""
     values = pa.allocate_buffer(size)
     copy = memoryview(values).cast("B")
     done = 0
@@ -226,10 +219,10 @@ def _joined(parts: Sequence[memoryview], size: int) -> pa.Buffer:
 
 
 def _definition_levels(data: memoryview, rows: int, where: str) -> tuple[npt.NDArray[np.bool_], int]:
-    """Return which of a nullable column's values are there, and where the values begin.
+    """Return which values of a nullable column are present, and the offset of the first value.
 
-    One-bit levels in Parquet's mix of runs (even header: count and value) and packed bits (odd header:
-    groups of eight). A header is a varint; as there are at most 2^20 rows, it takes at most three bytes.
+    Levels have one bit, in Parquet's mix of runs (even header: count and value) and packed bits (odd header:
+    groups of eight). A header is a varint of at most three bytes, because there are at most 2^20 rows.
     """
     stop = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     present: list[bool] = []

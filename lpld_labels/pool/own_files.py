@@ -1,7 +1,10 @@
-"""Which files of a directory belong to a pool; all others are the user's.
+"""Recognise the files of a pool and its card; all others are the user's, and are never deleted or replaced.
 
-Nothing is deleted before every name is known to be ours. If a manifest proves that a directory is a pool,
-names that the format allows are ours. With a damaged manifest, only names that our writers give are.
+If a manifest proves that a directory is a pool, every name that the format allows is ours. With a damaged
+manifest, only names that our writers give are.
+
+The card, README.md, is not part of the pool. Its last line is a comment with the digest of the text above,
+so that an edited card is never overwritten.
 """
 
 from __future__ import annotations
@@ -10,32 +13,25 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from lpld_labels.errors import LabelPoolError, PoolConflictError
+from lpld_labels.format import schema
+from lpld_labels.format.digests import bytes_digest
 from lpld_labels.format.limits import MAX_JSON_BYTES
-from lpld_labels.format.schema import (
-    CODEC_DIRECTORY,
-    FORMAT_NAME,
-    MANIFEST_FILE,
-    PACKED_DIRECTORY,
-    PATH_PATTERNS,
-    POOL_DIRECTORIES,
-    README_FILE,
-    pool_path_problem,
-)
 from lpld_labels.format.strict_json import from_json
 from lpld_labels.io.random_access import read_regular
-from lpld_labels.io.storage import refuse_links
-from lpld_labels.pool.card_file import is_untouched
+from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
 
-_OURS = (
-    r"(?:views|labels)/\d{5,}-\d{5,}-[0-9a-f]{8}\.parquet",
-    r"packed/\d{8}-[0-9a-f]{8}\.parquet",
-    rf"{CODEC_DIRECTORY}/[a-z0-9_]+\.(?:npy|pco)",
-    r"batches-[0-9a-f]{8}\.parquet",
-    r"images\.parquet",
+_OUR_PATHS = re.compile(
+    r"(?:views|labels)/\d{5,}-\d{5,}-[0-9a-f]{8}\.parquet"
+    r"|packed/\d{8}-[0-9a-f]{8}\.parquet"
+    rf"|{schema.CODEC_DIRECTORY}/[a-z0-9_]+\.(?:npy|pco)"
+    r"|batches-[0-9a-f]{8}\.parquet"
+    r"|images\.parquet"
 )
-_OUR_PATHS = re.compile("|".join(_OURS))
+_CARD_DIGEST = re.compile(rb"<!-- lpld-labels card ([0-9a-f]{64}) -->\n")
 
 
 def require_own_files(pool: Path) -> None:
@@ -45,41 +41,46 @@ def require_own_files(pool: Path) -> None:
     refuse_links(sorted(pool.iterdir()) if pool.is_dir() else ())
     unknown = next(_unknown_files(pool), None)
     if unknown is not None:
-        raise PoolConflictError(
-            "something is here that is no label pool",
-            where=unknown,
-            hint="choose another path, or move it away: only what we wrote is ever replaced",
-        )
+        raise not_a_pool(unknown)
+
+
+def not_a_pool(where: Path) -> PoolConflictError:
+    """Return the error for a file or directory that may not be replaced."""
+    return PoolConflictError(
+        "something is here that is no label pool",
+        where=where,
+        hint="choose another path, or move it away: only files that lpld-labels wrote are replaced",
+    )
 
 
 def own_paths(paths: Sequence[str]) -> set[str]:
-    """Return the paths at an address that are those of a pool; without its card."""
-    proven = MANIFEST_FILE in paths
-    return {path for path in paths if path == MANIFEST_FILE or _is_own(path, proven=proven)}
+    """Return those paths at an address that belong to a pool, without its card."""
+    proven = schema.MANIFEST_FILE in paths
+    return {path for path in paths if path == schema.MANIFEST_FILE or _is_own(path, proven=proven)}
 
 
 def delete_unnamed(pool: Path, named: Collection[str]) -> None:
-    """Delete batch indices and packed images of ours that a manifest does not name."""
-    for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{PACKED_DIRECTORY}/*"))]:
+    """Delete our batch indices and packed images that a manifest does not name."""
+    for path in [*sorted(pool.glob("batches-*.parquet")), *sorted(pool.glob(f"{schema.PACKED_DIRECTORY}/*"))]:
         name = path.relative_to(pool).as_posix()
         if name not in named and _OUR_PATHS.fullmatch(name):
             path.unlink()
 
 
 def _unknown_files(pool: Path) -> Iterator[Path]:
-    if not (pool / MANIFEST_FILE).is_file():
+    if not (pool / schema.MANIFEST_FILE).is_file():
         yield pool
         return
-    proven = _is_manifest(pool / MANIFEST_FILE)
+    proven = bool(read_document(pool / schema.MANIFEST_FILE, schema.FORMAT_NAME))
     for entry in sorted(pool.iterdir()):
-        if entry.is_dir() and entry.name in POOL_DIRECTORIES:
+        if entry.is_dir() and entry.name in schema.POOL_DIRECTORIES:
             for inside in sorted(os.scandir(entry), key=lambda one: one.name):
                 plain = inside.is_file(follow_symlinks=False)
                 if not plain or not _is_own(f"{entry.name}/{inside.name}", proven=proven):
                     yield Path(inside.path)
         elif not entry.is_file() or not (
-            entry.name == MANIFEST_FILE
-            or (entry.name == README_FILE and is_untouched(entry))
+            entry.name == schema.MANIFEST_FILE
+            or is_untouched_card(entry)
             or _is_own(entry.name, proven=proven)
         ):
             yield entry
@@ -87,13 +88,64 @@ def _unknown_files(pool: Path) -> Iterator[Path]:
 
 def _is_own(path: str, *, proven: bool) -> bool:
     if proven:
-        return any(pool_path_problem(path, role) is None for role in PATH_PATTERNS)
+        return any(schema.pool_path_problem(path, role) is None for role in schema.PATH_PATTERNS)
     return _OUR_PATHS.fullmatch(path) is not None
 
 
-def _is_manifest(path: Path) -> bool:
+def read_document(path: Path, kind: str) -> dict[str, Any]:
+    """Return a JSON document whose field 'format' is `kind`, or an empty one if the file is another."""
     try:
         found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
     except (OSError, LabelPoolError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("format") == kind else {}
+
+
+def signed_card(text: str) -> str:
+    """Return a card with its digest."""
+    return f"{text}\n<!-- lpld-labels card {bytes_digest(text.encode())} -->\n"
+
+
+def is_our_card(data: bytes) -> bool:
+    """Whether these bytes are an unchanged card of ours."""
+    text, _, last = data.rpartition(b"\n<!-- ")
+    mark = _CARD_DIGEST.fullmatch(b"<!-- " + last)
+    return mark is not None and mark[1].decode() == bytes_digest(text)
+
+
+def is_untouched_card(path: Path) -> bool:
+    """Whether a file is an unchanged card of ours."""
+    return path.name == schema.README_FILE and path.is_file() and is_our_card(path.read_bytes())
+
+
+def write_card(path: Path, card: bytes, *, overwrite: bool = False) -> bool:
+    """Write a card unless it is there; return whether it was written. overwrite: replace an edited card."""
+    with write_errors(path):
+        old = path.read_bytes() if path.exists() else None
+    if old == card:
         return False
-    return isinstance(found, dict) and found.get("format") == FORMAT_NAME
+    _require_replaceable(old, overwrite=overwrite, where=path)
+    write_atomically(path, card)
+    return True
+
+
+def send_card(store: RemoteStore, card: bytes, *, overwrite: bool = False) -> bool:
+    """Write a card to an address, as `write_card` does to a file."""
+    try:
+        old = store.read(schema.README_FILE)
+    except FileNotFoundError:
+        old = None
+    if old == card:
+        return False
+    _require_replaceable(old, overwrite=overwrite, where=store.at(schema.README_FILE))
+    store.put(schema.README_FILE, card, digest=bytes_digest(card))
+    return True
+
+
+def _require_replaceable(old: bytes | None, *, overwrite: bool, where: str | Path) -> None:
+    if old is not None and not overwrite and not is_our_card(old):
+        raise PoolConflictError(
+            "this card was edited, or another program wrote it",
+            where=where,
+            hint="choose another file (--out), or replace it (--overwrite)",
+        )

@@ -1,24 +1,26 @@
-"""Put image files into a pool: packed from a folder, or copied from a pool that carries them.
+"""Image files inside a pool: read at random, packed from a folder, or copied from another pool.
 
-Packed files are written before the manifest that names them, each atomically. Their names and contents follow
-from the images alone, and a note in OUT.partial lists what was written, so interrupted work resumes.
+Packed files are written before the manifest that names them, each atomically. Their names and contents depend
+on the images alone, and a note in OUT.partial describes each packed file, so interrupted work resumes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lpld_labels.errors import ImageMismatchError, InvalidArgumentError
+from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, PoolCorruptError
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.digests import file_digest
+from lpld_labels.format import arrow
+from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.manifest import FileEntry
@@ -26,15 +28,19 @@ from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import convert, from_json, to_json
 from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
-from lpld_labels.pool.pool_files import copy_file
+from lpld_labels.io.verified_parquet import VerifiedParquet
+from lpld_labels.pool.block_cache import BlockCache, OpenFiles
+from lpld_labels.pool.pool_files import copy_file, is_intact, temporary_path
 from lpld_labels.pool.reader import PoolReader
 
+OPEN_FILES = 64
+CACHE_BYTES = 8 * 1024 * 1024
+"""Memory for row groups: neighbours in the image table are often read together."""
 GROUP_BYTES = 256 * 1024
-"""A row group closes at the first image at or above this: reading one image reads its row group."""
+"""A row group closes at the first image at or above this: reading an image reads its row group."""
 FILE_BYTES = 256 * 1024 * 1024
 """A packed file closes at the first row group at or above this."""
-
-_SEAL = f"{TEMPORARY}packed-"
+_NOTE = f"{TEMPORARY}packed-"
 """Prefix of the notes on packed files, in OUT.partial."""
 
 
@@ -48,48 +54,131 @@ class Images(Protocol):
 
 
 class ImageCarrier(Protocol):
-    """Puts images into a new pool, and returns their entries in its manifest."""
+    """Puts images into a new pool and returns their entries in its manifest."""
 
     def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]: ...
 
 
+class PackedImages:
+    """The images inside a pool, by row of its image table; each is verified against its digest.
+
+    Can be pickled and survives fork; threads may share one.
+    """
+
+    def __init__(self, pool: PoolReader) -> None:
+        self.table = pool.images
+        self._pool = pool
+        self._entries = pool.manifest.files_of("packed")
+        self._starts = np.cumsum([0, *(entry.rows for entry in self._entries)])
+        self._files: OpenFiles[VerifiedParquet] = OpenFiles(OPEN_FILES)
+        self._groups: BlockCache[list[bytes]] = BlockCache(CACHE_BYTES, lambda group: sum(map(len, group)))
+
+    def read(self, row: int) -> bytes:
+        number = self._file_of(row)
+        file = self._files.get(number, lambda: self._opened(number))
+        group, place = file.group_of(row - int(self._starts[number]), 1)
+        data = self._groups.get((number, group), lambda: _image_bytes(file.read(group, ["image"])))[place]
+        problem = self._problem(row, data)
+        if problem is not None:
+            raise PoolCorruptError(problem, where=self.place(row), hint="restore this file")
+        return data
+
+    def place(self, row: int) -> str:
+        return f"{self._pool.location}/{self._entries[self._file_of(row)].path}, {self.table.paths[row]}"
+
+    def problems(self, entry: FileEntry) -> Iterator[str]:
+        """Check every row of a packed file and yield what is wrong."""
+        number = self._entries.index(entry)
+        file, row = self._opened(number), int(self._starts[number])
+        # No image is larger than its file.
+        file.chunks(plain=("image.bytes",))
+        for group in range(file.groups):
+            table = file.read(group)
+            stop = row + table.num_rows
+            expected = {
+                "row": list(range(row, stop)),
+                "class": self.table.classes[row:stop].tolist(),
+                "image.path": [path.encode() for path in self.table.paths[row:stop]],
+            }
+            found = {
+                "row": arrow.integers(table["row"]),
+                "class": arrow.integers(table["class"]),
+                "image.path": arrow.raw_texts(arrow.field_of(table["image"], "path")),
+            }
+            for name, values in expected.items():
+                if found[name] != values:
+                    yield f"row group {group}: column '{name}' differs from the image table"
+            problems = map(self._problem, range(row, stop), _image_bytes(table))
+            yield from (problem for problem in problems if problem is not None)
+            row = stop
+
+    def _file_of(self, row: int) -> int:
+        return int(np.searchsorted(self._starts, row, side="right")) - 1
+
+    def _opened(self, number: int) -> VerifiedParquet:
+        return self._pool.open_parquet(self._entries[number], PACKED_SCHEMA)
+
+    def _problem(self, row: int, data: bytes) -> str | None:
+        if not 1 <= len(data) <= MAX_IMAGE_FILE_BYTES:
+            return f"image {row} has {len(data)} bytes (expected 1 to {MAX_IMAGE_FILE_BYTES})"
+        wanted = self.table.digests[row]
+        if wanted is not None and image_digest(data) == wanted:
+            return None
+        known = "none" if wanted is None else f"{wanted.hex()[:12]}..."
+        return f"image {row} is not the labelled one (expected digest {known})"
+
+    def __reduce__(self) -> tuple[type[PackedImages], tuple[PoolReader]]:
+        return PackedImages, (self._pool,)
+
+
+def packed_images(pool: PoolReader) -> PackedImages | None:
+    """Return the images inside a pool, or None if there are none."""
+    return PackedImages(pool) if pool.manifest.files_of("packed") else None
+
+
+def carried(pool: PoolReader) -> ImageCarrier | None:
+    """Return a carrier that copies the packed files of a pool, or None if there are none."""
+    return partial(_copy_packed, pool) if pool.manifest.files_of("packed") else None
+
+
+def _copy_packed(source: PoolReader, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
+    entries = source.manifest.files_of("packed")
+    for entry in entries:
+        copy_file(source.files, entry, pool, within=within)
+    return entries
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Images that are packed one by one."""
+    """A carrier that packs image files one by one."""
 
     images: Images
     progress: Progress | None = None
 
     def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
-        """Write packed files; those that are there already are verified and stay."""
+        """Write packed files; those that are already there are verified and stay."""
         table = self.images.table
         _require_digests(table, self.images)
         entries: list[FileEntry] = []
         done = 0
         while done < len(table):
-            entry = _found(pool, within, table, done) or self._write(pool, within, done)
+            entry = _resumed(pool, within, table, done) or self._write(pool, within, done)
             entries.append(entry)
             done += entry.rows
-            self._tell(done)
+            self._report(done)
         return tuple(entries)
 
     def _write(self, pool: Path, within: Path, first: int) -> FileEntry:
-        temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
-        with write_errors(pool / PACKED_DIRECTORY):
+        with write_errors(pool / PACKED_DIRECTORY), temporary_path(within) as temporary:
             (pool / PACKED_DIRECTORY).mkdir(exist_ok=True)
-            try:
-                with DigestingFile(temporary) as sink:
-                    rows = self._fill(sink, first)
-                path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
-                entry = FileFacts.written(sink.size, sink.digest, footer_of(temporary), {}).entry(
-                    path, "packed"
-                )
-                seal = within / f"{_SEAL}{Path(path).stem}.json"
-                write_atomically(seal, to_json(asdict(entry)), within=within)
-                move(temporary, pool / path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            with DigestingFile(temporary) as sink:
+                rows = self._fill(sink, first)
+            path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
+            facts = FileFacts.written(sink.size, sink.digest, footer_of(temporary), {})
+            entry = facts.entry(path, "packed")
+            note = within / f"{_NOTE}{Path(path).stem}.json"
+            write_atomically(note, to_json(asdict(entry)), within=within)
+            move(temporary, pool / path)
         return entry
 
     def _fill(self, sink: DigestingFile, first: int) -> int:
@@ -110,7 +199,7 @@ class Packed:
                 rows = range(row, row + len(files))
                 writer.write_table(_rows(table, rows, files), row_group_size=len(files))
                 row = rows.stop
-                self._tell(row)
+                self._report(row)
         return row - first
 
     def _group(self, first: int) -> Iterator[bytes]:
@@ -126,45 +215,26 @@ class Packed:
             if size >= GROUP_BYTES:
                 return
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         if self.progress is not None:
             self.progress(done, len(self.images.table))
-
-
-@dataclass(frozen=True, eq=False)
-class Carried:
-    """Images of a pool that carries them, copied file by file."""
-
-    pool: PoolReader
-
-    def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
-        """Copy the packed files; those that are there already stay."""
-        entries = self.pool.manifest.files_of("packed")
-        for entry in entries:
-            copy_file(self.pool.files, entry, pool, within=within)
-        return entries
-
-
-def carried(pool: PoolReader) -> Carried | None:
-    """Return what copies a pool's images to a pool made of it; None if it carries none."""
-    return Carried(pool) if pool.manifest.files_of("packed") else None
 
 
 def _require_digests(table: ImageTable, images: Images) -> None:
     if not len(table):
         raise InvalidArgumentError("the pool has no images to pack")
-    for row, digest in enumerate(table.digests):
-        if digest is None:
-            raise ImageMismatchError(
-                f"image {row} cannot be packed: the pool does not know its contents",
-                where=images.place(row),
-                expected="a digest in the image table",
-                hint="import the labels again with the image folder at hand (--images)",
-            )
+    if None in table.digests:
+        row = table.digests.index(None)
+        raise ImageMismatchError(
+            f"image {row} cannot be packed: the pool does not know its contents",
+            where=images.place(row),
+            expected="a digest in the image table",
+            hint="import the labels again with the image folder (--images)",
+        )
 
 
 def _name(table: ImageTable, rows: range) -> str:
-    """Return the name of the packed file of some rows, which follows from what it holds."""
+    """Return the name of the packed file of some rows, which depends on the images alone."""
     state = hashlib.sha256()
     for row in rows:
         state.update(f"{table.classes[row]} {table.paths[row]}\n".encode() + (table.digests[row] or b""))
@@ -182,13 +252,16 @@ def _rows(table: ImageTable, rows: range, files: list[bytes]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
-def _found(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
-    """Return the packed file that interrupted work left for images from `first` on, if it is whole."""
-    for seal in sorted(within.glob(f"{_SEAL}{first:08d}-*.json")):
-        document = from_json(seal.read_bytes(), where=str(seal))
-        entry = convert(document, FileEntry, where=str(seal))
+def _image_bytes(table: pa.Table) -> list[bytes]:
+    return arrow.binaries(arrow.field_of(table["image"], "bytes"))
+
+
+def _resumed(pool: Path, within: Path, table: ImageTable, first: int) -> FileEntry | None:
+    """Return an intact packed file of images from `first` on that interrupted work left, or None."""
+    for note in sorted(within.glob(f"{_NOTE}{first:08d}-*.json")):
+        entry = convert(from_json(note.read_bytes(), where=str(note)), FileEntry, where=str(note))
         path = pool / entry.path
-        same = path.name == _name(table, range(first, min(first + entry.rows, len(table))))
-        if same and path.is_file() and file_digest(path) == entry.digest:
+        name = _name(table, range(first, min(first + entry.rows, len(table))))
+        if path.name == name and is_intact(path, entry):
             return entry
     return None

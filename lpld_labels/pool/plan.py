@@ -1,4 +1,4 @@
-"""Plans: what a pool will be and how the work on it is cut, known before the first batch is written.
+"""Plans: a description of a new pool and its shards, made before the first batch is written.
 
 Every command that writes a pool makes a plan and calls `lpld_labels.transforms.pipeline.run_plan`.
 """
@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,17 +38,17 @@ from lpld_labels.pool.views import require_drawn
 
 @dataclass(frozen=True)
 class Shard:
-    """The work for one shard. items: arguments of the source. batches: how many it yields for them."""
+    """The work for one shard. items: arguments of the source. batches: number that it yields for them."""
 
     items: tuple[Any, ...]
     batches: int
 
 
 class BatchSource(Protocol):
-    """Yields the batches of a shard, in any order. Pickled for other processes.
+    """Yields the batches of a shard, in any order. Can be pickled for other processes.
 
-    If it has a method `begin(number)`, that is called once in each process, with the number of the worker on
-    its machine, and returns the source to use.
+    An optional method `begin(number)` is called once in each process, with the number of the worker on its
+    machine, and returns the source to use.
     """
 
     def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...
@@ -55,15 +56,15 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolPlan:
-    """A new pool, or more batches for one.
+    """A new pool, or more batches for an existing one.
 
-    out: its local directory. header: with the whole lineage, this command's step included.
+    out: its local directory. header: with the complete lineage, including the step of this command.
     views: whether the pool stores its views or readers draw them. shards: in key order.
-    settings: JSON values of the command's settings and digests of its inputs; with the fields above they
-    decide whether unfinished work belongs to this plan.
-    base: manifest of the pool at `out` that gets more batches; None to make a new pool.
-    packed: brings the images that the pool carries. content_digest: of the finished pool, if known.
-    most_bytes: a larger pool is not published. notes: facts of this run for the last step of lineage.
+    settings: the command's settings and digests of its inputs, as JSON values; like the fields above, they
+    identify unfinished work of this plan.
+    base: manifest of the pool at `out` that gets more batches; None for a new pool.
+    packed: puts image files into the pool. content_digest: of the finished pool, if known.
+    most_bytes: a larger pool is not published. notes: added to the last step of lineage.
     """
 
     out: Path
@@ -91,7 +92,6 @@ class PoolPlan:
 
     @property
     def batches(self) -> int:
-        """How many batches the work gives."""
         return sum(shard.batches for shard in self.shards)
 
     def identity(self) -> dict[str, Any]:
@@ -106,32 +106,30 @@ class PoolPlan:
         }
 
     def recut(self, counts: Sequence[int]) -> PoolPlan:
-        """Return the plan with the cut of unfinished work: items of each shard."""
+        """Return the plan with the shards of unfinished work, given the number of items in each."""
         if list(counts) == [len(shard.items) for shard in self.shards]:
             return self
         items = [item for shard in self.shards for item in shard.items]
         if len(items) != sum(counts) or len(items) != self.batches:
             raise StagingMismatchError(
-                "unfinished work is cut into other items",
+                "unfinished work has another number of items",
                 where=self.out,
                 expected=sum(counts),
                 got=len(items),
                 hint="replace it (--overwrite)",
             )
-        ends = np.cumsum(counts).tolist()
-        starts = [0, *ends[:-1]]
-        cut = [Shard(tuple(items[start:end]), end - start) for start, end in zip(starts, ends, strict=True)]
-        return replace(self, shards=cut)
+        rest = iter(items)
+        return replace(self, shards=[Shard(tuple(islice(rest, count)), count) for count in counts])
 
     def writer(self, directory: Path) -> ShardWriter:
-        """Return what writes the shards below a directory of unfinished work; can be sent to a process."""
+        """Return a writer of shards that can be sent to other processes. directory: OUT.partial."""
         header = replace(self.header, lineage=())
         return ShardWriter(directory, replace(self, header=header, shards=(), base=None, packed=None))
 
 
 @dataclass(frozen=True, eq=False)
 class ShardWriter:
-    """Writes shards of a plan; a worker of a job whose tasks are (number, shard)."""
+    """Writes shards of a plan: the worker of a job with tasks (number, shard)."""
 
     directory: Path
     plan: PoolPlan
@@ -142,15 +140,13 @@ class ShardWriter:
 
     def do(self, task: tuple[int, Shard], *, again: bool) -> Steps:
         """Write one shard, counting its batches; return its number."""
-        del again  # it is written whole or not at all
+        del again  # Nothing is kept of a shard that was interrupted.
         number, shard = task
         batches: list[EncodedBatch] = []
         skipped: list[Skipped] = []
-        with contextlib.ExitStack() as stack:
-            found = self.plan.source(shard.items)
-            if isinstance(found, Generator):
-                stack.enter_context(contextlib.closing(found))
-            for one in found:
+        source = self.plan.source(shard.items)
+        with contextlib.closing(source) if isinstance(source, Generator) else contextlib.nullcontext():
+            for one in source:
                 if isinstance(one, Skipped):
                     skipped.append(one)
                     continue
@@ -160,21 +156,18 @@ class ShardWriter:
         keys = {batch.key for batch in batches}
         if len(keys) != len(batches) or (len(keys) != shard.batches and not skipped):
             raise InvalidBatchError(
-                "the source gave other batches than planned", expected=shard.batches, got=len(keys)
+                "the source yielded other batches than planned", expected=shard.batches, got=len(keys)
             )
         self.write(number, batches, skipped)
         yield max(0, shard.batches - len(batches))
         return number
 
     def check(self, batch: EncodedBatch) -> None:
-        """Refuse a batch that does not belong in the pool."""
+        """Refuse a batch that does not fit the pool."""
         header, images, rows = self.plan.header, self.plan.images, batch.views.rows
         if rows > header.batch_size:
             raise InvalidBatchError(
-                "batch is too large",
-                where=batch.key,
-                expected=f"at most {header.batch_size} rows",
-                got=rows,
+                "batch is too large", where=batch.key, expected=f"at most {header.batch_size} rows", got=rows
             )
         if batch.constraints != self._constraints:
             check_bounds(batch.views, images, header.augmentation)
@@ -182,7 +175,6 @@ class ShardWriter:
                 require_drawn(batch.views, header, images)
 
     def write(self, number: int, batches: Sequence[EncodedBatch], skipped: Sequence[Skipped] = ()) -> None:
-        """Write checked batches as shard `number`."""
         write_shard(
             self.directory,
             number,
@@ -195,7 +187,7 @@ class ShardWriter:
 
 
 def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
-    """Cut batches that are requested by key into shards of `size` batches."""
+    """Return shards of `size` batches, whose items are keys."""
     parts = [tuple(keys[start : start + size]) for start in range(0, len(keys), size)]
     return [Shard(part, len(part)) for part in parts]
 
@@ -203,7 +195,7 @@ def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
 def cut_by_size(
     keys: Sequence[BatchKey], rows: npt.NDArray[np.integer[Any]], label_bytes: npt.NDArray[np.integer[Any]]
 ) -> list[Shard]:
-    """Cut batches into shards that close at the first batch at or above the limits of the format.
+    """Return shards that close at the first batch at or above a limit of the format. Items are keys.
 
     rows, label_bytes: of each batch.
     """
@@ -219,12 +211,12 @@ def cut_by_size(
 
 
 def raw_batches_per_shard(header: PoolHeader) -> int:
-    """Return how many batches of raw labels fill a shard."""
+    """Return the number of batches of float16 labels in a shard."""
     return max(1, SHARD_LABEL_BYTES // (2 * header.classes * header.batch_size))
 
 
 def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: Views) -> dict[str, Any]:
-    """Return what all batches of a pool share, as JSON values; without their lineage."""
+    """Return what all batches of a pool have in common, without the lineage, as JSON values."""
     described = asdict(header)
     del described["lineage"]
     return {
@@ -239,7 +231,7 @@ def pool_identity(header: PoolHeader, codec: Codec, images: ImageTable, views: V
 def require_alike(
     expected: Mapping[str, Any], got: Mapping[str, Any], *, where: object, problem: str, hint: str
 ) -> None:
-    """Refuse pools that differ in what all batches of a pool share. expected, got: `pool_identity`."""
+    """Refuse pools with different identities. expected, got: from `pool_identity`."""
     for name, wanted, found in sorted(differences(expected, got)):
         raise PoolConflictError(
             f"{problem}: field '{name}' differs", where=where, expected=wanted, got=found, hint=hint

@@ -1,16 +1,20 @@
-"""The files of a pool, each verified before it is used: whole ones by their digest, Parquet by its footer.
+"""The files of a pool, verified before use: complete files by their digest, Parquet files by their footer.
 
-`PoolFiles` reads a directory, `RemoteFiles` an address.
+`PoolFiles` reads a directory, `RemoteFiles` an address. Without a cache, `RemoteFiles` fetches pages and
+files whenever they are read. With one, it keeps files on disk, labels in blocks (`CachedRanges`).
+Remote bytes that differ from the manifest may have been corrupted in transit: they are fetched again before
+the pool is reported as corrupt.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,6 +24,8 @@ from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import FileEntry, Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, README_FILE
 from lpld_labels.io.addresses import Location, is_address, local_path
+from lpld_labels.io.disk_cache import DiskCache
+from lpld_labels.io.prefetch import CachedRanges, DirectRanges
 from lpld_labels.io.random_access import (
     ByteSource,
     LocalFile,
@@ -29,32 +35,33 @@ from lpld_labels.io.random_access import (
     retry_corrupt,
     size_of_regular,
 )
+from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.retry import REQUESTS_AT_ONCE
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, refuse_links_out, write_errors
 from lpld_labels.io.verified_parquet import VerifiedParquet
-
-if TYPE_CHECKING:
-    from lpld_labels.io.disk_cache import DiskCache
-    from lpld_labels.pool.label_pages import LabelBlocks
+from lpld_labels.pool.label_pages import LabelLayout
 
 _CHUNK = 1 << 22
+_MOST = MAX_JSON_BYTES + 1
+"""Bytes that are read of a manifest or card: enough to refuse one that is too large."""
 
 
 class PoolFiles:
-    """The files of a pool in a directory, or as a base class anywhere."""
+    """The files of a pool in a directory; base class for files elsewhere."""
 
     def __init__(self, location: Location) -> None:
         self._location = os.fspath(location)
         self._path = str(local_path(location))
 
     def at(self, path: str) -> str:
-        """Return the place of a file below the pool, for messages."""
+        """Return the location of a file of the pool, for messages."""
         return f"{self._path}/{path}"
 
     def manifest_text(self) -> bytes:
-        """Return pool.json, cut one byte above the size limit; NotAPoolError without one."""
+        """Return pool.json, cut one byte above the size limit; NotAPoolError if there is none."""
         try:
             if Path(self.at(MANIFEST_FILE)).is_symlink():
-                # Before it is read: a message about its contents would show some of another file.
+                # Check before reading: errors quote contents, which could be those of a file elsewhere.
                 refuse_links_out(self._path, [MANIFEST_FILE])
             return _start_of(self.at(MANIFEST_FILE))
         except FileNotFoundError:
@@ -63,61 +70,179 @@ class PoolFiles:
             raise NotAPoolError(f"cannot read pool.json: {error}", where=self._location) from None
 
     def card(self) -> bytes | None:
-        """Return README.md, or None. It is not part of the pool."""
         path = self.at(README_FILE)
         return _start_of(path) if Path(path).is_file() else None
 
     def check_sizes(self, manifest: Manifest) -> None:
-        """Refuse missing and truncated files, and links out of the pool, before any is read."""
+        """Refuse missing files, files of the wrong size, and links out of the pool."""
         for entry in manifest.files:
             require_size(entry, size_of_regular(self.at(entry.path)), self.at(entry.path))
         refuse_links_out(self._path, [MANIFEST_FILE, *(entry.path for entry in manifest.files)])
 
     def names(self) -> Iterator[tuple[str, bool]]:
-        """Yield the names of all files at the pool's place, in order, and whether each is a link."""
+        """Yield the paths of all files in the pool's directory, sorted, and whether each is a link."""
         for place in sorted(Path(self._path).rglob("*")):
             if place.is_symlink() or not place.is_dir():
                 yield place.relative_to(self._path).as_posix(), place.is_symlink()
 
     def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
-        """Yield a whole file piece by piece; the caller compares the digest."""
+        """Yield a file in pieces. The digest is not verified."""
         path = self.at(entry.path)
         size = size_of_regular(path)
         if size is not None:
-            # One of another size may be another file, behind a link.
+            # A link may lead to another file.
             require_size(entry, size, path)
         return file_chunks(path)
 
     def whole(self, entry: FileEntry) -> bytes:
-        """Return a whole file, its digest verified."""
+        """Return a complete file, its digest verified."""
         data = b"".join(map(memoryview, self.chunks(entry)))
         require_digest(entry, bytes_digest(data), self.at(entry.path))
         return data
 
     def open(self, entry: FileEntry) -> ByteSource:
-        """Open a file for random access."""
         return open_file(self.at(entry.path))
 
-    def cut_labels(self, blocks: LabelBlocks) -> None:
-        """Set which parts of labels files are fetched as one."""
+    def cut_labels(self, layout: LabelLayout) -> None:
+        """Set where labels files can be cut into blocks for caching."""
 
-    def prefetch(self, blocks: LabelBlocks, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
-        """Begin to fetch what these batches need, in this order, where files are remote."""
+    def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
+        """Fetch the data of these batches in the background, in this order, if files are remote."""
 
     def advance(self) -> None:
-        """Note that the next of the prefetched batches is being read."""
+        """Advance the prefetch window by one batch."""
 
     def close(self) -> None:
-        """Stop fetching in the background."""
+        """Stop prefetching."""
+
+
+class RemoteFile:
+    """A remote file of known size (see `RemoteSource`)."""
+
+    def __init__(self, ranges: DirectRanges | CachedRanges, path: str, size: int, *, where: str) -> None:
+        self.where = where
+        self.size = size
+        self._ranges = ranges
+        self._path = path
+
+    def read(self, offset: int, length: int) -> pa.Buffer:
+        if not 0 <= offset <= offset + length <= self.size:
+            raise PoolCorruptError("span lies outside the file", where=self.where, got=(offset, length))
+        try:
+            return self._ranges.read(self._path, offset, offset + length)
+        except FileNotFoundError:
+            raise _missing(self.where) from None
+
+    def forget(self, start: int, stop: int) -> None:
+        """Fetch these bytes again on the next read."""
+        self._ranges.forget(self._path, start, stop)
+
+
+class RemoteFiles(PoolFiles):
+    """The files of a pool at an address. cache: None keeps nothing on disk."""
+
+    def __init__(self, address: str, cache: DiskCache | None = None) -> None:
+        self.store = RemoteStore(address)
+        self._cache = cache
+        self._direct = DirectRanges(self.store)
+        self._cached: CachedRanges | None = None
+        self._verified: set[str] = set()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def at(self, path: str) -> str:
+        return self.store.at(path)
+
+    def manifest_text(self) -> bytes:
+        try:
+            return self.store.read(MANIFEST_FILE, limit=_MOST)
+        except FileNotFoundError:
+            raise no_manifest(self.store.shown, staged=False) from None
+
+    def card(self) -> bytes | None:
+        try:
+            return self.store.read(README_FILE, limit=_MOST)
+        except FileNotFoundError:
+            return None
+
+    def check_sizes(self, manifest: Manifest) -> None:
+        """Compare sizes with a listing. If the store has no listings, errors surface on read."""
+        if self.store.lists:
+            sizes = self.store.sizes()
+            for entry in manifest.files:
+                require_size(entry, sizes.get(entry.path), self.at(entry.path))
+
+    def names(self) -> Iterator[tuple[str, bool]]:
+        return ((name, False) for name in sorted(self.store.sizes()))
+
+    def whole(self, entry: FileEntry) -> bytes:
+        if self._cache is not None:
+            return self._kept(entry, self._cache).read_bytes()
+        return retry_corrupt(lambda: b"".join(map(memoryview, self._fetched(entry))))
+
+    def chunks(self, entry: FileEntry) -> Iterable[bytes | pa.Buffer]:
+        """Yield a file in pieces, from the cache if there is one; the next pieces are fetched meanwhile."""
+        return self._pieces(entry) if self._cache is None else file_chunks(self._kept(entry, self._cache))
+
+    def open(self, entry: FileEntry) -> ByteSource:
+        cache = self._cache
+        if cache is not None and (entry.role != "labels" or cache.path(entry.digest).exists()):
+            return open_file(str(self._kept(entry, cache)))
+        ranges = self._cached if entry.role == "labels" and self._cached else self._direct
+        return RemoteFile(ranges, entry.path, entry.bytes, where=self.at(entry.path))
+
+    def cut_labels(self, layout: LabelLayout) -> None:
+        if self._cache is not None:
+            self._cached = CachedRanges(self.store, self._cache, layout.files(), check=layout.check)
+
+    def prefetch(self, layout: LabelLayout, numbers: Iterable[int], views: Sequence[FileEntry]) -> None:
+        """Fetch in the background; with a cache, complete views files first."""
+        cache = self._cache
+        missing = [entry for entry in views if cache and not cache.path(entry.digest).exists()]
+        if cache is not None and missing:
+            self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE // 2, thread_name_prefix="fetch-views")
+            for entry in missing:
+                # Fetch errors surface on read.
+                self._threads.submit(self._kept, entry, cache)
+        (self._cached or self._direct).prefetch(layout.ranges(numbers))
+
+    def advance(self) -> None:
+        if self._cached is not None:
+            self._cached.advance()
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._direct.close()
+        if self._cached is not None:
+            self._cached.close()
+
+    def _kept(self, entry: FileEntry, cache: DiskCache) -> Path:
+        """Return a file in the cache. A corrupt file there is fetched again."""
+
+        def fetch() -> Path:
+            return retry_corrupt(lambda: cache.get(entry.digest, entry.bytes, lambda: self._fetched(entry)))
+
+        found = fetch()
+        if entry.digest not in self._verified and file_digest(found) != entry.digest:
+            cache.drop(entry.digest)
+            found = fetch()
+        self._verified.add(entry.digest)
+        return found
+
+    def _fetched(self, entry: FileEntry) -> Iterator[bytes | pa.Buffer]:
+        yield from verified(entry, self._pieces(entry), self.at(entry.path))
+        self._verified.add(entry.digest)
+
+    def _pieces(self, entry: FileEntry) -> Iterator[pa.Buffer]:
+        try:
+            yield from self.store.pieces(entry.path, entry.bytes)
+        except FileNotFoundError:
+            require_size(entry, None, self.at(entry.path))
 
 
 def open_files(location: Location, cache: DiskCache | None = None) -> PoolFiles:
-    """Return the files of a pool. cache: keeps remote ones on disk."""
-    if is_address(location):
-        from lpld_labels.pool.remote_files import RemoteFiles
-
-        return RemoteFiles(os.fspath(location), cache)
-    return PoolFiles(location)
+    """Return the files of a pool. cache: keeps remote files on disk."""
+    return RemoteFiles(os.fspath(location), cache) if is_address(location) else PoolFiles(location)
 
 
 def read_manifest(files: PoolFiles) -> Manifest:
@@ -126,46 +251,57 @@ def read_manifest(files: PoolFiles) -> Manifest:
 
 
 def manifest_of(location: Location) -> Manifest:
-    """Return the manifest of a pool, given the pool or the manifest alone, as a file of any name."""
+    """Return the manifest of a pool. location: of the pool, or of a manifest file of any name."""
     if not is_address(location) and local_path(location).is_file():
         return Manifest.parse(_start_of(str(local_path(location))), where=os.fspath(location))
     return read_manifest(open_files(os.fspath(location).removesuffix(f"/{MANIFEST_FILE}")))
 
 
 def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-    """Return a whole Parquet file, its digest verified."""
+    """Return the table of a Parquet file, its digest verified."""
     data = MemoryFile(files.whole(entry), files.at(entry.path))
     return VerifiedParquet(data, entry, schema).read_all()
 
 
 def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> bool:
-    """Copy a file to the same place of a local pool unless it is there; return whether it was not.
+    """Copy a file into a local pool unless it is already there; return whether it was copied.
 
-    within: directory on the same file system for the temporary file, which a crash may leave there.
+    within: directory for the temporary file, on the same file system.
     """
     target = pool / entry.path
-    if target.is_file() and target.stat().st_size == entry.bytes and file_digest(target) == entry.digest:
+    if is_intact(target, entry):
         return False
-    temporary = within / f"{TEMPORARY}{uuid.uuid4().hex}"
 
-    def pour() -> None:
+    def copy() -> None:
         with DigestingFile(temporary) as sink:
             for chunk in verified(entry, files.chunks(entry), files.at(entry.path)):
                 sink.write(memoryview(chunk).cast("B"))
 
-    with write_errors(target):
+    with write_errors(target), temporary_path(within) as temporary:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            retry_corrupt(pour)
-            move(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        retry_corrupt(copy)
+        move(temporary, target)
     return True
 
 
+def is_intact(path: Path, entry: FileEntry) -> bool:
+    """Whether a local file has the size and digest that a manifest gives it."""
+    return size_of_regular(path) == entry.bytes and file_digest(path) == entry.digest
+
+
+@contextlib.contextmanager
+def temporary_path(within: Path) -> Iterator[Path]:
+    """Yield a path for a temporary file in a directory; after an error, delete the file."""
+    path = within / f"{TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        yield path
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
-    """Return the error of a place without pool.json."""
+    """Return the error for a location without pool.json. staged: there is unfinished work."""
     return NotAPoolError(
         "not a label pool: no pool.json",
         where=location,
@@ -176,9 +312,9 @@ def no_manifest(location: str, *, staged: bool) -> NotAPoolError:
 
 
 def require_size(entry: FileEntry, size: int | None, where: str) -> None:
-    """Refuse a file that is missing (None) or of another size than the manifest says."""
+    """Refuse a file that is missing (None) or has the wrong size."""
     if size is None:
-        raise PoolCorruptError("file is missing", where=where, hint="restore this file")
+        raise _missing(where)
     if size != entry.bytes:
         raise PoolCorruptError(
             "file has the wrong size",
@@ -190,7 +326,7 @@ def require_size(entry: FileEntry, size: int | None, where: str) -> None:
 
 
 def require_digest(entry: FileEntry, digest: str, where: str) -> None:
-    """Refuse a file whose digest is not the one the manifest names."""
+    """Refuse a file with another digest than in the manifest."""
     if digest != entry.digest:
         raise PoolCorruptError(
             "file is not the one this pool was written with",
@@ -204,7 +340,7 @@ def require_digest(entry: FileEntry, digest: str, where: str) -> None:
 def verified(
     entry: FileEntry, chunks: Iterable[bytes | pa.Buffer], where: str
 ) -> Iterator[bytes | pa.Buffer]:
-    """Yield a file piece by piece; raise PoolCorruptError at the end if its digest is wrong."""
+    """Yield the pieces of a file; raise PoolCorruptError at the end if its digest is wrong."""
     state = hashlib.sha256()
     for chunk in chunks:
         state.update(chunk)
@@ -213,18 +349,21 @@ def verified(
 
 
 def file_chunks(path: str | Path) -> Iterator[bytes]:
-    """Yield a local file piece by piece."""
+    """Yield a local file in pieces."""
     try:
         with os.fdopen(open_regular(path)[0], "rb", buffering=0) as stream:
             while chunk := stream.read(_CHUNK):
                 yield chunk
     except FileNotFoundError:
-        raise PoolCorruptError("file is missing", where=path, hint="restore this file") from None
+        raise _missing(path) from None
     except OSError as error:
         raise PoolCorruptError(f"cannot be read: {error}", where=path, hint="restore this file") from None
 
 
 def _start_of(path: str) -> bytes:
-    """Return a file, or one byte more than MAX_JSON_BYTES of it, which is enough to refuse it."""
     file = LocalFile(path)
-    return file.read(0, min(file.size, MAX_JSON_BYTES + 1)).to_pybytes()
+    return file.read(0, min(file.size, _MOST)).to_pybytes()
+
+
+def _missing(where: str | Path) -> PoolCorruptError:
+    return PoolCorruptError("file is missing", where=where, hint="restore this file")

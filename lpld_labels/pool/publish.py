@@ -1,14 +1,14 @@
-"""Publishing: from finished shards to a pool that readers see.
+"""Publish finished shards as a pool.
 
-Every step can be interrupted and done again. A new pool is completed in OUT.partial/pool, its manifest last,
-and then renamed to OUT. A pool that grows gets its new files first, then its manifest is replaced, then what
-only the old manifest named is deleted. Nothing that a reader sees changes before that one rename.
+Every step can be interrupted and repeated. A new pool is completed in OUT.partial/pool, its manifest last,
+and then renamed to OUT. To add to a pool, new files are moved into it, then its manifest is replaced, then
+files that only the old manifest names are deleted. Readers see no change before that one rename.
 """
 
 from __future__ import annotations
 
-import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs import Codec
 from lpld_labels.errors import InvalidArgumentError, LabelSourceError, PoolConflictError, PoolCorruptError
-from lpld_labels.format import arrow
+from lpld_labels.format import arrow, schema
 from lpld_labels.format.digests import bytes_digest, pool_digest
-from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import (
     FILE_COMPONENTS,
     CodecEntry,
@@ -33,22 +31,10 @@ from lpld_labels.format.manifest import (
     readable_text,
 )
 from lpld_labels.format.records import BatchKey
-from lpld_labels.format.schema import (
-    BATCH_SCHEMA,
-    CODEC_DIRECTORY,
-    COMPONENTS,
-    IMAGES_FILE,
-    LABELS_DIRECTORY,
-    MANIFEST_FILE,
-    POOL_DIRECTORIES,
-    VIEW_SCHEMA,
-    VIEWS_DIRECTORY,
-    Component,
-)
 from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.index import count_runs
-from lpld_labels.pool.own_files import delete_unnamed, require_own_files
+from lpld_labels.pool.own_files import delete_unnamed, not_a_pool, require_own_files
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.pool_files import PoolFiles, read_table
 from lpld_labels.pool.reader import PoolReader
@@ -60,9 +46,9 @@ from lpld_labels.version import __version__
 def publish(
     plan: PoolPlan, work: Unfinished, records: Sequence[ShardRecord], *, overwrite: bool = False
 ) -> Manifest:
-    """Publish finished shards, whose files are known to be whole, and return the manifest.
+    """Publish finished shards, whose files were verified, and return the manifest.
 
-    overwrite: replace the pool that is there.
+    overwrite: replace another pool at the same place.
     """
     base = plan.base
     header = _with_results(plan, records)
@@ -73,12 +59,18 @@ def publish(
         index = _merged_index(work.out, base, records)
         index_entry = _write_index(work, index)
         if base is None:
-            tables = _write_tables(work, plan.codec, plan.images)
+            tables = _write_tables(work, plan)
         else:
             tables = [*base.files_of("images"), *base.files_of("codec"), *base.files_of("packed")]
         if plan.packed is not None and not (base and base.files_of("packed")):
             tables += plan.packed(work.pool, within=work.directory)
     rows = index["rows"].to_numpy()
+    views = np.zeros(len(plan.images), np.int64)
+    if base is not None:
+        with PoolReader(work.out) as pool:
+            views += views_per_image(pool)
+    for record in records:
+        views += np.bincount(record.images, minlength=len(views))
     manifest = Manifest(
         header=header,
         views=plan.views,
@@ -90,9 +82,7 @@ def publish(
             incomplete_batches=int((rows < header.batch_size).sum()),
             rows=int(rows.sum()),
         ),
-        coverage=coverage_of(
-            _views_per_image(work.out, base, records, len(plan.images)), plan.images.classes
-        ),
+        coverage=coverage_of(views, plan.images.classes),
         components=_components(base, records, [index_entry, *tables]),
         content_digest=pool_digest(
             header,
@@ -111,7 +101,7 @@ def publish(
             "the pool is larger than its budget",
             expected=f"at most {plan.most_bytes} bytes",
             got=f"{size} bytes",
-            hint="give a slightly larger budget",
+            hint="choose a slightly larger budget",
         )
     with write_errors(work.out):
         if base is None:
@@ -125,7 +115,7 @@ def publish(
 def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
     """Return the header with the plan's notes and skipped input (`holes`) in its last step of lineage.
 
-    Refuse work of which nothing is left because all of its input had to be skipped.
+    Refuse work if all of its input was skipped.
     """
     skipped = [one for record in records for one in record.skipped]
     if skipped and not any(record.files for record in records):
@@ -141,13 +131,13 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool and rename it to its place; an old one is moved aside first, and then deleted.
+    """Complete a new pool and rename it to its place. An old pool there is moved away, and deleted last.
 
-    text: the manifest; all other files are there.
+    text: the manifest. All other files are already there.
     """
-    write_atomically(work.pool / MANIFEST_FILE, text, within=work.directory)
+    write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
     _mark(work, text)
-    if overwrite and (work.out / MANIFEST_FILE).exists():
+    if overwrite and (work.out / schema.MANIFEST_FILE).exists():
         require_own_files(work.out)
         work.out.rename(work.directory / f"{TEMPORARY}{uuid.uuid4().hex}")
     try:
@@ -155,41 +145,36 @@ def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
     except OSError:
         if not work.out.exists():
             raise
-        raise PoolConflictError(
-            "something is here that is no label pool",
-            where=work.out,
-            hint="choose another path, or move it away: only what we wrote is ever replaced",
-        ) from None
+        raise not_a_pool(work.out) from None
     fsync(work.out.parent)
     work.delete()
 
 
 def _grow(work: Unfinished, manifest: Manifest, text: bytes) -> None:
-    """Move new files into the pool that is there, then replace its manifest."""
-    refuse_links(work.out / name for name in POOL_DIRECTORIES)
+    """Move new files into an existing pool, then replace its manifest."""
+    refuse_links(work.out / name for name in schema.POOL_DIRECTORIES)
     for entry in manifest.files:
         source, target = work.pool / entry.path, work.out / entry.path
         if source.exists():
             target.parent.mkdir(exist_ok=True)
             source.replace(target)
-    for folder in (*(work.out / name for name in POOL_DIRECTORIES), work.out):
+    for folder in (*(work.out / name for name in schema.POOL_DIRECTORIES), work.out):
         if folder.is_dir():
             fsync(folder)
     _mark(work, text)
-    write_atomically(work.out / MANIFEST_FILE, text, within=work.directory)
+    write_atomically(work.out / schema.MANIFEST_FILE, text, within=work.directory)
     delete_unnamed(work.out, {entry.path for entry in manifest.files})
 
 
 def _mark(work: Unfinished, text: bytes) -> None:
-    """Note which manifest is about to be published, so that a later run recognises it."""
-    digest = hashlib.sha256(text).hexdigest().encode()
-    write_atomically(work.directory / PUBLISHED, digest, within=work.directory)
+    """Record which manifest is about to be published, for runs after an interruption."""
+    write_atomically(work.directory / PUBLISHED, bytes_digest(text).encode(), within=work.directory)
 
 
 def _delete_unrecorded(pool: Path, records: Sequence[ShardRecord]) -> None:
-    """Delete files of shards that were begun and never recorded, or made again under another name."""
+    """Delete files of shards that have no record."""
     named = {entry.path for record in records for entry in record.files}
-    for folder in (VIEWS_DIRECTORY, LABELS_DIRECTORY):
+    for folder in (schema.VIEWS_DIRECTORY, schema.LABELS_DIRECTORY):
         for path in sorted((pool / folder).glob("*")):
             if f"{folder}/{path.name}" not in named:
                 path.unlink()
@@ -202,19 +187,19 @@ def _shard_files(base: Manifest | None, records: Sequence[ShardRecord]) -> list[
 
 
 def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecord]) -> pa.Table:
-    """Return the batch index of old and new shards in key order; shard numbers follow the labels files."""
+    """Return the batch index of old and new shards in key order. Shards are numbered like labels files."""
     paths = [entry.path for entry in _shard_files(base, records) if entry.role == "labels"]
     number = {path: np.int32(place) for place, path in enumerate(paths)}
     parts = [_renumbered(record.index, number[record.files[-1].path]) for record in records]
     if base is not None:
-        index = read_table(PoolFiles(out), base.files_of("batches")[0], BATCH_SCHEMA)
+        index = read_table(PoolFiles(out), base.files_of("batches")[0], schema.BATCH_SCHEMA)
         moved = np.array([number[entry.path] for entry in base.files_of("labels")], np.int32)
-        parts.append(_renumbered(index, moved[index["shard"].to_numpy()] if len(moved) else np.int32(0)))
+        parts.append(_renumbered(index, moved[index["shard"].to_numpy()]))
     if not parts:
-        return BATCH_SCHEMA.empty_table()
+        return schema.BATCH_SCHEMA.empty_table()
     index = pa.concat_tables(parts)
     keys = index["epoch"].to_numpy().astype(np.int64) << 32 | index["batch"].to_numpy()
-    # Sorting imports Arrow's compute functions, which takes as long as copying thirty batches.
+    # Sort only if necessary: importing Arrow's compute functions takes as long as copying thirty batches.
     if not (np.diff(keys) > 0).all():
         index = index.sort_by([("epoch", "ascending"), ("batch", "ascending")])
         keys = np.sort(keys)
@@ -226,14 +211,14 @@ def _merged_index(out: Path, base: Manifest | None, records: Sequence[ShardRecor
 
 
 def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.Table:
-    numbers = np.ascontiguousarray(np.broadcast_to(shard, (index.num_rows,)))
-    place = index.schema.get_field_index("shard")
-    renumbered = index.set_column(place, BATCH_SCHEMA.field("shard"), pa.array(numbers))
-    return renumbered if renumbered.schema.equals(BATCH_SCHEMA) else renumbered.cast(BATCH_SCHEMA)
+    numbers = pa.array(np.full(index.num_rows, shard, np.int32))
+    return index.set_column(
+        index.schema.get_field_index("shard"), schema.BATCH_SCHEMA.field("shard"), numbers
+    )
 
 
 def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
-    """Write the batch index under a name of its own, so that an old manifest keeps its old index."""
+    """Write the batch index under a new name, so that an old manifest keeps its old index."""
     data = index_file(index)
     facts = FileFacts.of(data)
     path = f"batches-{facts.digest[:8]}.parquet"
@@ -243,53 +228,41 @@ def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
     return facts.entry(path, "batches")
 
 
-def _write_tables(work: Unfinished, codec: Codec, images: ImageTable) -> list[FileEntry]:
+def _write_tables(work: Unfinished, plan: PoolPlan) -> list[FileEntry]:
     """Write images.parquet and the codec's tables."""
-    data = image_file(images.to_table())
-    write_atomically(work.pool / IMAGES_FILE, data, within=work.directory)
-    entries = [FileFacts.of(data).entry(IMAGES_FILE, "images")]
-    for name, table in sorted(codec.tables().items()):
-        path = f"{CODEC_DIRECTORY}/{name}"
-        (work.pool / CODEC_DIRECTORY).mkdir(exist_ok=True)
+    data = image_file(plan.images.to_table())
+    write_atomically(work.pool / schema.IMAGES_FILE, data, within=work.directory)
+    entries = [FileFacts.of(data).entry(schema.IMAGES_FILE, "images")]
+    for name, table in sorted(plan.codec.tables().items()):
+        path = f"{schema.CODEC_DIRECTORY}/{name}"
+        (work.pool / schema.CODEC_DIRECTORY).mkdir(exist_ok=True)
         write_atomically(work.pool / path, table, within=work.directory)
         digest = bytes_digest(table)
         entries.append(FileEntry(path=path, role="codec", bytes=len(table), rows=0, digest=digest))
     return entries
 
 
-def _views_per_image(
-    out: Path, base: Manifest | None, records: Sequence[ShardRecord], images: int
-) -> npt.NDArray[np.int64]:
-    """Return how many views each image has, in what is published and what is about to be."""
-    views = np.zeros(images, np.int64)
-    if base is not None:
-        with PoolReader(out) as pool:
-            views += views_per_image(pool)
-    for record in records:
-        views += np.bincount(record.images, minlength=images)
-    return views
-
-
 def _components(
     base: Manifest | None, records: Sequence[ShardRecord], others: Sequence[FileEntry]
-) -> dict[Component, int]:
-    """Return the bytes of all files by component. others: than those of shards."""
-    components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
-    for part in (base.components if base else {}, *(record.components for record in records)):
-        for name, size in part.items():
-            components[name] += size
-    for entry in base.files if base else ():
-        if entry.role in FILE_COMPONENTS:
-            components[FILE_COMPONENTS[entry.role]] -= entry.bytes
+) -> dict[schema.Component, int]:
+    """Return the bytes of all files by component. others: files that do not belong to shards."""
+    components: Counter[schema.Component] = Counter(dict.fromkeys(schema.COMPONENTS, 0))
+    for record in records:
+        components.update(record.components)
     for entry in others:
         components[FILE_COMPONENTS[entry.role]] += entry.bytes
-    return components
+    if base is not None:
+        components.update(base.components)
+        for entry in base.files:
+            if entry.role in FILE_COMPONENTS:
+                components[FILE_COMPONENTS[entry.role]] -= entry.bytes
+    return dict(components)
 
 
 def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-    """Return how many views each image has, as itself and not as a partner: int64 [images].
+    """Return the number of views of each image, not counting mixing partners: int64 [images].
 
-    numbers: of the batches to count; None for all. Reads one small column of the views.
+    numbers: of the batches to count; None for all. Reads only one column of the views files.
     """
     counted = np.ones(len(pool), np.bool_)
     if numbers is not None:
@@ -301,19 +274,19 @@ def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = No
             views[pool.images_at(number)] += 1
         return views
     for shard, entry in enumerate(pool.manifest.files_of("views")):
-        file = pool.open_parquet(entry, VIEW_SCHEMA)
+        file = pool.open_parquet(entry, schema.VIEW_SCHEMA)
         for group in range(file.groups):
             inside = pool.index.in_rows(shard, file.starts[group], file.starts[group + 1])
             wanted = np.repeat(counted[inside], pool.index.rows[inside])
             images = file.read(group, ["image"])["image"].to_numpy()
-            if len(images) != len(wanted) or not _all_below(images, len(views)):
+            if len(images) != len(wanted) or ((images < 0) | (images >= len(views))).any():
                 raise PoolCorruptError("column 'image' is wrong", where=file.where)
             views += np.bincount(images[wanted], minlength=len(views))
     return views
 
 
 def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) -> Coverage:
-    """Return how often images are shown. views: int64 [images]. classes: of the same images."""
+    """Return the coverage of images. views, classes [images]: number of views and class of each."""
     if not len(views):
         return Coverage(minimum=0, median=0.0, maximum=0, images=0, classes=0)
     return Coverage(
@@ -323,7 +296,3 @@ def coverage_of(views: npt.NDArray[np.int64], classes: npt.NDArray[np.int32]) ->
         images=int((views > 0).sum()),
         classes=len(np.unique(classes[views > 0])),
     )
-
-
-def _all_below(values: npt.NDArray[np.int32], limit: int) -> bool:
-    return len(values) == 0 or (int(values.min()) >= 0 and int(values.max()) < limit)

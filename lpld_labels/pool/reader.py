@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePosixPath
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.codecs import Codec, Payload, restore_codec
-from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, PoolCorruptError
+from lpld_labels.codecs import Codec, restore_codec
+from lpld_labels.errors import BatchNotFoundError, InvalidArgumentError, LabelPoolError, PoolCorruptError
 from lpld_labels.format.digests import pool_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import FileEntry, PoolHeader
 from lpld_labels.format.records import BatchKey, LabelArray, LabelBatch, ViewBatch
-from lpld_labels.format.schema import (
-    BATCH_SCHEMA,
-    IMAGE_SCHEMA,
-    MANIFEST_FILE,
-    VIEW_SCHEMA,
-)
+from lpld_labels.format.schema import BATCH_SCHEMA, IMAGE_SCHEMA, MANIFEST_FILE
 from lpld_labels.format.views import ViewConstraints, labelled, view_constraints
 from lpld_labels.io.addresses import redact
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.verified_parquet import VerifiedParquet
-from lpld_labels.pool.block_cache import OpenFiles
 from lpld_labels.pool.index import BatchIndex
-from lpld_labels.pool.label_pages import LabelBlocks, LabelPages, payload_blocks
+from lpld_labels.pool.label_pages import LabelFiles, LabelLayout
 from lpld_labels.pool.pool_files import PoolFiles, open_files, read_manifest, read_table
 from lpld_labels.pool.shard import EncodedBatch
-from lpld_labels.pool.views import DrawnViews, StoredViews, ViewChecker, ViewSource
+from lpld_labels.pool.views import DrawnViews, StoredViews
 
 VIEW_CACHE_BYTES = 256 * 1024 * 1024
 LABEL_CACHE_BYTES = 4 * 1024 * 1024
@@ -47,12 +40,11 @@ class PoolReader:
     location: local path or address (``s3://``, ``https://``, anything fsspec opens).
     view_cache_bytes: memory for decoded views (about 40 bytes a row).
     check_sizes: refuse at once if a file is missing or has the wrong size.
-    open_shards: how many shards to keep open. Two are enough to read from front to back.
-    cache: keeps what is fetched from an address (`lpld_labels.io.disk_cache`); without one, pages are
-        fetched when they are read.
+    open_shards: how many shards to keep open. Two are enough for sequential reads.
+    cache: keeps files of a remote pool on disk (`lpld_labels.io.disk_cache`).
 
-    Opening reads the manifest, the batch index and codec tables only, and verifies them. Readers can be
-    pickled and survive fork, so PyTorch workers can use them; threads may share one.
+    Opening reads and verifies only the manifest, the batch index and codec tables. Readers can be pickled
+    and survive fork, so PyTorch workers can use them; threads may share one.
 
     Public: manifest, header, classes, codec, keys, images, read, read_views, read_labels, close. The other
     members are for the modules of this library and may change with them.
@@ -82,7 +74,7 @@ class PoolReader:
         if check_sizes:
             self._files.check_sizes(self.manifest)
         entry = self.manifest.files_of("batches")[0]
-        self._index = BatchIndex.load(
+        self.index = BatchIndex(
             read_table(self._files, entry, BATCH_SCHEMA), self.manifest, self._files.at(entry.path)
         )
         self.codec: Codec = restore_codec(
@@ -95,85 +87,71 @@ class PoolReader:
             label_kind=self.header.label_kind,
             where=self._files.at(MANIFEST_FILE),
         )
-        self._index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
-        self._columns = self.codec.payload_columns(self.classes)
-        self._label_blocks = LabelBlocks(self.manifest, self._index, self.codec)
-        self._files.cut_labels(self._label_blocks)
-        self._images: ImageTable | None = None
-        self._views = self._view_source(view_cache_bytes)
-        self._payloads = payload_blocks(LABEL_CACHE_BYTES)
-        self._labels: OpenFiles[LabelPages] = OpenFiles(open_shards)
+        self.index.check_label_rows(self.manifest, by_view=self.codec.granularity == "view")
+        self._layout = LabelLayout(self.manifest, self.index, self.codec)
+        self._files.cut_labels(self._layout)
+        self.label_files = LabelFiles(
+            self._layout,
+            lambda shard: self.files.open(self.manifest.files_of("labels")[shard]),
+            cache_bytes=LABEL_CACHE_BYTES,
+            open_files=open_shards,
+        )
+        self._views: StoredViews | DrawnViews = (
+            DrawnViews(self, cache_bytes=view_cache_bytes)
+            if self.manifest.views == "drawn"
+            else StoredViews(self, cache_bytes=view_cache_bytes, open_files=open_shards)
+        )
         self._process = os.getpid()
-
-    # What the pool is
 
     @property
     def keys(self) -> Sequence[BatchKey]:
-        """All batches in key order."""
-        return self._index.keys
-
-    @property
-    def index(self) -> BatchIndex:
-        """Where every batch is, as NumPy columns."""
-        return self._index
+        """The keys of all batches, in order."""
+        return self.index.keys
 
     @property
     def files(self) -> PoolFiles:
         """The pool's files. After a fork, with new connections."""
         if self._process != os.getpid():
             self._files = open_files(self._address, self._settings["cache"])
-            self._files.cut_labels(self._label_blocks)
+            self._files.cut_labels(self._layout)
             self._process = os.getpid()
         return self._files
 
-    @property
+    @cached_property
     def images(self) -> ImageTable:
-        """The images the views refer to."""
-        if self._images is None:
-            entry = self.manifest.files_of("images")[0]
-            where = self._files.at(entry.path)
-            table = read_table(self.files, entry, IMAGE_SCHEMA)
-            try:
-                images = ImageTable.from_table(table, classes=self.classes)
-            except InvalidArgumentError as error:
-                raise PoolCorruptError(
-                    error.problem,
-                    where=where,
-                    expected=error.expected,
-                    got=error.got,
-                    hint="restore this file",
-                ) from None
-            self._images = images
-        return self._images
+        """The images that views refer to."""
+        entry = self.manifest.files_of("images")[0]
+        table = read_table(self.files, entry, IMAGE_SCHEMA)
+        try:
+            return ImageTable.from_table(table, classes=self.classes)
+        except InvalidArgumentError as error:
+            raise _corrupt(error, self._files.at(entry.path)) from None
 
     @cached_property
     def view_constraints(self) -> ViewConstraints:
-        """The constraints that every view of the pool is checked against when it is read."""
+        """The constraints on views, checked on every read."""
         return view_constraints(self.header, self.images, self.manifest.views)
 
     def __len__(self) -> int:
-        """Number of batches."""
-        return len(self._index)
+        return len(self.index)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, tuple) and len(key) == 2 and self._index.find(BatchKey(*key)) is not None
-
-    # Reading batches
+        return isinstance(key, tuple) and len(key) == 2 and self.index.find(BatchKey(*key)) is not None
 
     def read(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelBatch:
-        """Return one batch; dtype: of the labels, the codec's native one by default.
+        """Return one batch. dtype: of the labels; the codec's native one by default.
 
-        Arrays may be read-only views of the file; copy before changing them.
+        Arrays may be read-only; copy them before changing them.
         """
         number = self.find(key)
         return labelled(self.views_at(number), self.labels_at(number, dtype))
 
     def read_views(self, key: tuple[int, int]) -> ViewBatch:
-        """Return one batch without its labels; no label byte is read."""
+        """Return one batch without reading its labels."""
         return self.views_at(self.find(key))
 
     def read_labels(self, key: tuple[int, int], *, dtype: npt.DTypeLike | None = None) -> LabelArray:
-        """Return one batch's labels [B, C]; no view is read."""
+        """Return one batch's labels [B, C] without reading its views."""
         return self.labels_at(self.find(key), dtype)
 
     def read_encoded(self, key: tuple[int, int]) -> EncodedBatch:
@@ -190,18 +168,16 @@ class PoolReader:
     def __iter__(self) -> Iterator[LabelBatch]:
         return self.iterate()
 
-    # By the number of a batch in the index
+    # Methods that take the number of a batch in the index
 
     def find(self, key: tuple[int, int]) -> int:
-        """Return the number of a batch in the index."""
         name = BatchKey(*key)
-        number = self._index.find(name)
+        number = self.index.find(name)
         if number is None:
             raise BatchNotFoundError(f"no {name} in this pool", where=self.location)
         return number
 
     def views_at(self, number: int) -> ViewBatch:
-        """Return the views of batch `number`."""
         return self._views.views(number)
 
     def images_at(self, number: int) -> npt.NDArray[np.int32]:
@@ -209,43 +185,38 @@ class PoolReader:
         return self._views.images(number)
 
     def encoded_at(self, number: int) -> EncodedBatch:
-        """Return batch `number` as stored."""
         return EncodedBatch(
             views=self.views_at(number),
-            payload=self._payload(number),
-            views_digest=self._index.views_digest(number),
-            digest=self._index.digest(number),
+            payload=self.label_files.payload(number),
+            views_digest=self.index.views_digest(number),
+            digest=self.index.digest(number),
             constraints=self.view_constraints,
         )
 
     def labels_at(self, number: int, dtype: npt.DTypeLike | None = None) -> LabelArray:
         """Return the labels of batch `number`: [B, C]."""
-        payload = self._payload(number)
+        payload = self.label_files.payload(number)
         try:
-            labels = self.codec.decode(
+            return self.codec.decode(
                 payload,
-                rows=int(self._index.rows[number]),
+                rows=int(self.index.rows[number]),
                 classes=self.classes,
                 dtype=dtype or self.codec.native_dtype,
             )
         except PoolCorruptError as error:
-            path = self.manifest.files_of("labels")[int(self._index.shard[number])].path
-            where = f"{self._files.at(path)}, {self._index.key(number)}"
-            raise PoolCorruptError(
-                error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
-            ) from None
-        return labels
+            path = self.manifest.files_of("labels")[int(self.index.shard[number])].path
+            raise _corrupt(error, f"{self._files.at(path)}, {self.index.key(number)}") from None
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Prefetch batches of a remote pool that will be read next, in this order."""
-        self.files.prefetch(self._label_blocks, numbers, self.manifest.files_of("views"))
+        """Prefetch batches of a remote pool, in the order in which they will be read."""
+        self.files.prefetch(self._layout, numbers, self.manifest.files_of("views"))
 
     def advance(self) -> None:
-        """Advance the prefetch window: the next of the prefetched batches is about to be read."""
+        """Advance the prefetch window by a batch that is about to be read."""
         self._files.advance()
 
     def digest_of(self, batch_digests: Sequence[bytes]) -> str:
-        """Return the content digest of such a pool with other batches, given theirs in key order."""
+        """Return the content digest of this pool with other batches, given their digests in key order."""
         return pool_digest(
             self.header,
             codec=self.codec.name,
@@ -255,56 +226,26 @@ class PoolReader:
         )
 
     def open_parquet(self, entry: FileEntry, schema: pa.Schema) -> VerifiedParquet:
-        """Open a Parquet file of the pool, its footer verified."""
         return VerifiedParquet(self.files.open(entry), entry, schema)
 
-    # Inside
-
-    def _view_source(self, cache_bytes: int) -> ViewSource:
-        if self.manifest.views == "drawn":
-            return DrawnViews(
-                self._index, self.header, lambda: self.images, self.location, cache_bytes=cache_bytes
-            )
-        return StoredViews(
-            self._index,
-            lambda: ViewChecker(images=self.images, augmentation=self.header.augmentation),
-            lambda shard: self.open_parquet(self.manifest.files_of("views")[shard], VIEW_SCHEMA),
-            cache_bytes=cache_bytes,
-            open_files=self._settings["open_shards"],
-        )
-
-    def _payload(self, number: int) -> Payload:
-        index = self._index
-        shard = int(index.shard[number])
-        position, first_row = int(index.positions[number]), int(index.first_rows[number])
-        pages = self.label_pages(shard)
-        return pages.payload(index.group(number), position, first_row, int(index.rows[number]))
-
-    def label_pages(self, shard: int) -> LabelPages:
-        """Return the labels file of a shard."""
-        return self._labels.get(shard, lambda: self._open_labels(shard))
-
-    def _open_labels(self, shard: int) -> LabelPages:
-        file = self.files.open(self.manifest.files_of("labels")[shard])
-        return LabelPages(file, self.codec, self.classes, blocks=self._payloads, columns=self._columns)
-
     def close(self) -> None:
-        """Close files and forget caches."""
+        """Close files and drop caches."""
         self._files.close()
         self._views.clear()
-        self._labels.clear()
-        self._payloads.clear()
+        self.label_files.clear()
 
     def __enter__(self) -> PoolReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"location": self._address, **self._settings}
+    def __reduce__(self) -> tuple[partial[PoolReader], tuple[()]]:
+        return partial(type(self), self._address, **self._settings), ()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+
+def _corrupt(error: LabelPoolError, where: str) -> PoolCorruptError:
+    """Return an error about the contents of a pool's file, given the place of the file."""
+    return PoolCorruptError(
+        error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
+    )

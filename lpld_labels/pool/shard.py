@@ -1,24 +1,24 @@
-"""Shards: the unit of work. A bounded number of batches, written as one views file and one labels file.
+"""Shards, the unit of work: a bounded number of batches, written as one views file and one labels file.
 
-A shard is collected in memory, already encoded, and written below OUT.partial (unfinished.py) in this order:
-its files under temporary names, their final names in `pool/`, and last its record. A shard with a record is
-done; without one it is written again. File names follow from the content, so writing twice does no harm.
+A shard is collected in memory and written into OUT.partial (unfinished.py) in this order: its files under
+temporary names, the rename to their final names in `pool/`, its record. A shard without a record is written
+again. File names depend on the content alone, so writing a shard twice does no harm.
 
-A views file has one row per view; a labels file has the payloads, in row groups of whole batches.
+A views file has one row per view; a labels file has the payloads, in row groups of complete batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,36 +26,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lpld_labels.codecs import Codec, EncodedLabels, Payload
-from lpld_labels.format import arrow
+from lpld_labels.format import arrow, schema
 from lpld_labels.format import views as view_rows
 from lpld_labels.format.digests import VIEWS_SHORT, batch_digest, bytes_digest, views_digest
 from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.manifest import FileEntry, FileRole
 from lpld_labels.format.records import BatchKey, ViewBatch
-from lpld_labels.format.schema import (
-    BATCH_SCHEMA,
-    COMPONENTS,
-    LABEL_BYTES_PER_GROUP,
-    LABEL_KEY_COLUMNS,
-    LABELS_DIRECTORY,
-    VIEW_ROWS_PER_GROUP,
-    VIEW_SCHEMA,
-    VIEWS_DIRECTORY,
-    Component,
-    Views,
-    arrow_schema,
-)
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.format.views import ViewConstraints
-from lpld_labels.io.parquet_files import (
-    VIEW_OWNERS,
-    FileFacts,
-    footer_metadata,
-    footer_of,
-    label_owners,
-    page_settings,
-)
-from lpld_labels.io.storage import TEMPORARY, DigestingFile, fsync, write_atomically, write_errors
+from lpld_labels.io import parquet_files
+from lpld_labels.io.storage import DigestingFile, fsync, write_atomically, write_errors
+from lpld_labels.pool.pool_files import temporary_path
 
 RECORDS = "records"
 POOL = "pool"
@@ -63,16 +44,14 @@ Sink: TypeAlias = DigestingFile | pa.NativeFile
 _FACTS = b"lpld-labels"
 _IMAGES = pa.field("images", pa.list_(pa.int32()))
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# Slots count up within a batch, so their differences are constant and cost next to nothing.
-_SLOT_ENCODING = {"slot": "DELTA_BINARY_PACKED"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """A batch ready for disk: its views, its payload and its digests.
+    """An encoded batch.
 
-    views_digest: the first 8 bytes of its views' digest. constraints: those that the
-    views were checked against, or None if they are unchecked.
+    views_digest: the first 8 bytes of its views' digest. constraints: what the views were checked against,
+    or None if they are unchecked.
     """
 
     views: ViewBatch
@@ -113,18 +92,18 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """What is known of a finished shard.
+    """Description of a finished shard.
 
-    files: as the manifest lists them; none if all its batches were skipped. components: bytes of the files
-    by component. index: its slice of the batch index, shard numbers still 0.
+    files: entries for the manifest; none if all its batches were skipped. components: bytes of the files
+    by component. index: its rows of the batch index, with shard number 0.
     images: int32 [rows], the image of each view.
     """
 
-    files: tuple[FileEntry, ...]
-    components: Mapping[Component, int]
+    files: tuple[FileEntry, ...] = ()
+    components: Mapping[schema.Component, int] = field(default_factory=dict)
     skipped: tuple[Skipped, ...]
-    index: pa.Table
-    images: npt.NDArray[np.int32]
+    index: pa.Table = field(default_factory=schema.BATCH_SCHEMA.empty_table)
+    images: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def keys(self) -> list[BatchKey]:
@@ -162,13 +141,13 @@ class ShardRecord:
             files=tuple(FileEntry(**entry) for entry in facts["files"]),
             components=facts["components"],
             skipped=tuple(Skipped(**one) for one in facts["skipped"]),
-            index=table.drop_columns(["images"]).replace_schema_metadata(None).cast(BATCH_SCHEMA),
+            index=table.drop_columns(["images"]).replace_schema_metadata(None).cast(schema.BATCH_SCHEMA),
             images=images.flatten().to_numpy(),
         )
 
 
 def record_path(directory: Path, number: int) -> Path:
-    """Return where the record of shard `number` is, in a directory of unfinished work."""
+    """Return the path of a shard's record. directory: OUT.partial."""
     return directory / RECORDS / f"{number:08d}"
 
 
@@ -179,13 +158,15 @@ def write_shard(
     *,
     codec: Codec,
     classes: int,
-    views: Views,
+    views: schema.Views,
     skipped: Sequence[Skipped] = (),
 ) -> None:
-    """Write shard `number` into a directory of unfinished work, durably, its record last."""
+    """Write shard `number` into OUT.partial, durably, its record last."""
     with write_errors(directory):
-        ordered = sorted(batches, key=attrgetter("key"))
-        record = _write_files(directory / POOL, ordered, codec, classes, views, tuple(skipped))
+        record = ShardRecord(skipped=tuple(skipped))
+        if batches:
+            ordered = sorted(batches, key=attrgetter("key"))
+            record = _write_files(directory / POOL, ordered, record, codec, classes, views)
         path = record_path(directory, number)
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, record.dump(), within=directory)
@@ -194,80 +175,65 @@ def write_shard(
 def _write_files(
     pool: Path,
     batches: Sequence[EncodedBatch],
+    record: ShardRecord,
     codec: Codec,
     classes: int,
-    views: Views,
-    skipped: tuple[Skipped, ...],
+    views: schema.Views,
 ) -> ShardRecord:
-    """Write the files of a shard and return its record."""
-    components: dict[Component, int] = dict.fromkeys(COMPONENTS, 0)
-    index, images = BATCH_SCHEMA.empty_table(), np.zeros(0, np.int32)
-    if not batches:
-        return ShardRecord(files=(), components=components, skipped=skipped, index=index, images=images)
+    """Write the files of a shard and return its completed record."""
     first = batches[0].key
     content = bytes_digest(b"".join(batch.digest for batch in batches))
     name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}.parquet"
-    files = []
+    files: list[FileEntry] = []
+    components: Counter[schema.Component] = Counter()
 
-    def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, Component]) -> bytes:
-        footer = footer_of(pool / path)
-        facts = FileFacts.written(sink.size, sink.digest, footer, owners)
+    def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, schema.Component]) -> bytes:
+        footer = parquet_files.footer_of(pool / path)
+        facts = parquet_files.FileFacts.written(sink.size, sink.digest, footer, owners)
         files.append(facts.entry(path, role))
-        for component, size in facts.components.items():
-            components[component] += size
+        components.update(facts.components)
         return footer
 
     if views == "stored":
-        with _new_file(pool, f"{VIEWS_DIRECTORY}/{name}") as sink:
+        path = f"{schema.VIEWS_DIRECTORY}/{name}"
+        with _new_file(pool, path) as sink:
             write_views(sink, [batch.views for batch in batches])
-        add("views", f"{VIEWS_DIRECTORY}/{name}", sink, VIEW_OWNERS)
-    rows = [batch.views.rows for batch in batches]
-    with _new_file(pool, f"{LABELS_DIRECTORY}/{name}") as sink:
-        payloads = [batch.payload for batch in batches]
-        sizes = [batch.nbytes for batch in batches]
-        held = write_labels(sink, [batch.key for batch in batches], payloads, rows, sizes, codec, classes)
-    footer = add("labels", f"{LABELS_DIRECTORY}/{name}", sink, label_owners(codec.payload_columns(classes)))
-    return ShardRecord(
+        add("views", path, sink, parquet_files.VIEW_OWNERS)
+    path = f"{schema.LABELS_DIRECTORY}/{name}"
+    keys, payloads = [batch.key for batch in batches], [batch.payload for batch in batches]
+    rows, sizes = [batch.views.rows for batch in batches], [batch.nbytes for batch in batches]
+    with _new_file(pool, path) as sink:
+        held = write_labels(sink, keys, payloads, rows, sizes, codec, classes)
+    footer = add("labels", path, sink, parquet_files.label_owners(codec.payload_columns(classes)))
+    places = _payload_places(footer, held, keys=len(schema.LABEL_KEY_COLUMNS[codec.granularity]))
+    return replace(
+        record,
         files=tuple(files),
         components=components,
-        skipped=skipped,
-        index=_index_slice(
-            batches,
-            rows,
-            _payload_places(footer, held, keys=len(LABEL_KEY_COLUMNS[codec.granularity])),
-            drawn=views == "drawn",
-        ),
+        index=_index_rows(batches, places, drawn=views == "drawn"),
         images=np.concatenate([batch.views.images for batch in batches]).astype(np.int32),
     )
 
 
 @contextlib.contextmanager
 def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
-    """Open a file below `pool/` of unfinished work, which gets its name when it is whole and durable."""
-    target, temporary = pool / path, pool.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    """Open a new file in `pool/` of OUT.partial; it gets its name when it is complete and durable."""
+    target = pool / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with temporary_path(pool.parent) as temporary:
         with DigestingFile(temporary) as sink:
             yield sink
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     fsync(target.parent)
 
 
-def _index_slice(
-    batches: Sequence[EncodedBatch],
-    rows: Sequence[int],
-    places: npt.NDArray[np.int64],
-    *,
-    drawn: bool,
-) -> pa.Table:
+def _index_rows(batches: Sequence[EncodedBatch], places: npt.NDArray[np.int64], *, drawn: bool) -> pa.Table:
     """Return batch index rows; the shard column is filled in when the pool is published.
 
     places: int64 [batches, 2], offset and bytes of the payload pages of each batch's row group.
     """
-    count = len(batches)
+    count, rows = len(batches), [batch.views.rows for batch in batches]
+    sizes = np.array([batch.nbytes for batch in batches])
     strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
     columns = {
         "epoch": pa.array([batch.key.epoch for batch in batches], pa.int32()),
@@ -278,16 +244,16 @@ def _index_slice(
         "first_row": pa.array(np.cumsum([0, *rows])[:count], pa.int64()),
         "group_offset": pa.array(places[:, 0], pa.int64()),
         "group_bytes": pa.array(places[:, 1], pa.int32()),
-        "label_bytes": pa.array(_shares(np.array([batch.nbytes for batch in batches]), places), pa.int32()),
+        "label_bytes": pa.array(_shares(sizes, places), pa.int32()),
         "mix_strength": pa.array(strengths, pa.float64()),
         "views_digest": pa.array([batch.views_digest for batch in batches], pa.binary(8)),
         "digest": pa.array([batch.digest for batch in batches], pa.binary(16)),
     }
-    return pa.table(columns, schema=BATCH_SCHEMA)
+    return pa.table(columns, schema=schema.BATCH_SCHEMA)
 
 
 def _shares(size: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return each batch's share of its row group's pages, in proportion to its payload; they add up."""
+    """Split the bytes of each row group's pages among its batches, in proportion to their payloads."""
     changes = np.diff(places[:, 0], prepend=-1) != 0
     starts, group = np.flatnonzero(changes), np.cumsum(changes) - 1
     total = np.maximum(np.add.reduceat(size, starts), 1)[group]
@@ -297,33 +263,38 @@ def _shares(size: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.N
     return shares
 
 
-# The files
-
-
 def label_schema(codec: Codec, classes: int) -> pa.Schema:
     """Return the Arrow schema of a labels file."""
-    return arrow_schema(LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
+    return schema.arrow_schema(schema.LABEL_KEY_COLUMNS[codec.granularity] + codec.payload_columns(classes))
 
 
 def write_views(sink: Sink, batches: Sequence[ViewBatch]) -> None:
     """Write a views file of batches in key order."""
     rows = [batch.rows for batch in batches]
-    with pq.ParquetWriter(
-        cast("pa.NativeFile", sink),
-        VIEW_SCHEMA,
-        compression="zstd",
-        use_dictionary=cast("bool", [name for name in VIEW_SCHEMA.names if name != "slot"]),
-        column_encoding=_SLOT_ENCODING,
-        write_statistics=["epoch", "batch"],
-        **page_settings(),
-    ) as writer:
-        for group in _groups(rows, rows, VIEW_ROWS_PER_GROUP):
+    dictionary = [name for name in schema.VIEW_SCHEMA.names if name != "slot"]
+    with _parquet_writer(sink, schema.VIEW_SCHEMA, compression="zstd", dictionary=dictionary) as writer:
+        for group in _groups(rows, rows, schema.VIEW_ROWS_PER_GROUP):
             table = view_rows.to_table(batches[group])
             writer.write_table(table, row_group_size=table.num_rows)
 
 
+def _parquet_writer(
+    sink: Sink, columns: pa.Schema, *, compression: Literal["zstd", "none"], dictionary: list[str]
+) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        cast("pa.NativeFile", sink),
+        columns,
+        compression=compression,
+        use_dictionary=cast("bool", dictionary),
+        # Slots count up within a batch, so their differences are constant and take almost no space.
+        column_encoding={"slot": "DELTA_BINARY_PACKED"} if "slot" in columns.names else None,
+        write_statistics=["epoch", "batch"],
+        **parquet_files.page_settings(),
+    )
+
+
 def views_file_bytes(batches: Sequence[ViewBatch]) -> int:
-    """Return how large a views file of these batches would be."""
+    """Return the size of a views file of these batches."""
     sink = pa.MockOutputStream()
     write_views(sink, batches)
     return int(sink.size())
@@ -342,31 +313,23 @@ def write_labels(
 
     rows: views of each batch. sizes: bytes of each payload.
     """
-    schema = label_schema(codec, classes)
-    groups = list(_groups(rows, sizes, LABEL_BYTES_PER_GROUP))
+    columns = label_schema(codec, classes)
+    groups = list(_groups(rows, sizes, schema.LABEL_BYTES_PER_GROUP))
     # Payloads are either incompressible or compressed by the codec; keys are a few bytes per group.
-    with pq.ParquetWriter(
-        cast("pa.NativeFile", sink),
-        schema,
-        compression="none",
-        use_dictionary=cast("bool", ["epoch", "batch"]),
-        column_encoding=_SLOT_ENCODING if "slot" in schema.names else None,
-        write_statistics=["epoch", "batch"],
-        **page_settings(),
-    ) as writer:
-        tables = (_label_rows(keys[group], payloads[group], schema) for group in groups)
-        # Neighbours of one size are written together: a call for each would take as long as its write.
+    with _parquet_writer(sink, columns, compression="none", dictionary=["epoch", "batch"]) as writer:
+        tables = (_label_rows(keys[group], payloads[group], columns) for group in groups)
+        # Row groups of equal size share a call: its overhead is as large as the write itself.
         for size, alike in groupby(tables, key=lambda table: table.num_rows):
             writer.write_table(pa.concat_tables(list(alike)), row_group_size=size)
     return [group.stop - group.start for group in groups]
 
 
 def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDArray[np.int64]:
-    """Return where the payload pages of each batch's row group are in a labels file: offset and bytes.
+    """Return the place of the payload pages of each batch's row group: int64 [batches, 2], offset and bytes.
 
-    held: how many batches each row group has. keys: how many columns come before the payload.
+    held: batches of each row group. keys: number of columns before the payload.
     """
-    metadata = footer_metadata(footer)
+    metadata = parquet_files.footer_metadata(footer)
     places = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -375,8 +338,7 @@ def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDA
     return np.repeat(np.array(places, np.int64), held, axis=0)
 
 
-def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], schema: pa.Schema) -> pa.Table:
-    """Return the rows of some batches, in the order given."""
+def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], fields: pa.Schema) -> pa.Table:
     rows = [len(next(iter(payload.values()))) for payload in payloads]
     epochs, numbers = zip(*keys, strict=True)
     key_columns = {
@@ -384,24 +346,20 @@ def _label_rows(keys: Sequence[BatchKey], payloads: Sequence[Payload], schema: p
         "batch": np.repeat(numbers, rows),
         "slot": np.concatenate([np.arange(count) for count in rows]),
     }
-    columns = [
-        pa.chunked_array([pa.array(key_columns[field.name], field.type)])
-        if field.name in key_columns
-        else _joined([payload[field.name] for payload in payloads], field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _joined(parts: Sequence[arrow.Array], kind: pa.DataType) -> arrow.Column:
-    """Return payload columns of several batches as one."""
-    # Lists read from pages come with a fixed size. A cast that changes nothing still costs as much as
-    # writing a small column.
-    return pa.chunked_array([part if part.type == kind else part.cast(kind) for part in parts])
+    columns: list[arrow.Column] = []
+    for column in fields:
+        if column.name in key_columns:
+            parts = [pa.array(key_columns[column.name], column.type)]
+        else:
+            parts = [payload[column.name] for payload in payloads]
+        # Lists read from pages have a fixed size. A cast to the same type would take as long as writing.
+        kind = column.type
+        columns.append(pa.chunked_array([part if part.type == kind else part.cast(kind) for part in parts]))
+    return pa.Table.from_arrays(columns, schema=fields)
 
 
 def _groups(rows: Sequence[int], weights: Sequence[int], limit: int) -> Iterator[slice]:
-    """Yield runs of whole batches, each closed at the first batch that reaches the limit."""
+    """Yield runs of batches, each closed at the first batch that reaches the limit."""
     start = weight = held = 0
     for number, (count, more) in enumerate(zip(rows, weights, strict=True)):
         if held + count > MAX_GROUP_ROWS:

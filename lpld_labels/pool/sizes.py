@@ -1,7 +1,4 @@
-"""Pool sizes, estimated before a pool is written.
-
-A pool's size is that of all files its manifest names, and of the manifest itself.
-"""
+"""Estimates of pool sizes: the bytes of all files that a manifest names, and of the manifest."""
 
 from __future__ import annotations
 
@@ -17,25 +14,25 @@ from lpld_labels.format.manifest import FileRole, Manifest
 from lpld_labels.format.schema import SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS
 from lpld_labels.pool.reader import PoolReader
 
-# Upper limits: of the batch index and of one more step of lineage.
+# Upper limits in bytes: the batch index, one of its rows, another step of lineage.
 _INDEX_FILE = 2800
 _INDEX_ENTRY = 38
 _PRUNE_STEP = 800
-# Schema and footer of a views file and a labels file.
+# Schemas and footers of a views file and a labels file.
 _SHARD_FILES = 7000
 
 _MARGIN = 1.005
-"""Estimates from rates are wrong by less than this factor."""
+"""Upper limit of the error of estimates from rates, as a factor."""
 _SPREADS = 3.0
-"""A sum of batches is at most this many standard deviations above its estimate."""
+"""Upper limit of a sum of batches, in standard deviations above its estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeModel:
     """Upper limit of a pool's size.
 
-    fixed: bytes of image table, packed images, codec tables and manifest. per_shard: of a shard's files,
-    without batches. views_per_row, labels_per_row: with their share of the container. spread: standard
+    fixed: bytes of image table, packed images, codec tables and manifest. per_shard: of a shard's files
+    without batches. views_per_row, labels_per_row: including their share of the container. spread: standard
     deviation of labels_per_row between batches, measured on `sampled` batches. per_incomplete: extra bytes
     of an incomplete batch.
     """
@@ -49,26 +46,26 @@ class SizeModel:
     per_incomplete: int = 0
 
     def labels(self, batches: int, rows: int) -> float:
-        """Return the most bytes that labels of so many batches take."""
+        """Return the upper limit for the labels of these batches."""
         error = self.spread * rows / max(batches, 1) * math.sqrt(batches + batches**2 / self.sampled)
         return self.labels_per_row * rows + _SPREADS * error
 
     def total(self, batches: int, rows: int, *, incomplete: int = 0) -> int:
-        """Return the most bytes that a pool of so many batches takes, `incomplete` of them not full."""
+        """Return the upper limit for a pool of these batches. incomplete: how many are incomplete."""
         labels = self.labels(batches, rows) + self.per_incomplete * incomplete
         shards = self.per_shard * _shards(labels, rows, batches)
         return math.ceil(self.fixed + _index_bytes(batches) + shards + labels + self.views_per_row * rows)
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return the most bytes that a pool of some batches of this one takes, copied as stored.
+    """Return the upper limit for a pool of some batches of this one, copied as stored.
 
-    numbers: of the batches in the index. Reads only the manifest and the index.
+    numbers: of the batches in the index. Only the manifest and the index are read.
     """
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))
-    # Everything else in the files of shards: container and views.
+    # Everything else in shard files: container and views.
     others = _bytes_of(manifest, "labels", "views") - int(index.label_bytes.sum(dtype=np.int64))
     share = max(count / max(len(index), 1), rows / max(manifest.counts.rows, 1))
     shards = _shards(labels, rows, count)
@@ -81,12 +78,12 @@ def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
 
 
 def pool_bytes(manifest: Manifest) -> int:
-    """Return the bytes of a pool: all its files and the manifest."""
+    """Return the size of a pool: all its files and the manifest."""
     return sum(entry.bytes for entry in manifest.files) + len(manifest.dump())
 
 
 def most_within(budget: int, most: int, weight: Callable[[int], int]) -> int:
-    """Return the largest number up to `most` whose weight is within a budget; 0 if not even 1 is."""
+    """Return the largest number up to `most` whose weight is within a budget, or 0."""
     fits, fails = 0, most + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2

@@ -1,20 +1,19 @@
 """Unfinished work: the directory OUT.partial beside the pool OUT.
 
 OUT.partial/
-  plan.json      identity of the work, and how it is cut into shards; nothing without it is ever deleted
-  records/K      a file for each finished shard (shard.py)
-  pool/          the files of the new pool
-  published      SHA-256 of the manifest, once the pool is about to be published (publish.py)
-  .tmp-*         files that are being written, or were when a process died
+  plan.json      identity of the work and its shards; without this file, nothing here is ever deleted
+  records/K      the record of finished shard K (shard.py)
+  pool/          files of the new pool
+  published      SHA-256 of the manifest, written just before the pool is published (publish.py)
+  .tmp-*         temporary files, also those of processes that died
 
-The directory itself is locked while a process works in it; parts of one job share the lock.
+The directory is locked while a process works in it; parts of one job share the lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import shutil
@@ -24,16 +23,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.errors import LabelPoolError, PoolConflictError, StagingMismatchError
+from lpld_labels.errors import PoolConflictError, StagingMismatchError
 from lpld_labels.format.digests import file_digest
-from lpld_labels.format.limits import MAX_JSON_BYTES
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE, POOL_DIRECTORIES
 from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.io.locks import locked_directory, try_lock
-from lpld_labels.io.random_access import read_regular
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_durably, write_errors
-from lpld_labels.pool.own_files import delete_unnamed
+from lpld_labels.pool.own_files import delete_unnamed, read_document
+from lpld_labels.pool.pool_files import is_intact
 from lpld_labels.pool.shard import POOL, RECORDS, ShardRecord, record_path
 
 log = logging.getLogger(__name__)
@@ -46,12 +44,12 @@ CHECKS_AT_ONCE = 8
 
 
 def partial_directory(out: Path) -> Path:
-    """Return the directory of unfinished work for a pool."""
+    """Return OUT.partial for a pool OUT."""
     return out.with_name(f"{out.name}.partial")
 
 
 class Unfinished:
-    """The unfinished work for one pool, locked; made by `unfinished`."""
+    """The unfinished work on a pool, locked; made by `unfinished`."""
 
     def __init__(self, out: Path, descriptor: int, *, shared: bool = False) -> None:
         self.out = out
@@ -63,43 +61,37 @@ class Unfinished:
         begun = [name for name in names if not name.startswith(TEMPORARY)]
         if foreign or (begun and not self._plan()):
             raise PoolConflictError(
-                "something is here that is no unfinished work",
+                "this is not part of an unfinished pool",
                 where=self.directory / (foreign or begun)[0],
-                hint="move it away: unfinished work of a pool lies in this directory",
+                hint="move it away: this directory is for the unfinished work on a pool",
             )
         refuse_links([self.directory / name for name in names])
         refuse_links(self.pool / name for name in POOL_DIRECTORIES)
         self._finish(bare=begun == [PLAN] and not shared)
 
     def _finish(self, *, bare: bool) -> None:
-        """Delete what is left of published work.
+        """Delete the remains of published work.
 
-        bare: there is nothing but a plan, which is left when a process dies while it deletes.
+        bare: only the plan is left, because a process died while it deleted the rest.
         """
         mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
-        published = mark.is_file() and manifest.is_file()
-        if published and mark.read_text() == hashlib.sha256(manifest.read_bytes()).hexdigest():
+        published = mark.is_file() and manifest.is_file() and mark.read_text() == file_digest(manifest)
+        if published:
             files = Manifest.parse(manifest.read_bytes(), where=str(manifest)).files
             with write_errors(self.out):
                 delete_unnamed(self.out, {entry.path for entry in files})
-            bare = True
-        if bare:
+        if published or bare:
             self.delete()
 
     def _plan(self) -> dict[str, Any]:
-        path = self.directory / PLAN
-        try:
-            found = from_json(read_regular(path, most=MAX_JSON_BYTES), where=str(path))
-        except (OSError, LabelPoolError, ValueError):
-            return {}
-        return found if isinstance(found, dict) and found.get("format") == _FORMAT else {}
+        return read_document(self.directory / PLAN, _FORMAT)
 
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
     ) -> list[int]:
-        """Begin work, or resume what is there if it has the same identity; return its cut.
+        """Begin work, or resume work of the same identity; return how many items each shard has.
 
-        identity: everything that decides the result, as JSON values. cut: work items of each shard.
+        identity: everything that decides the result, as JSON values. cut: items of each shard of new work.
         overwrite: delete unfinished work of another identity instead of refusing.
         """
         wanted = as_json(identity)
@@ -112,7 +104,8 @@ class Unfinished:
             self.delete()
             self._create(plan)
             return list(cut)
-        for field, expected, got in different:
+        if different:
+            field, expected, got = different[0]
             raise StagingMismatchError(
                 f"unfinished work for something else is here: '{field}' differs",
                 where=self.directory,
@@ -128,63 +121,60 @@ class Unfinished:
         with write_errors(self.directory):
             write_durably(temporary, to_json(plan))
             try:
+                # Unlike a rename, a link does not replace the plan of another part.
                 os.link(temporary, self.directory / PLAN)
             except FileExistsError:
                 pass
             except OSError:
-                # A file system without hard links.
+                # The file system has no hard links.
                 temporary.replace(self.directory / PLAN)
             temporary.unlink(missing_ok=True)
             os.fsync(self._descriptor)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all shards that have a record."""
         folder = self.directory / RECORDS
         return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
     def records(self, numbers: Sequence[int], *, checked: bool) -> dict[int, ShardRecord]:
-        """Return the records of some finished shards; damaged ones are deleted and left out.
+        """Return the records of some finished shards; delete damaged records.
 
-        checked: also compare the digests of their files.
+        checked: a record also counts as damaged if a digest of its files is wrong.
         """
 
-        def load(number: int) -> tuple[int, ShardRecord | None]:
+        def load(number: int) -> ShardRecord | None:
             path = record_path(self.directory, number)
             record = ShardRecord.parse(path.read_bytes(), where=str(path))
-            whole = record is not None and (not checked or self._is_whole(record))
-            return number, record if whole else None
+            return record if record is not None and (not checked or self._is_whole(record)) else None
 
         found = {}
         with ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="check") as threads:
-            for number, record in threads.map(load, numbers):
+            for number, record in zip(numbers, threads.map(load, numbers), strict=True):
                 if record is None:
-                    log.warning("%s: shard %d is damaged and will be made again", self.directory, number)
+                    log.warning("%s: shard %d is damaged and will be written again", self.directory, number)
                     record_path(self.directory, number).unlink(missing_ok=True)
                 else:
                     found[number] = record
         return found
 
     def _is_whole(self, record: ShardRecord) -> bool:
-        """Whether the files of a shard are as they were written: here, or moved into the pool already."""
+        """Whether the files of a shard are intact, here or already moved into the pool."""
         for entry in record.files:
             path = self.pool / entry.path
-            path = path if path.exists() else self.out / entry.path
-            if not path.is_file() or path.stat().st_size != entry.bytes or file_digest(path) != entry.digest:
+            if not is_intact(path if path.exists() else self.out / entry.path, entry):
                 return False
         return True
 
     def alone(self) -> bool:
-        """Take the lock for this process only; return whether nobody else works here."""
+        """Take the lock for this process only; return whether no other process works here."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return try_lock(self._descriptor, fcntl.LOCK_EX)
 
     def delete(self) -> None:
-        """Delete everything; last the mark of being published, then the plan: it proves that it is ours."""
-        last = ("", PUBLISHED, PLAN)
+        """Delete everything. The plan goes last: it proves that the rest is ours."""
         with write_errors(self.directory):
             for path in sorted(
-                self.directory.iterdir(), key=lambda path: last.index(path.name) if path.name in last else 0
+                self.directory.iterdir(), key=lambda path: (path.name == PLAN, path.name == PUBLISHED)
             ):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -194,9 +184,9 @@ class Unfinished:
 
 @contextlib.contextmanager
 def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
-    """Give the unfinished work for a pool, locked. What is left of published work is deleted.
+    """Lock the unfinished work on a pool and yield it; the remains of published work are deleted.
 
-    shared: with other processes that share it. The directory is created, and removed if empty at the end.
+    shared: other processes may share the lock. The directory is created, and removed at the end if empty.
     """
     directory = partial_directory(out)
     refuse_links([directory])
@@ -205,14 +195,14 @@ def unfinished(out: Path, *, shared: bool = False) -> Iterator[Unfinished]:
 
 
 def finish(out: Path, *, shared: bool = False) -> None:
-    """Delete what is left of published work, if there is any."""
+    """Delete the remains of published work, if there are any."""
     if partial_directory(out).is_dir():
         with unfinished(out, shared=shared):
             pass
 
 
 def as_json(values: Mapping[str, Any]) -> Any:
-    """Return values as JSON gives them back, to compare them with those of a file."""
+    """Return values after a round trip through JSON, to compare them with those of a file."""
     return from_json(to_json({**values}), where="plan")
 
 

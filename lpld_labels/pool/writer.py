@@ -1,17 +1,15 @@
-"""Write pools batch by batch: append them in any order, then commit once.
+"""Write pools batch by batch: append batches in any order, then commit once.
 
-Commands make a plan instead (plan.py); this is for programs that have batches and no plan.
+This is for programs that do not know their batches in advance; commands make a plan (plan.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from lpld_labels.codecs import Codec
 from lpld_labels.codecs.floats import Float16Codec
@@ -19,13 +17,7 @@ from lpld_labels.errors import InvalidBatchError, PoolConflictError, PoolWriteEr
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.manifest import LineageStep, Manifest, PoolHeader
 from lpld_labels.format.records import LabelBatch
-from lpld_labels.format.schema import (
-    MANIFEST_FILE,
-    SHARD_BATCHES,
-    SHARD_LABEL_BYTES,
-    SHARD_VIEW_ROWS,
-    Views,
-)
+from lpld_labels.format.schema import MANIFEST_FILE, SHARD_BATCHES, SHARD_LABEL_BYTES, SHARD_VIEW_ROWS, Views
 from lpld_labels.pool.packing import ImageCarrier
 from lpld_labels.pool.plan import PoolPlan
 from lpld_labels.pool.publish import publish
@@ -34,14 +26,14 @@ from lpld_labels.pool.unfinished import unfinished
 
 
 class PoolWriter:
-    """Fills a new pool with label batches.
+    """Writes a new pool of label batches.
 
-    Nothing is visible to readers before `commit`. A crash loses the batches since the last finished shard;
-    a writer with the same arguments resumes, and ``key in writer`` is true for batches that are safe.
+    Readers see nothing before `commit`. A crash loses the batches since the last finished shard. A writer
+    with the same arguments resumes; ``key in writer`` is true for batches that were already written.
 
-    path: local directory of the pool, where no pool is yet.
+    path: local directory of the pool, which must not exist yet.
     views: whether the pool stores its views, or readers draw them (`require_drawn`).
-    packed: brings the image files that the pool carries.
+    packed: puts image files into the pool.
     shard_bytes, shard_batches: a shard closes at the first batch at or above these.
     """
 
@@ -64,7 +56,7 @@ class PoolWriter:
             images=images,
             codec=codec if codec is not None else Float16Codec(),
             views=views,
-            source=_no_batches,
+            source=iter,
             shards=(),
             settings={"writer": True},
             packed=packed,
@@ -87,7 +79,7 @@ class PoolWriter:
         return key in self._keys
 
     def append(self, batch: LabelBatch) -> None:
-        """Encode a batch and queue it; writes a shard when enough are pending."""
+        """Encode and queue a batch; write a shard when enough batches are pending."""
         classes = self._plan.header.classes
         if batch.classes != classes:
             raise InvalidBatchError(
@@ -96,7 +88,7 @@ class PoolWriter:
         self.append_encoded(EncodedBatch.make(batch, self._plan.codec.encode(batch.labels)))
 
     def append_encoded(self, batch: EncodedBatch) -> None:
-        """Queue a batch that is already in this pool's codec."""
+        """Queue a batch that is already encoded with this pool's codec."""
         if batch.key in self._keys:
             raise PoolConflictError(
                 "batch was already written",
@@ -116,15 +108,15 @@ class PoolWriter:
             self._flush()
 
     def extend(self, batches: Iterable[LabelBatch]) -> None:
-        """Append batches, skipping those that are already there."""
+        """Append batches; skip those that were already written."""
         for batch in batches:
             if batch.key not in self:
                 self.append(batch)
 
     def commit(self, *, lineage: tuple[LineageStep, ...] | None = None) -> Manifest:
-        """Publish the pool with everything appended so far, and return its manifest.
+        """Publish the pool with all appended batches, and return its manifest.
 
-        lineage: instead of the header's.
+        lineage: replaces the header's.
         """
         self._flush()
         plan = self._plan
@@ -135,7 +127,7 @@ class PoolWriter:
         return manifest
 
     def close(self) -> None:
-        """Write pending batches, for a later writer to resume, and release the path."""
+        """Write pending batches, so that a later writer can resume, and unlock the path."""
         with self._open:
             self._flush()
 
@@ -149,14 +141,8 @@ class PoolWriter:
     def __enter__(self) -> PoolWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; leaving without `commit` publishes nothing, with or without an error."""
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Close the writer. Without `commit`, nothing is published."""
         if isinstance(error, PoolWriteError):
             self._pending = []
         self.close()
-
-
-def _no_batches(_: Sequence[Any]) -> Iterator[EncodedBatch]:
-    return iter(())

@@ -24,7 +24,7 @@ from lpld_labels.format.digests import image_digest
 from lpld_labels.format.images import ImageTable
 from lpld_labels.format.strict_json import is_text
 from lpld_labels.io.random_access import read_regular
-from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.pool.packing import packed_images
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render.decode import BYTES_PER_PIXEL, VARIABLE, decode_image, image_size, max_pixels
 

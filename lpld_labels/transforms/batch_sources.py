@@ -71,7 +71,7 @@ def transform_plan(
     source: BatchSource = CopiedBatches((pool,))
     content_digest = None
     if codec is None:
-        content_digest = pool.digest_of(pool.index.digests_of(keys))
+        content_digest = pool.digest_of(pool.index.digests(numbers))
     else:
         source, label_bytes = EncodedBatches(pool, codec), (rows * bytes_per_row).astype(np.int32)
     return PoolPlan(

@@ -19,8 +19,7 @@ from lpld_labels.format.records import BatchKey
 from lpld_labels.io.addresses import Location, is_address
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.storage import refuse_links, write_atomically, write_errors
-from lpld_labels.pool.packed_images import PackedImages
-from lpld_labels.pool.packing import Packed, carried
+from lpld_labels.pool.packing import Packed, PackedImages, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import Unfinished, finish, unfinished

@@ -32,8 +32,7 @@ from lpld_labels.io.locks import locked_directory
 from lpld_labels.io.random_access import retry_corrupt
 from lpld_labels.io.remote import PreconditionError, RemoteStore
 from lpld_labels.io.storage import write_atomically, write_errors
-from lpld_labels.pool.card_file import is_ours, send_card, write_card
-from lpld_labels.pool.own_files import own_paths
+from lpld_labels.pool.own_files import is_our_card, own_paths, send_card, write_card
 from lpld_labels.pool.pool_files import PoolFiles, copy_file, verified
 from lpld_labels.pool.publish import put_in_place
 from lpld_labels.pool.reader import PoolReader
@@ -238,7 +237,7 @@ def _clear(store: RemoteStore) -> None:
     paths = sorted(store.sizes())
     ours = own_paths(paths)
     for path in paths:
-        if path not in ours and not (path == README_FILE and is_ours(store.read(path))):
+        if path not in ours and not (path == README_FILE and is_our_card(store.read(path))):
             raise PoolConflictError(
                 "something is here that is no label pool",
                 where=store.at(path),

@@ -31,7 +31,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect nowhere --card", 1, "not a label pool"),
     ("inspect pool --card --license 'a: b'", 1, "not a name of a licence"),
     ("inspect edited --card", 1, "this card was edited"),
-    ("inspect pool --card full/thesis.txt", 1, "somebody else wrote it"),
+    ("inspect pool --card full/thesis.txt", 1, "another program wrote it"),
     ("inspect pool --card nowhere/card.md", 1, "nowhere"),
     ("inspect pool --card --licence mit", 2, "Did you mean '--license'"),
     ("inspect nowhere --recipe", 1, "not a label pool"),

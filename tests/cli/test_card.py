@@ -17,7 +17,7 @@ from click.testing import Result
 from lpld_labels import PoolReader, PoolWriter, Teacher
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.inspect.card import card_text
-from lpld_labels.pool.card_file import is_untouched
+from lpld_labels.pool.own_files import is_untouched_card
 from lpld_labels.render.images import find_images
 from lpld_labels.transforms.copy import merge_pools
 from tests.cli.build_runs import one_line_error
@@ -148,7 +148,7 @@ def test_the_card_says_what_there_is(cli: Cli, packed: Path) -> None:
 def test_edited_cards_are_only_replaced_on_demand(cli: Cli, packed: Path) -> None:
     card = packed / "README.md"
     cli("inspect", packed, "--card")
-    assert is_untouched(card)
+    assert is_untouched_card(card)
     assert "already up to date" in cli("inspect", packed, "--card").stderr
     assert cli("inspect", packed, "--card", "--license", "mit").exit_code == 0
     assert 'license: "mit"' in card.read_text()

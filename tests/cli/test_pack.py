@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from lpld_labels import PoolReader
-from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.pool.packing import packed_images
 from tests.cli.build_runs import one_line_error
 from tests.lpld_core.image_folders import NETWORK, SIDE, write_images
 

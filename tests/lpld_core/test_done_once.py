@@ -61,7 +61,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(records.ViewBatch, "__post_init__", "checks")
     count(digests, "_view_parts", "digests")
-    count(views.ViewChecker, "check", "groups")
+    count(views, "check_views", "groups")
     count(views, "draw_views", "drawn")
     count(plan, "check_bounds", "bounds")
     count(apply, "check_bounds", "bounds")

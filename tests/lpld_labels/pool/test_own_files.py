@@ -91,7 +91,7 @@ def test_a_directory_of_theirs_is_no_unfinished_work(
     file.write_text("{}")
     done = cli("prune", pool, tmp_path / "out", "--ratio", 2, *(["--overwrite"] if overwrite else []))
     assert done.exit_code != 0
-    assert "no unfinished work" in done.stderr
+    assert "not part of an unfinished pool" in done.stderr
     assert file.read_text() == "{}"
     assert not (tmp_path / "out").exists()
 

@@ -23,7 +23,7 @@ from lpld_labels.errors import (
     PoolFormatError,
 )
 from lpld_labels.io.verified_parquet import VerifiedParquet
-from lpld_labels.pool.label_pages import LabelPages
+from lpld_labels.pool.label_pages import LabelFiles
 from lpld_labels.pool.publish import views_per_image
 from lpld_labels.pool.shard import label_schema
 from lpld_labels.pool.views import StoredViews
@@ -64,15 +64,15 @@ def test_views_are_read_without_touching_labels(path: Path, monkeypatch: pytest.
         touched.append((self.where, columns))
         return real(self, group, columns)
 
-    pages: list[str] = []
-    real_pages = LabelPages.block
+    pages: list[Any] = []
+    real_pages = LabelFiles.block
 
-    def recorded_pages(self: LabelPages, group: Any) -> Any:
-        pages.append(self.where)
-        return real_pages(self, group)
+    def recorded_pages(self: LabelFiles, shard: int, group: Any) -> Any:
+        pages.append(group)
+        return real_pages(self, shard, group)
 
     monkeypatch.setattr(VerifiedParquet, "read", recorded)
-    monkeypatch.setattr(LabelPages, "block", recorded_pages)
+    monkeypatch.setattr(LabelFiles, "block", recorded_pages)
     with PoolReader(path) as pool:
         assert len(pool.images)
         touched.clear()

@@ -157,7 +157,7 @@ def test_a_writer_proves_every_batch(tmp_path: Path) -> None:
     with PoolWriter(tmp_path / "pool", header=header, images=IMAGES, views="drawn") as writer:
         writer.append(good[0])
         changed = {**vars(good[1]), "flips": ~good[1].flips}
-        with pytest.raises(InvalidArgumentError, match="drawing them gives others"):
+        with pytest.raises(InvalidArgumentError, match="drawing them gives other views"):
             writer.append(LabelBatch(**changed))
         writer.commit()
     assert len(PoolReader(tmp_path / "pool")) == 1

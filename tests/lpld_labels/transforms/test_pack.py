@@ -22,8 +22,7 @@ from lpld_labels.format.digests import file_digest
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
 from lpld_labels.pool import packing
-from lpld_labels.pool.packed_images import packed_images
-from lpld_labels.pool.packing import Packed
+from lpld_labels.pool.packing import Packed, packed_images
 from lpld_labels.pool.sizes import pool_bytes
 from lpld_labels.pool.writer import PoolWriter
 from lpld_labels.render.images import FolderImages, check_images, find_images

@@ -8,7 +8,7 @@ import pytest
 
 from lpld_labels import PoolReader
 from lpld_labels.errors import PoolConflictError
-from lpld_labels.pool.packed_images import PackedImages, packed_images
+from lpld_labels.pool.packing import PackedImages, packed_images
 from lpld_labels.transforms.copy import unpack_images
 from tests.lpld_labels.transforms.conftest import files_below
 

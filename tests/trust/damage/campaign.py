@@ -22,7 +22,7 @@ import numpy as np
 
 from lpld_labels import PoolReader
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.pool.packed_images import packed_images
+from lpld_labels.pool.packing import packed_images
 from tests.golden.expected import as_json
 from tests.trust.children import endings
 from tests.trust.figures import Tally, finish, parser, workplace
