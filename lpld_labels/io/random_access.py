@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -78,18 +78,15 @@ class ByteSource(Protocol):
         """Return exactly these bytes; PoolCorruptError if there are fewer. Threads may share a source."""
         ...
 
-
-@runtime_checkable
-class RemoteSource(ByteSource, Protocol):
-    """A remote file: every read is a request, and its bytes may arrive corrupt."""
-
-    def forget(self, start: int, stop: int) -> None:
-        """Fetch these bytes again when they are read next: they were corrupt."""
-        ...
+    @property
+    def forget(self) -> Callable[[int, int], None] | None:
+        """Makes a remote file fetch corrupt bytes [start, stop) again; None for a local file."""
 
 
 class LocalFile:
     """A regular local file."""
+
+    forget = None
 
     def __init__(self, path: str) -> None:
         self.where = path
@@ -122,6 +119,8 @@ class LocalFile:
 class MemoryFile:
     """A file whose bytes are in memory."""
 
+    forget = None
+
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         self.size = len(data)
@@ -142,14 +141,6 @@ def open_file(path: str) -> ByteSource:
         raise PoolCorruptError("file is missing", where=path, hint="restore it or rebuild the pool") from None
     except OSError as error:
         raise PoolCorruptError(f"cannot be opened: {error.strerror}", where=path, hint=_RESTORE) from None
-
-
-def as_remote(file: ByteSource) -> RemoteSource | None:
-    """Return a remote file; None for a local one."""
-    # isinstance with a protocol takes longer than opening the file.
-    if isinstance(file, LocalFile | MemoryFile):
-        return None
-    return file if isinstance(file, RemoteSource) else None
 
 
 def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:

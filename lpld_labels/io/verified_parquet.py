@@ -22,7 +22,7 @@ from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.manifest import FileEntry
 from lpld_labels.io.parquet_files import footer_metadata
 from lpld_labels.io.parquet_pages import Chunk, walk_pages
-from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
+from lpld_labels.io.random_access import ByteSource, retry_corrupt
 
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
@@ -40,7 +40,6 @@ class VerifiedParquet:
         self.where = file.where
         self.schema = schema
         self._file = file
-        self._distant = as_remote(file) is not None
         self._end = entry.bytes - (entry.footer_bytes or 0)
         self._lock = threading.Lock()
         self._parquet = self._retried(lambda: self._opened(entry))
@@ -71,12 +70,11 @@ class VerifiedParquet:
             )
         return groups
 
-    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(self, group: int, columns: list[str] | None = None) -> pa.Table:
         """Return a row group, or some of its columns; others are not read."""
         expected = int(self.starts[group + 1] - self.starts[group])
         if expected == 0:
-            table = self.schema.empty_table()
-            return table if columns is None else table.select(list(columns))
+            return self.schema.empty_table().select(columns or self.schema.names)
         table = self._retried(lambda: self._decoded(group, columns))
         if table.num_rows != expected:
             raise PoolCorruptError(
@@ -87,11 +85,9 @@ class VerifiedParquet:
             )
         return table
 
-    def read_all(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the whole file, or some columns of it."""
-        groups = [self.read(group, columns) for group in range(self.groups)]
-        empty = self.schema.empty_table()
-        return pa.concat_tables(groups) if groups else empty.select(columns or self.schema.names)
+    def read_all(self) -> pa.Table:
+        """Return all row groups as one table."""
+        return pa.concat_tables([self.schema.empty_table(), *map(self.read, range(self.groups))])
 
     def chunks(self, *, plain: Sequence[str] = ()) -> list[Chunk]:
         """Check every page without Arrow; return the column chunks. See `walk_pages`."""
@@ -106,7 +102,7 @@ class VerifiedParquet:
                 metadata=footer_metadata(footer),
                 page_checksum_verification=True,
                 # One request for a row group of a remote file.
-                pre_buffer=self._distant,
+                pre_buffer=self._file.forget is not None,
             )
             found = parquet.schema_arrow
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -137,18 +133,17 @@ class VerifiedParquet:
             )
         return np.cumsum([0, *counts], dtype=np.int64)
 
-    def _decoded(self, group: int, columns: Sequence[str] | None) -> pa.Table:
-        chosen = None if columns is None else list(columns)
+    def _decoded(self, group: int, columns: list[str] | None) -> pa.Table:
         with self._lock:
             try:
-                return self._parquet.read_row_group(group, columns=chosen, use_threads=False)
+                return self._parquet.read_row_group(group, columns=columns, use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 problem = f"row group {group} is damaged: {_one_line(error)}"
                 raise PoolCorruptError(problem, where=self.where, hint=_RESTORE) from None
 
     def _retried(self, read: Callable[[], T]) -> T:
         """Fetch remote bytes again if they arrive corrupt."""
-        return retry_corrupt(read) if self._distant else read()
+        return read() if self._file.forget is None else retry_corrupt(read)
 
 
 class _Stream(io.RawIOBase):
@@ -159,9 +154,6 @@ class _Stream(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -23,7 +23,7 @@ from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import Column
 from lpld_labels.io.parquet_pages import DATA_PAGE, PLAIN, RLE, check_crc, parse_page
 from lpld_labels.io.prefetch import CutFile, Range
-from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
+from lpld_labels.io.random_access import ByteSource, retry_corrupt
 from lpld_labels.pool.block_cache import BlockCache
 from lpld_labels.pool.index import BatchIndex, Group
 
@@ -55,7 +55,6 @@ class LabelPages:
     ) -> None:
         self.where = file.where
         self._file = file
-        self._distant = as_remote(file)
         self._classes = classes
         self._columns = columns or codec.payload_columns(classes)
         self._by_view = codec.granularity == "view"
@@ -73,9 +72,9 @@ class LabelPages:
         return self._blocks.get((self.where, group.offset), lambda: (group.bytes, self._read(group)))[1]
 
     def _read(self, group: Group) -> dict[str, Array]:
-        if self._distant is None:
+        if self._file.forget is None:
             return self._parsed(group)
-        forget = partial(self._distant.forget, group.offset, group.offset + group.bytes)
+        forget = partial(self._file.forget, group.offset, group.offset + group.bytes)
         return retry_corrupt(lambda: self._parsed(group), forget)
 
     def _parsed(self, group: Group) -> dict[str, Array]:

@@ -24,7 +24,7 @@ from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.manifest import FileEntry
 from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import convert, from_json, to_json
-from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
+from lpld_labels.io.parquet_files import file_entry, footer_of, page_settings
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 from lpld_labels.pool.pool_files import copy_file
 from lpld_labels.pool.reader import PoolReader
@@ -81,9 +81,7 @@ class Packed:
                 with DigestingFile(temporary) as sink:
                     rows = self._fill(sink, first)
                 path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
-                entry = FileFacts.written(sink.size, sink.digest, footer_of(temporary), {}).entry(
-                    path, "packed"
-                )
+                entry = file_entry(path, "packed", sink.size, sink.digest, footer_of(temporary))
                 seal = within / f"{_SEAL}{Path(path).stem}.json"
                 write_atomically(seal, to_json(asdict(entry)), within=within)
                 move(temporary, pool / path)

@@ -28,7 +28,7 @@ from lpld_labels.pool.pool_files import PoolFiles, file_chunks, no_manifest, req
 
 
 class RemoteFile:
-    """Any span of a remote file of known size (see `RemoteSource`), fetched when it is read."""
+    """Any span of a remote file of known size (see `ByteSource`), fetched when it is read."""
 
     def __init__(self, ranges: DirectRanges | CachedRanges, path: str, size: int, *, where: str) -> None:
         self.where = where

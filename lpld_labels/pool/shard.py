@@ -49,7 +49,9 @@ from lpld_labels.format.strict_json import from_json, to_json
 from lpld_labels.format.views import ViewConstraints
 from lpld_labels.io.parquet_files import (
     VIEW_OWNERS,
-    FileFacts,
+    column_chunks,
+    component_bytes,
+    file_entry,
     footer_metadata,
     footer_of,
     label_owners,
@@ -211,9 +213,8 @@ def _write_files(
 
     def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, Component]) -> bytes:
         footer = footer_of(pool / path)
-        facts = FileFacts.written(sink.size, sink.digest, footer, owners)
-        files.append(facts.entry(path, role))
-        for component, size in facts.components.items():
+        files.append(file_entry(path, role, sink.size, sink.digest, footer))
+        for component, size in component_bytes(column_chunks(footer), sink.size, owners).items():
             components[component] += size
         return footer
 
