@@ -81,20 +81,20 @@ class DiskCache:
             ) from None
 
     def _write(self, path: Path, size: int, pieces: Iterable[bytes | pa.Buffer]) -> None:
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
         with self._errors():
             self._make_room(size)
             path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+            stream = temporary.open("wb")
         try:
-            with self._errors():
-                stream = temporary.open("wb")
             with stream:
                 # Errors of the pieces are not errors of the cache.
                 for piece in pieces:
                     with self._errors():
                         stream.write(piece)
-            with self._errors():
-                temporary.replace(path)
+                with self._errors():
+                    stream.flush()
+                    temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, PoolWriteError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -55,11 +59,11 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
         os.fsync(stream.fileno())
 
 
-class DigestingFile:
+class DigestingFile(io.BufferedWriter):
     """A new file, digested while it is written, and durable once closed. size: bytes written so far."""
 
     def __init__(self, path: Path) -> None:
-        self._stream = path.open("wb")
+        super().__init__(io.FileIO(path, "w"))
         self._state = hashlib.sha256()
         self.size = 0
 
@@ -68,32 +72,18 @@ class DigestingFile:
         """Hex SHA-256 of what was written."""
         return self._state.hexdigest()
 
-    @property
-    def closed(self) -> bool:
-        return self._stream.closed
-
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, data: Buffer) -> int:
         """Write and digest bytes."""
         self._state.update(data)
-        self.size += len(data)
-        return self._stream.write(data)
+        written = super().write(data)
+        self.size += written
+        return written
 
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def __enter__(self) -> DigestingFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._stream:
-            if error is None:
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.flush()
+            os.fsync(self.fileno())
+        self.close()
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from lpld_labels.errors import LabelPoolError, PoolConflictError, StoreError
+from lpld_labels.errors import LabelPoolError, PoolConflictError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import MANIFEST_FILE
@@ -60,8 +60,7 @@ def destination(
         yield local_path(out)
         return
     store = RemoteStore(os.fspath(out))
-    if store.scheme in ("http", "https"):
-        raise StoreError("cannot be written to", where=store.shown, hint="write to s3:// or a directory")
+    store.require_writable()
     path = outgoing_folder(store.address) / "pool"
     with _alone(path.parent, store):
         base = manifest_at(store)

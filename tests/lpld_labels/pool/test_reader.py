@@ -52,7 +52,7 @@ def test_batches_come_in_any_order_asked_for(path: Path) -> None:
 def test_a_uri_opens_like_a_path(path: Path) -> None:
     with PoolReader(path.as_uri()) as pool:
         np.testing.assert_array_equal(pool.read((1, 2)).labels, BATCHES[6].labels)
-    with pytest.raises(InvalidArgumentError, match="nothing is known that opens"):
+    with pytest.raises(InvalidArgumentError, match="no client opens"):
         PoolReader("nosuchscheme://bucket/pool")
 
 
