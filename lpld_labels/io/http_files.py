@@ -51,7 +51,6 @@ class HttpFiles:
         return answer.data[: None if end is None else end - start]
 
     def read_range(self, url: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes [start, stop) of a file."""
         answer = self._get(url, {"Range": f"bytes={start}-{stop - 1}"})
         found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
         plain = answer.headers.get("Content-Encoding", "identity") == "identity"
@@ -62,7 +61,6 @@ class HttpFiles:
         return pa.py_buffer(answer.data)
 
     def exists(self, url: str) -> bool:
-        """Whether there is such a file."""
         try:
             self.cat_file(url, 0, 1)
         except AnswerError as error:

@@ -183,7 +183,6 @@ class DirectRanges:
             self._prefetcher.forget(path, start, stop)
 
     def close(self) -> None:
-        """Stop fetching."""
         if self._prefetcher is not None:
             self._prefetcher.stop(wait=False)
             self._prefetcher = None
@@ -276,7 +275,6 @@ class CachedRanges:
         self._blocks.drop(block)
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop fetching."""
         if self._prefetcher is not None:
             self._prefetcher.stop(wait=wait)
             self._prefetcher = None

@@ -1,8 +1,7 @@
 """Random access to files, local or remote.
 
-Local files are opened only if they are regular: a pipe or a device could block for ever or fill the memory.
-They are read, not mapped: truncating a mapped file kills the process that reads it, and mapping a file takes
-longer than reading a row group.
+Only regular local files are opened: a pipe or a device could block for ever or fill the memory. They are
+read, not mapped: truncating a mapped file kills its readers, and mapping is slower than reading a row group.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from lpld_labels.errors import PoolCorruptError
 T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""O_NONBLOCK: a pipe that has replaced the file meanwhile is opened without waiting for a writer."""
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK: do not wait for a writer if a pipe has replaced the file meanwhile."""
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:
@@ -127,7 +126,6 @@ class MemoryFile:
         self._data = pa.py_buffer(data)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return these bytes."""
         if offset + length > self.size:
             raise _ends_early(self.where, length, max(self.size - offset, 0))
         return self._data.slice(offset, length)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -108,7 +108,7 @@ class RemoteStore:
             finally:
                 threads.shutdown(cancel_futures=True)
 
-    def sizes(self, below: str = "") -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Return the size of every file below the address, by path; nothing if the store cannot list."""
         if not self.lists:
             return {}
@@ -117,21 +117,40 @@ class RemoteStore:
             root = client.system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # prefix of names
             found: dict[str, dict[str, Any]] = client.system.find(place, detail=True)
             return {
-                below + name.removeprefix(root): int(info["size"])
+                name.removeprefix(root): int(info["size"])
                 for name, info in found.items()
                 if name.startswith(root)
             }
 
         try:
-            return self._do(below, find)
+            return self._do("", find)
         except FileNotFoundError:
             return {}
 
     # Writing
 
-    def put(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write or replace a file. digest: hex SHA-256, which the store compares if it can."""
-        self._put(path, data, digest, {})
+    def put(
+        self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
+    ) -> None:
+        """Write or replace a file.
+
+        digest: hex SHA-256, which the store compares if it can. condition: of S3, for a conditional write.
+        """
+        if not self.conditional:
+            self.require_writable()
+            self._do(path, lambda client, place: client.system.pipe_file(place, data))
+            return
+        condition = condition or {}
+        checksum: dict[str, Any] = {}
+        if digest is not None:
+            encoded = base64.b64encode(bytes.fromhex(digest)).decode()
+            checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
+        try:
+            self.call(path, "put_object", Body=data, **checksum, **condition)
+        except PreconditionError:
+            # The file may be ours, from an attempt whose answer was lost.
+            if "IfNoneMatch" not in condition or self.read(path) != data:
+                raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
         """Write a new file; PreconditionError if there is one.
@@ -140,9 +159,9 @@ class RemoteStore:
         """
         if not self.conditional and self._do(path, lambda client, place: bool(client.system.exists(place))):
             raise self._other_file(path)
-        self._put(path, data, digest, {"IfNoneMatch": "*"})
+        self.put(path, data, digest=digest, condition={"IfNoneMatch": "*"})
 
-    def replace(self, path: str, data: bytes, *, old: bytes, digest: str | None = None) -> None:
+    def replace(self, path: str, data: bytes, *, old: bytes) -> None:
         """Replace a file that has these bytes; PreconditionError if it has others."""
         try:
             # Order matters: the tag must not be newer than the bytes that are compared.
@@ -152,7 +171,7 @@ class RemoteStore:
             raise self._other_file(path) from None
         if found != old:
             raise self._other_file(path)
-        self._put(path, data, digest, {"IfMatch": tag})
+        self.put(path, data, condition={"IfMatch": tag})
 
     def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
         """Write or replace a file that may be too large for memory, in parts if the store can.
@@ -195,7 +214,6 @@ class RemoteStore:
         return digest
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files, unless they are missing."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 self._do(path, lambda client, place: client.system.rm_file(place))
@@ -239,22 +257,6 @@ class RemoteStore:
         except FileNotFoundError:
             # An attempt whose answer was lost may have succeeded.
             if self.digest(path) != digest:
-                raise
-
-    def _put(self, path: str, data: bytes, digest: str | None, condition: dict[str, str]) -> None:
-        if not self.conditional:
-            self.require_writable()
-            self._do(path, lambda client, place: client.system.pipe_file(place, data))
-            return
-        checksum: dict[str, Any] = {}
-        if digest is not None:
-            encoded = base64.b64encode(bytes.fromhex(digest)).decode()
-            checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
-        try:
-            self.call(path, "put_object", Body=data, **checksum, **condition)
-        except PreconditionError:
-            # The file may be ours, from an attempt whose answer was lost.
-            if "IfNoneMatch" not in condition or self.read(path) != data:
                 raise
 
     def call(self, path: str, method: str, **options: Any) -> dict[str, Any]:

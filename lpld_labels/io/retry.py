@@ -97,7 +97,6 @@ def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> 
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
@@ -144,7 +143,6 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _diagnosis(error: BaseException) -> tuple[str, str]:
-    """Return the problem and a hint."""
     names, status, code = _names(error), status_of(error), code_of(error)
     text = " ".join(without_secrets(str(error)).split())[:_LONGEST]
     said = f"{code or status}: {text}" if code or status else text

@@ -11,12 +11,9 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, PoolWriteError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -69,21 +66,21 @@ class DigestingFile(io.BufferedWriter):
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of what was written."""
         return self._state.hexdigest()
 
-    def write(self, data: Buffer) -> int:
-        """Write and digest bytes."""
+    def write(self, data: Any) -> int:
         self._state.update(data)
         written = super().write(data)
         self.size += written
         return written
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self.flush()
-            os.fsync(self.fileno())
-        self.close()
+        try:
+            if kind is None:
+                self.flush()
+                os.fsync(self.fileno())
+        finally:
+            self.close()
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
@@ -107,7 +104,6 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
 
 
 def _refuse_devices(path: Path) -> None:
-    """Refuse to replace a device, a pipe or a socket by a file."""
     # Other problems surface on writing.
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode

@@ -1,7 +1,7 @@
 """Parquet files of a pool, read by Arrow after their footer was compared with the manifest's digest.
 
-Arrow verifies the checksum of every page that it decodes. Never ask it about single column chunks of a footer
-(`metadata.row_group(i).column(j)`): some damaged footers would kill the process.
+Arrow verifies the checksum of every page that it decodes. Never ask it for the column chunks of a footer that
+may be damaged (`metadata.row_group(i).column(j)`), which can kill the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class VerifiedParquet:
 
     @property
     def groups(self) -> int:
-        """Number of row groups."""
         return len(self.starts) - 1
 
     def group_of(self, row: int, rows: int) -> tuple[int, int]:
@@ -86,7 +85,6 @@ class VerifiedParquet:
         return table
 
     def read_all(self) -> pa.Table:
-        """Return all row groups as one table."""
         return pa.concat_tables([self.schema.empty_table(), *map(self.read, range(self.groups))])
 
     def chunks(self, *, plain: Sequence[str] = ()) -> list[Chunk]:
@@ -106,7 +104,7 @@ class VerifiedParquet:
             )
             found = parquet.schema_arrow
         except (pa.ArrowException, OSError, ValueError) as error:
-            problem = f"footer is not one of the format: {_one_line(error)}"
+            problem = f"footer is invalid: {_one_line(error)}"
             raise PoolCorruptError(problem, where=self.where) from None
         if not found.equals(self.schema):
             raise PoolCorruptError(
@@ -142,7 +140,6 @@ class VerifiedParquet:
                 raise PoolCorruptError(problem, where=self.where, hint=_RESTORE) from None
 
     def _retried(self, read: Callable[[], T]) -> T:
-        """Fetch remote bytes again if they arrive corrupt."""
         return read() if self._file.forget is None else retry_corrupt(read)
 
 
@@ -176,7 +173,7 @@ def _verified_footer(file: ByteSource, entry: FileEntry) -> bytes:
     footer = file.read(entry.bytes - entry.footer_bytes, entry.footer_bytes).to_pybytes()
     if bytes_digest(footer) != entry.footer_digest:
         raise PoolCorruptError(
-            "file's footer is not the one the manifest names",
+            "footer differs from the manifest's digest",
             where=file.where,
             expected=f"SHA-256 {str(entry.footer_digest)[:12]}...",
             got=f"{bytes_digest(footer)[:12]}...",

@@ -166,7 +166,7 @@ def test_a_full_disk_on_a_worker(cluster: TwoNodes, tmp_path: Path) -> None:
         expected = encode_pool(pool, tmp_path / "expected", EncodeSettings(codec="int8"))
         with (
             FullDisk(asked) as engine,
-            pytest.raises(PoolWriteError, match=r"staging.*, in (the batches from )?epoch 0 batch 0"),
+            pytest.raises(PoolWriteError, match=r"partial.*, in (the batches from )?epoch 0 batch 0"),
         ):
             encode_pool(pool, tmp_path / "out", EncodeSettings(codec="int8"), executor=engine)
         with RayExecutor(asked) as engine:
