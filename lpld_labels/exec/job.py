@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedError
 
 Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
@@ -189,6 +189,11 @@ class JobProgress:
         return type(error)(
             problem, where=error.where, expected=error.expected, got=error.got, hint=error.hint
         )
+
+    def died(self, problem: str, worker: int) -> Exception:
+        """Return the error of a worker that died, and will not be replaced."""
+        hint = "finished work is kept; run the same command again, with fewer --jobs if memory ran out"
+        return self.named(WorkerDiedError(problem, where=self._job.where, hint=hint), worker)
 
     def _report(self) -> None:
         units = self._units + sum(attempt.units for attempt in self.running.values())

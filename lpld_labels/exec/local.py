@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from lpld_labels.errors import LabelPoolError, WorkerDiedError
+from lpld_labels.errors import LabelPoolError
 from lpld_labels.exec.job import Executor, Job, JobProgress, Progress, run_task
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -52,7 +52,7 @@ class LocalExecutor(Executor):
 
 
 ONE_PROCESS = LocalExecutor()
-"""The caller's own process."""
+"""Runs tasks in the caller's own process."""
 
 
 def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
@@ -133,12 +133,8 @@ class _Processes:
         process = self._all[number]
         self._release(connection)
         process.join()
-        error = WorkerDiedError(
-            f"{process.name} of {len(self._all)} died (exit code {process.exitcode})",
-            where=self._job.where,
-            hint="finished work is kept; run the same command again, with fewer processes if memory ran out",
-        )
-        return self._state.named(error, number)
+        problem = f"{process.name} of {len(self._all)} died (exit code {process.exitcode})"
+        return self._state.died(problem, number)
 
     def stop(self) -> None:
         """End all processes; each saves its finished work first."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lpld_labels.errors import ClusterError, LabelPoolError, WorkerDiedError
+from lpld_labels.errors import ClusterError, LabelPoolError
 from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, Worker, run_task
 
 CONNECT_SECONDS = 10.0
@@ -184,7 +184,7 @@ class _WorkerGroup:
     """The workers of one job."""
 
     def __init__(self, ray: Any, settings: RaySettings, job: Job[Any], state: JobProgress) -> None:
-        self._ray, self._job, self._state = ray, job, state
+        self._ray, self._state = ray, state
         self._seats: list[_Seat] = []
         self._idle: list[_Seat] = []
         # Pending answers: a set-up or a task, and questions about progress.
@@ -270,20 +270,13 @@ class _WorkerGroup:
         if attempt is None:
             seat.failed_starts += 1
             if seat.failed_starts >= MOST_LOSSES:
-                raise self._died(f"worker {seat.number + 1} died {MOST_LOSSES} times before its first task")
+                problem = f"worker {seat.number + 1} died {MOST_LOSSES} times before its first task"
+                raise self._state.died(problem, seat.number)
         elif attempt.losses + 1 >= MOST_LOSSES:
-            raise self._state.named(self._died(f"{MOST_LOSSES} workers died"), seat.number)
+            raise self._state.died(f"{MOST_LOSSES} workers died", seat.number)
         else:
             self._state.lost(seat.number)
         self._fill(seat)
-
-    def _died(self, problem: str) -> WorkerDiedError:
-        return WorkerDiedError(
-            problem,
-            where=self._job.where,
-            hint="finished work is kept; if memory ran out, use fewer workers "
-            "(--jobs), then run the same command again",
-        )
 
     def _ask_for_news(self) -> None:
         """Ask all busy workers for their progress, except those that have not answered yet."""

@@ -52,7 +52,7 @@ class DiskCache:
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
         """Return an entry's file. The first caller makes it, and others wait.
 
-        size: in bytes. make: returns the bytes piece by piece; after an error there is no entry.
+        size: in bytes. make: returns the bytes piece by piece; if it fails, nothing is cached.
         """
         path = self.path(name)
         if path.exists():

@@ -206,7 +206,7 @@ def _checked_page(
     compressed = page.stored != page.plain
     body, stop = at + page.header, at + page.header + page.stored
     fewest = 0 if dictionary else rows
-    # What is plain is no longer than its file.
+    # Plain values cannot exceed the file, so a loose limit is enough.
     most = rows if not leaf.repeated else MAX_ROWS if plain else MAX_VIEW_VALUES
     width = _STRING_LENGTH + MAX_PATH_BYTES if leaf.width is None else leaf.width
     largest = min((width + PAGE_SPARE_PER_VALUE) * page.values + PAGE_SPARE_BYTES, MAX_PAGE_BYTES)

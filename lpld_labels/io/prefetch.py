@@ -1,11 +1,12 @@
-"""Ranges of remote files, fetched before they are read.
+"""Prefetch ranges of remote files.
 
-`DirectRanges` keeps them in memory, for a single pass through a pool. `CachedRanges` keeps them on disk in
+`DirectRanges` keeps them in memory, for a single pass over a pool. `CachedRanges` keeps them on disk in
 blocks, for training, which reads the same labels every epoch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import resource
@@ -29,10 +30,10 @@ from lpld_labels.io.retry import REQUESTS_AT_ONCE
 T = TypeVar("T")
 
 BLOCK_BYTES = 1024 * 1024
-"""Size of a block on disk. Small blocks arrive in the order in which they are needed."""
+"""Size of a block on disk: small, so that blocks arrive in the order in which they are needed."""
 _MOST_OPEN_BLOCKS = 4096
 _MOST_OPEN_OF_MANY = 512
-"""The limit if the cache is smaller than the pool: an open block takes disk space even after its eviction."""
+"""The limit if the cache is smaller than the pool: an open block uses disk space even after its eviction."""
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
 _GAP = 16 * 1024
@@ -197,7 +198,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Return the starts of blocks of whole parts, at most about `size` bytes, and the end of the last."""
+        """Return the starts of blocks of parts, about `size` bytes at most, and the end of the last block."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -272,7 +273,7 @@ class CachedRanges:
         block = self._blocks.at(path, start)
         with self._lock:
             self._open.pop(block, None)
-        self._blocks.drop(block)
+        self._blocks.cache.drop(self._blocks.name(block))
 
     def close(self, *, wait: bool = True) -> None:
         if self._prefetcher is not None:
@@ -325,20 +326,16 @@ class _Blocks:
             return data
 
         size = block.stop - block.start
-        return str(self.cache.get(self._name(block), size, lambda: [retry_corrupt(verified)]))
+        return str(self.cache.get(self.name(block), size, lambda: [retry_corrupt(verified)]))
 
     def open(self, block: Range) -> LocalFile:
         """Open a block, fetched unless it is there."""
         while True:
-            try:
-                return LocalFile(self.fetch(block))
-            except FileNotFoundError:
-                # Another process has just evicted it.
-                continue
+            path = self.fetch(block)
+            # Another process may have evicted it meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                return LocalFile(path)
 
-    def drop(self, block: Range) -> None:
-        """Delete a block from the cache."""
-        self.cache.drop(self._name(block))
-
-    def _name(self, block: Range) -> str:
+    def name(self, block: Range) -> str:
+        """Return the name of a block in the cache."""
         return f"{self.files[block.path].digest}-{block.start}-{block.stop}"

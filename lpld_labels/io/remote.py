@@ -60,7 +60,7 @@ class PreconditionError(StoreError):
 class RemoteStore:
     """The files below an address. Can be pickled and survives fork; threads may share one.
 
-    shown: the address without secrets. conditional: whether writes can depend on what is there.
+    shown: the address without secrets. conditional: whether the store has conditional writes.
     lists: whether the store can list its files. timeout: of requests, in seconds.
     """
 
@@ -157,8 +157,10 @@ class RemoteStore:
 
         Without conditional writes, two writers at the same moment may both succeed.
         """
-        if not self.conditional and self._do(path, lambda client, place: bool(client.system.exists(place))):
-            raise self._other_file(path)
+        if not self.conditional:
+            self.require_writable()
+            if self._do(path, lambda client, place: bool(client.system.exists(place))):
+                raise self._other_file(path)
         self.put(path, data, digest=digest, condition={"IfNoneMatch": "*"})
 
     def replace(self, path: str, data: bytes, *, old: bytes) -> None:
@@ -243,9 +245,7 @@ class RemoteStore:
                 tags.append({"PartNumber": number, "ETag": answer["ETag"]})
             self._complete(path, upload, tags, digest)
         except FileNotFoundError:
-            raise StoreError(
-                "somebody has aborted this upload", where=self.at(path), hint="try again"
-            ) from None
+            raise StoreError("the upload was aborted", where=self.at(path), hint="try again") from None
         except BaseException:
             with contextlib.suppress(StoreError, FileNotFoundError):
                 self.call(path, "abort_multipart_upload", UploadId=upload)

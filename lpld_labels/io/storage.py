@@ -19,7 +19,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 TEMPORARY = ".tmp-"
-"""Prefix of the names of unfinished files and directories."""
+"""Prefix of unfinished files and directories."""
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def _refuse_devices(path: Path) -> None:
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-            raise PoolWriteError("this is no file", where=path, hint="choose a path for a new file")
+            raise PoolWriteError("not a regular file", where=path, hint="choose a path for a new file")
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
