@@ -1,8 +1,8 @@
 """Jobs: work cut into tasks, the workers that run them, and their progress.
 
-A task is small to describe, and any worker can run it. Running it twice does no harm: the worker seals its
-result in the job's output and returns only numbers. What is sealed decides which tasks are left, so the death
-of a worker, a machine or the caller costs no more than the unsealed work.
+A task is small to describe, any worker can run it, and running it twice does no harm. Workers seal results in
+the job's output and return only numbers. Sealed results decide which tasks remain, so the death of a worker,
+a machine or the caller costs only unsealed work.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from lpld_labels.errors import InvalidArgumentError, LabelPoolError
+from lpld_labels.errors import InvalidArgumentError, LabelPoolError, WorkerDiedError
 
 Task = TypeVar("Task")
 Task_contra = TypeVar("Task_contra", contravariant=True)
 
 Steps = Generator[int, None, Any]
-"""A running task: yields the units (batches, images) that each step finished; returns a small fact or None.
-Closing it saves the finished work and stops."""
+"""A running task: yields the units (batches, images) that each step finished, and returns a small fact or
+None. Closing it saves the finished work."""
 
 
 class Worker(Protocol[Task_contra]):
-    """Runs tasks one after the other, in its own process or the caller's."""
+    """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
         """Run a task and count all its units, also those already done.
 
-        again: another worker was lost while running it, and may have sealed a part.
+        again: a lost worker may have sealed a part of it.
         """
         ...
 
@@ -60,17 +60,17 @@ def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
 
 
 Start = Callable[[int], Worker[Task]]
-"""Creates a worker: loads and opens what its tasks share. Pickled, and called once in each process with the
-number of the worker on its machine, from 0."""
+"""Creates a worker and loads what its tasks share. Pickled, and called once in each process with the number
+of the worker on its machine, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job(Generic[Task]):
     """Work cut into tasks.
 
-    start: creates the workers. tasks: the remaining tasks, taken one by one. name: names a task in messages.
-    total, done: units of the whole job, and those finished before. where: the output, for errors.
-    here: creates a worker in this process, for an executor without others; None to use `start`.
+    start: creates the workers. tasks: those that remain. name: names a task in messages.
+    total, done: units of all tasks, and those finished before. where: the output, for errors.
+    here: creates a worker in this process, if `start` is not to be used there.
     """
 
     start: Start[Task]
@@ -88,7 +88,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCounts:
-    """How many tasks are running, done, and were restarted because their worker was lost."""
+    """Numbers of tasks; retried ones lost their worker."""
 
     running: int = 0
     done: int = 0
@@ -100,7 +100,7 @@ class TaskWatcher(Protocol):
     """A progress callback that also receives task counts."""
 
     def tasks(self, counts: TaskCounts) -> None:
-        """A task started, ended or was lost."""
+        """Called when a task started, ended or was lost."""
 
 
 class Executor(ABC):
@@ -114,20 +114,19 @@ class Executor(ABC):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """How many tasks run at the same time."""
+        """Number of tasks that run at the same time."""
 
     @abstractmethod
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Run all tasks; return the facts that they returned, except None, in order of arrival.
+        """Run all tasks; return their facts except None, in order of arrival.
 
-        When a task fails or Ctrl-C is pressed, the other workers save their finished work before the error is
-        raised.
+        If a task fails or Ctrl-C is pressed, the other workers save their work before the error is raised.
         """
 
 
 @dataclass(eq=False)
 class Attempt:
-    """A task in progress. losses: workers lost while running it; units: finished so far."""
+    """A task in progress. losses: workers lost while running it. units: finished so far."""
 
     task: Any
     losses: int = 0
@@ -145,7 +144,7 @@ class JobProgress:
         self.facts: list[Any] = []
         self.running: dict[int, Attempt] = {}
         self._job = job
-        self._tasks = iter(job.tasks)
+        self._new = map(Attempt, job.tasks)
         self._lost: list[Attempt] = []
         self._progress = progress
         self._watcher = watcher if isinstance(watcher, TaskWatcher) else None
@@ -155,25 +154,18 @@ class JobProgress:
 
     def begin(self, worker: int) -> Attempt | None:
         """Give a worker the next task, lost ones first; None when no task is left."""
-        if self._lost:
-            attempt = self._lost.pop()
-        else:
-            try:
-                attempt = Attempt(next(self._tasks))
-            except StopIteration:
-                return None
-        self.running[worker] = attempt
-        self._report()
+        attempt = self._lost.pop() if self._lost else next(self._new, None)
+        if attempt is not None:
+            self.running[worker] = attempt
+            self._report()
         return attempt
 
     def reached(self, worker: int, units: int) -> None:
-        """A worker has finished so many units of its task."""
         if worker in self.running:
             self.running[worker].units = units
             self._report()
 
     def ended(self, worker: int, outcome: Outcome) -> None:
-        """A worker has finished its task."""
         del self.running[worker]
         self._units += outcome.units
         self._done += 1
@@ -182,7 +174,6 @@ class JobProgress:
         self._report()
 
     def lost(self, worker: int) -> None:
-        """A worker was lost; its task is next."""
         attempt = self.running.pop(worker)
         attempt.losses += 1
         attempt.units = 0
@@ -191,13 +182,18 @@ class JobProgress:
         self._report()
 
     def named(self, error: Exception, worker: int) -> Exception:
-        """Return an error with the name of the worker's task added."""
+        """Add the name of the worker's task to an error."""
         if not isinstance(error, LabelPoolError) or worker not in self.running:
             return error
         problem = f"{error.problem}, in {self._job.name(self.running[worker].task)}"
         return type(error)(
             problem, where=error.where, expected=error.expected, got=error.got, hint=error.hint
         )
+
+    def died(self, problem: str, worker: int) -> Exception:
+        """Return the error of a worker that died, and will not be replaced."""
+        hint = "finished work is kept; run the same command again, with fewer --jobs if memory ran out"
+        return self.named(WorkerDiedError(problem, where=self._job.where, hint=hint), worker)
 
     def _report(self) -> None:
         units = self._units + sum(attempt.units for attempt in self.running.values())
@@ -211,11 +207,11 @@ class JobProgress:
 
 
 MAX_PIECES = 1 << 24
-"""Label batches of a build before pruning, or images of a recovery: a list of them takes up to 2 GB."""
+"""Limit for lists of label batches or images, which take up to 2 GB then."""
 
 
 def require_listable(count: int, *, what: str, hint: str) -> None:
-    """Refuse a job of more pieces than are ever listed. what: the pieces, as in "label batches"."""
+    """Refuse a job of too many pieces. what: the pieces, such as "label batches"."""
     if count > MAX_PIECES:
         raise InvalidArgumentError(
             f"too many {what} for one job", expected=f"at most {MAX_PIECES}", got=count, hint=hint

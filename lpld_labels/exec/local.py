@@ -1,8 +1,8 @@
 """The executor of this machine: several processes, any of which may be killed at any moment.
 
-The standard process pool and queues share locks and pipes among processes. If one is killed while it holds a
-lock, or while others start, the rest wait for ever. Here each process has its own connection to the parent,
-tasks are handed out one by one, and a closed connection means that its process died.
+Processes of the standard pool share locks and pipes: if one is killed while it holds a lock, or while others
+start, the rest hang. Here each process has its own connection to the parent, tasks are handed out one by one,
+and a closed connection means that its process died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from lpld_labels.errors import LabelPoolError, WorkerDiedError
+from lpld_labels.errors import LabelPoolError
 from lpld_labels.exec.job import Executor, Job, JobProgress, Progress, run_task
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -39,8 +39,7 @@ class LocalExecutor(Executor):
         """Run all tasks; if a process dies, the others save their work and WorkerDiedError is raised."""
         state = JobProgress(job, progress)
         if min(self._jobs, job.total - job.done) <= 1:
-            _run_here(job, state)
-            return state.facts
+            return _run_here(job, state)
         processes = _Processes(job, state)
         try:
             with _one_thread_each():
@@ -53,10 +52,10 @@ class LocalExecutor(Executor):
 
 
 ONE_PROCESS = LocalExecutor()
-"""The caller's own process."""
+"""Runs tasks in the caller's own process."""
 
 
-def _run_here(job: Job[Any], state: JobProgress) -> None:
+def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
     worker = job.start(0) if job.here is None else job.here()
 
     def report(units: int) -> bool:
@@ -64,9 +63,9 @@ def _run_here(job: Job[Any], state: JobProgress) -> None:
         return True
 
     while (attempt := state.begin(0)) is not None:
-        outcome = run_task(worker.do(attempt.task, again=False), report)
-        if outcome is not None:
+        if (outcome := run_task(worker.do(attempt.task, again=False), report)) is not None:
             state.ended(0, outcome)
+    return state.facts
 
 
 class _Processes:
@@ -99,10 +98,8 @@ class _Processes:
             self._send(ours, self._job.start)
 
     def handle_next(self) -> None:
-        """Wait for messages and act on them."""
         ready = wait(list(self.connected))
-        for connection in [connection for connection in self.connected if connection in ready]:
-            number = self.connected[connection]
+        for connection, number in [item for item in self.connected.items() if item[0] in ready]:
             try:
                 message = connection.recv()
             except (EOFError, ConnectionError):
@@ -136,12 +133,8 @@ class _Processes:
         process = self._all[number]
         self._release(connection)
         process.join()
-        error = WorkerDiedError(
-            f"{process.name} of {len(self._all)} died (exit code {process.exitcode})",
-            where=self._job.where,
-            hint="finished work is kept; run the same command again, with fewer processes if memory ran out",
-        )
-        return self._state.named(error, number)
+        problem = f"{process.name} of {len(self._all)} died (exit code {process.exitcode})"
+        return self._state.died(problem, number)
 
     def stop(self) -> None:
         """End all processes; each saves its finished work first."""
@@ -189,9 +182,6 @@ def _serve(connection: Connection, stop: Any, number: int) -> None:
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Delay Ctrl-C: processes started in the block never receive it, the parent does afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     # Starting the tracker unblocks the signal, so start it first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

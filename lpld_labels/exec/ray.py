@@ -1,8 +1,8 @@
 """The Ray executor: one Ray actor per worker, on any machine of a cluster, with one task at a time.
 
 What tasks share (weights, image tables) is put into Ray's store once and fetched once per machine. A lost
-worker is replaced, and its task goes to the next free worker; a replacement without room waits while the
-others continue. Only tasks, counts and small facts pass through this process.
+worker is replaced as soon as there is room, and its task goes to the next free worker. Only tasks, counts and
+small facts pass through this process.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
 import os
 import socket
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from lpld_labels.errors import ClusterError, LabelPoolError, WorkerDiedError
+from lpld_labels.errors import ClusterError, LabelPoolError
 from lpld_labels.exec.job import Executor, Job, JobProgress, Outcome, Progress, Worker, run_task
 
 CONNECT_SECONDS = 10.0
@@ -36,11 +36,11 @@ _GONE = object()
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """Which cluster, and what a task needs of it.
+    """The cluster, and what each task needs.
 
     address: HOST:PORT of the cluster's head; None to start Ray on this machine, for this job alone.
-    workers: how many at most; None for as many as there is room for.
-    gpus_per_task, cpus_per_task: what a worker holds while it lives; parts of a GPU may be shared.
+    workers: at most so many; None for as many as there is room for.
+    gpus_per_task, cpus_per_task: what a worker reserves; parts of a GPU may be shared.
     """
 
     address: str | None = None
@@ -55,7 +55,7 @@ class RayExecutor(Executor):
     on_this_machine = False
 
     def __init__(self, settings: RaySettings) -> None:
-        """Refuse what cannot work: Ray is not installed, or nothing listens at the address."""
+        """Refuse settings that cannot work: Ray is not installed, or nothing listens at the address."""
         if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
             raise ClusterError(
                 "a task must hold something", hint="give cpus_per_task or gpus_per_task above 0"
@@ -76,7 +76,6 @@ class RayExecutor(Executor):
         return self._workers
 
     def run(self, job: Job[Any], progress: Progress | None = None) -> list[Any]:
-        """Run all tasks, whatever workers are lost on the way."""
         left = job.total - job.done
         if left <= 0:
             return []
@@ -84,8 +83,7 @@ class RayExecutor(Executor):
         state = JobProgress(job, progress)
         group = _WorkerGroup(self._ray, self._settings, job, state)
         try:
-            group.start(count)
-            group.work()
+            group.work(count)
         except BaseException:
             group.stop()
             raise
@@ -99,14 +97,12 @@ class RayExecutor(Executor):
         self._messages.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         try:
             if self._started:
                 self._ray.shutdown()
         finally:
-            self._messages.__exit__(kind, error, trace)
+            self._messages.__exit__(*error)
         self._started, self._workers = False, None
 
     def _connect(self) -> None:
@@ -115,7 +111,7 @@ class RayExecutor(Executor):
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._started = True
         if address is None:
-            needed = int((self._settings.workers or 1) * self._settings.cpus_per_task + 0.999)
+            needed = math.ceil((self._settings.workers or 1) * self._settings.cpus_per_task)
             cpus = max(os.cpu_count() or 1, needed)
             self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quietly)
             return
@@ -185,7 +181,7 @@ def _no_cluster(address: str, reason: str) -> ClusterError:
 
 @dataclass(eq=False)
 class _Seat:
-    """The place of one worker, held by an actor and after its death by another."""
+    """The place of one worker: an actor, and after its death another one."""
 
     number: int
     actor: Any = None
@@ -196,7 +192,7 @@ class _WorkerGroup:
     """The workers of one job."""
 
     def __init__(self, ray: Any, settings: RaySettings, job: Job[Any], state: JobProgress) -> None:
-        self._ray, self._job, self._state = ray, job, state
+        self._ray, self._state = ray, state
         self._seats: list[_Seat] = []
         self._idle: list[_Seat] = []
         # Pending answers: a set-up or a task, and questions about progress.
@@ -212,21 +208,21 @@ class _WorkerGroup:
             concurrency_groups={"work": 1, "control": 1},
         )(RayWorker)
 
-    def start(self, count: int) -> None:
-        for number in range(count):
-            seat = _Seat(number)
-            self._seats.append(seat)
-            self._fill(seat)
-
     def _fill(self, seat: _Seat) -> None:
         """Put a new worker on a seat; it gets its first task once it is set up."""
         seat.actor = self._actors.remote([self._shared], str(Path.cwd()))
         self._awaited[seat.actor.set_up.options(concurrency_group="work").remote()] = seat
 
-    def work(self) -> None:
-        """Hand out tasks until all are done."""
+    def work(self, count: int) -> None:
+        """Start workers and hand out tasks until all are done."""
+        for number in range(count):
+            self._seats.append(_Seat(number))
+            self._fill(self._seats[-1])
         while True:
-            self._hand_out()
+            while self._idle and (attempt := self._state.begin(self._idle[-1].number)) is not None:
+                seat = self._idle.pop()
+                method = seat.actor.do.options(concurrency_group="work")
+                self._awaited[method.remote(attempt.task, attempt.losses > 0)] = seat
             # A worker is idle only when no task is left.
             if self._idle and not self._state.running:
                 return
@@ -238,16 +234,6 @@ class _WorkerGroup:
                 self._handle(reference)
             self._ask_for_news()
 
-    def _hand_out(self) -> None:
-        while self._idle:
-            seat = self._idle[-1]
-            attempt = self._state.begin(seat.number)
-            if attempt is None:
-                return
-            self._idle.pop()
-            method = seat.actor.do.options(concurrency_group="work")
-            self._awaited[method.remote(attempt.task, attempt.losses > 0)] = seat
-
     def _handle(self, reference: Any) -> None:
         result = self._result(reference)
         if reference in self._news:
@@ -258,13 +244,13 @@ class _WorkerGroup:
         seat = self._awaited.pop(reference)
         if result is _GONE:
             self._replace(seat)
-            return
-        if isinstance(result, LabelPoolError):
+        elif isinstance(result, LabelPoolError):
             raise self._state.named(result, seat.number)
-        seat.failed_starts = 0
-        self._idle.append(seat)
-        if isinstance(result, Outcome):
-            self._state.ended(seat.number, result)
+        else:
+            seat.failed_starts = 0
+            self._idle.append(seat)
+            if isinstance(result, Outcome):
+                self._state.ended(seat.number, result)
 
     def _result(self, reference: Any) -> Any:
         """Return the answer of a worker, or _GONE."""
@@ -286,26 +272,19 @@ class _WorkerGroup:
 
     def _replace(self, seat: _Seat) -> None:
         """Replace a lost worker; its task is handed out next."""
-        # It may only be unreachable: two workers must not run one task.
+        # It may only be unreachable, and two workers must not run the same task.
         self._ray.kill(seat.actor)
         attempt = self._state.running.get(seat.number)
         if attempt is None:
             seat.failed_starts += 1
             if seat.failed_starts >= MOST_LOSSES:
-                raise self._died(f"worker {seat.number + 1} died {MOST_LOSSES} times before its first task")
+                problem = f"worker {seat.number + 1} died {MOST_LOSSES} times before its first task"
+                raise self._state.died(problem, seat.number)
         elif attempt.losses + 1 >= MOST_LOSSES:
-            raise self._state.named(self._died(f"{MOST_LOSSES} workers died"), seat.number)
+            raise self._state.died(f"{MOST_LOSSES} workers died", seat.number)
         else:
             self._state.lost(seat.number)
         self._fill(seat)
-
-    def _died(self, problem: str) -> WorkerDiedError:
-        return WorkerDiedError(
-            problem,
-            where=self._job.where,
-            hint="finished work is kept; if memory ran out, use fewer workers "
-            "(--jobs), then run the same command again",
-        )
 
     def _ask_for_news(self) -> None:
         """Ask all busy workers for their progress, except those that have not answered yet."""
@@ -327,7 +306,6 @@ class _WorkerGroup:
             self._ray.wait(busy, num_returns=len(busy), timeout=STOP_SECONDS)
 
     def dismiss(self) -> None:
-        """End all workers."""
         for seat in self._seats:
             self._ray.kill(seat.actor)
 
@@ -335,21 +313,21 @@ class _WorkerGroup:
 class RayWorker:
     """A Ray actor that runs tasks of a job.
 
-    Two threads call it, one call at a time each: `work` sets up and runs tasks, `control` asks for progress.
+    Two threads call it: `work` sets up and runs tasks, `control` asks for progress.
 
-    start: a list with Ray's reference to what creates the worker; inside a list, Ray does not resolve it.
-    directory: where the command was given, for relative paths.
+    start: a list with Ray's reference to the job's `start`; inside a list, Ray does not resolve it.
+    directory: the caller's, for relative paths.
     """
 
     def __init__(self, start: list[Any], directory: str) -> None:
         self._start = start
         self._directory = directory
-        self._worker: Worker[Any] | None = None
+        self._worker: Worker[Any]
         self._units = 0
         self._stop = False
 
     def set_up(self) -> LabelPoolError | None:
-        """Load what tasks share. Library errors are returned, because Ray would wrap raised ones."""
+        """Load what tasks share; return library errors, because Ray would wrap raised ones."""
         import ray
 
         try:
@@ -380,8 +358,6 @@ class RayWorker:
 
     def do(self, task: Any, again: bool) -> Outcome | LabelPoolError | None:
         """Run a task; None if it was stopped."""
-        if self._worker is None:
-            raise RuntimeError("a worker is set up before its first task")
         self._units = 0
         try:
             return run_task(self._worker.do(task, again=again), self._report)
@@ -393,9 +369,8 @@ class RayWorker:
         return not self._stop
 
     def reached(self) -> int:
-        """Return how many units of the present task are finished."""
         return self._units
 
     def stop(self) -> None:
-        """Save the finished work and stop the present task."""
+        """Stop the current task after saving its finished work."""
         self._stop = True

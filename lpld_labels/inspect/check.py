@@ -43,7 +43,7 @@ from lpld_labels.format.schema import (
 )
 from lpld_labels.io.addresses import Location, is_address, local_path
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.parquet_files import VIEW_OWNERS, label_owners, weighed
+from lpld_labels.io.parquet_files import VIEW_OWNERS, component_bytes, label_owners
 from lpld_labels.io.parquet_pages import Chunk
 from lpld_labels.io.storage import refuse_links_out
 from lpld_labels.io.verified_parquet import VerifiedParquet
@@ -293,7 +293,7 @@ class _Check:
                 return
 
     def _add_bytes(self, chunks: list[Chunk], entry: FileEntry, owners: Mapping[str, Component]) -> None:
-        parts = weighed(((chunk.column, chunk.bytes) for chunk in chunks), entry.bytes, owners)
+        parts = component_bytes(((chunk.column, chunk.bytes) for chunk in chunks), entry.bytes, owners)
         for name, size in parts.items():
             self._components[name] += size
 

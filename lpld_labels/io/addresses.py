@@ -1,7 +1,6 @@
 """Addresses of pools: ``s3://bucket/pool``, ``https://host/pool``, anything fsspec opens; or a local path.
 
-What an address says about credentials (a password, a signed query) is for the server and nobody else:
-`redact` gives what messages, summaries and logs get.
+An address may contain credentials (a password, a signed query); messages, summaries and logs redact them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def local_path(location: Location) -> Path:
             raise InvalidArgumentError("a file address names another machine", where=text)
         text = unquote(place.path)
     if "\0" in text:
-        raise InvalidArgumentError("a path with a NUL in it", where=repr(text))
+        raise InvalidArgumentError("path contains a NUL character", where=repr(text))
     return Path(text).absolute()
 
 
@@ -39,7 +38,7 @@ def _split(address: str) -> SplitResult:
     try:
         return urlsplit(address)
     except ValueError as error:
-        raise InvalidArgumentError(f"this is no address: {error}", where=address) from None
+        raise InvalidArgumentError(f"invalid address: {error}", where=address) from None
 
 
 def redact(location: Location) -> str:
@@ -49,15 +48,15 @@ def redact(location: Location) -> str:
 
 
 def child(address: str, path: str) -> str:
-    """Return the address of a file below an address; a query (a signature) goes with it."""
+    """Return the address of a file below an address, with the same query (a signature)."""
     base, question, query = address.partition("?")
     return f"{base.rstrip('/')}/{path}{question}{query}"
 
 
 def normalize_url(address: str) -> str:
-    """Return an address without slashes at its end, nor the name of the manifest."""
+    """Return an address without trailing slashes and the manifest's name."""
     parts = _split(address)
     path = re.sub(r"/+(pool\.json)?$", "", parts.path)
     if not parts.netloc and not path:
-        raise InvalidArgumentError("an address without a place", where=redact(address))
+        raise InvalidArgumentError("address names no host or path", where=redact(address))
     return urlunsplit(parts._replace(path=path))

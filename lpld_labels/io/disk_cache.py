@@ -1,14 +1,13 @@
 """A cache of remote bytes on disk, with a size limit, shared by processes.
 
-The name of an entry determines its bytes: a digest, or a range of a file with that digest. Entries are
-created by a rename and never changed.
+An entry's name determines its bytes: a digest, or a range of a file with that digest. Entries are created by
+a rename and never changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ CACHE_VARIABLE = "LPLD_LABELS_CACHE"
 CACHE_BYTES = 64 * 1024**3
 _LOCKS = "locks"
 _SHARE_KEPT = 0.9
-"""Fill level after an eviction, which deletes many entries at once."""
+"""Fill level after an eviction: listing the entries is slow, so many are deleted at once."""
 
 
 def cache_folder() -> Path:
@@ -42,19 +41,18 @@ class DiskCache:
 
     def __init__(self, directory: Path, limit: int = CACHE_BYTES) -> None:
         if limit < 1:
-            raise InvalidArgumentError("a cache of no bytes", expected="at least 1", got=limit)
+            raise InvalidArgumentError("cache size is wrong", expected="at least 1", got=limit)
         self.directory = directory.absolute()
         self.limit = limit
         self._held: int | None = None
 
     def path(self, name: str) -> Path:
-        """Return the path of an entry, whether it exists or not."""
         return self.directory / name[:2] / name
 
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
         """Return an entry's file. The first caller makes it, and others wait.
 
-        size: in bytes. make: returns the bytes piece by piece; after an error there is no entry.
+        size: in bytes. make: returns the bytes piece by piece; if it fails, nothing is cached.
         """
         path = self.path(name)
         if path.exists():
@@ -81,51 +79,41 @@ class DiskCache:
             ) from None
 
     def _write(self, path: Path, size: int, pieces: Iterable[bytes | pa.Buffer]) -> None:
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
         with self._errors():
             self._make_room(size)
             path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+            stream = temporary.open("wb")
         try:
-            with self._errors():
-                stream = temporary.open("wb")
             with stream:
                 # Errors of the pieces are not errors of the cache.
                 for piece in pieces:
                     with self._errors():
                         stream.write(piece)
-            with self._errors():
-                temporary.replace(path)
+                with self._errors():
+                    stream.flush()
+                    temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
     def drop(self, name: str) -> None:
-        """Delete an entry; it stays readable where it is open."""
         self.path(name).unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Delete the whole cache."""
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _make_room(self, size: int) -> None:
         """Evict the oldest entries if there would be too many bytes."""
         if self._held is None or self._held + size > self.limit:
-            self._held = self._sweep(size)
+            # Other processes may have added and evicted entries.
+            entries = []
+            for path in self.directory.glob("??/*"):
+                with contextlib.suppress(OSError):
+                    found = path.stat()
+                    entries.append((found.st_mtime_ns, found.st_size, path))
+            self._held = sum(weight for _, weight, _ in entries)
+            full = self._held + size > self.limit
+            for _, weight, path in sorted(entries) if full else ():
+                if self._held + size <= self.limit * _SHARE_KEPT:
+                    break
+                path.unlink(missing_ok=True)
+                self._held -= weight
         self._held += size
-
-    def _sweep(self, size: int) -> int:
-        """List the entries, which others may have changed, and evict; return the bytes that remain."""
-        entries = []
-        for path in self.directory.glob("??/*"):
-            with contextlib.suppress(OSError):
-                found = path.stat()
-                entries.append((found.st_mtime_ns, found.st_size, path))
-        held = sum(entry[1] for entry in entries)
-        if held + size <= self.limit:
-            return held
-        for _, weight, path in sorted(entries):
-            if held + size <= self.limit * _SHARE_KEPT:
-                break
-            path.unlink(missing_ok=True)
-            held -= weight
-        return held

@@ -1,4 +1,4 @@
-"""Files on web servers: whole, or in ranges."""
+"""Read files of web servers, completely or in ranges."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class HttpFiles:
         return answer.data[: None if end is None else end - start]
 
     def read_range(self, url: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes [start, stop) of a file."""
         answer = self._get(url, {"Range": f"bytes={start}-{stop - 1}"})
         found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
         plain = answer.headers.get("Content-Encoding", "identity") == "identity"
@@ -60,16 +59,6 @@ class HttpFiles:
         if (int(found[1]), int(found[2]) + 1) != (start, stop):
             raise ShortReadError(f"asked for {stop - start} bytes, got {int(found[2]) + 1 - int(found[1])}")
         return pa.py_buffer(answer.data)
-
-    def exists(self, url: str) -> bool:
-        """Whether there is such a file."""
-        try:
-            self.cat_file(url, 0, 1)
-        except AnswerError as error:
-            if error.status in (404, 410):
-                return False
-            raise
-        return True
 
     def _get(self, url: str, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
         base, question, query = url.partition("?")
@@ -83,7 +72,7 @@ class HttpFiles:
                 "GET", f"{address}{question}{query}", headers=sent, decode_content=False
             )
         except urllib3.exceptions.MaxRetryError as error:
-            # Its own message shows the whole URL, with a signature.
+            # Its own message shows the complete URL, with a signature.
             reason = error.reason or ConnectionError("no answer")
             raise reason from reason.__cause__
         if answer.status >= 300:

@@ -1,7 +1,4 @@
-"""Locks on files and directories, released when their process ends, however it ends.
-
-A lock file is deleted with its directory; a process that locks a deleted file notices and tries again.
-"""
+"""Locks on files and directories, released when their process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -31,11 +28,11 @@ def _lock(descriptor: int, operation: int) -> None:
             raise
 
 
-def _open_locked(path: Path, flags: int, operation: int, *, folder: Path) -> int:
-    """Open and lock a file or directory. folder: created if it is missing."""
+def _open_locked(path: Path, flags: int, operation: int) -> int:
+    """Open and lock a file or directory, created if it is missing."""
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Whoever had the lock may have deleted the file.
+        (path if flags == _DIRECTORY else path.parent).mkdir(parents=True, exist_ok=True)
+        # The previous owner of the lock may have deleted the file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, flags, 0o644)
             try:
@@ -50,9 +47,9 @@ def _open_locked(path: Path, flags: int, operation: int, *, folder: Path) -> int
 
 @contextlib.contextmanager
 def locked(file: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a file, created with its directory; without `wait`, BlockingIOError if it is taken."""
+    """Create and lock a file; without `wait`, BlockingIOError if another process has the lock."""
     operation = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
-    descriptor = _open_locked(file, _FILE, operation, folder=file.parent)
+    descriptor = _open_locked(file, _FILE, operation)
     try:
         yield
     finally:
@@ -69,7 +66,7 @@ def locked_directory(directory: Path, *, shared: bool = False) -> Iterator[int]:
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     with write_errors(directory):
         try:
-            descriptor = _open_locked(directory, _DIRECTORY, operation, folder=directory)
+            descriptor = _open_locked(directory, _DIRECTORY, operation)
         except BlockingIOError:
             raise PoolConflictError(
                 "another process is writing here",

@@ -6,10 +6,9 @@ import inspect
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,12 +19,10 @@ from lpld_labels.format.manifest import FileEntry, FileRole
 from lpld_labels.format.schema import COMPONENTS, VIEW_COLUMNS, Column, Component
 
 VIEW_OWNERS: Mapping[str, Component] = {column.name: column.component for column in VIEW_COLUMNS}
-Buffer: TypeAlias = bytes
-"""`bytes`, where a field has that name."""
 _ONE_PAGE = 1 << 30
 _MAGIC = b"PAR1"
 _TAIL = 8
-"""Bytes of the length of the footer and the magic number, behind the footer's metadata."""
+"""Bytes after the footer's metadata: their length and the magic number."""
 
 
 @cache
@@ -44,9 +41,9 @@ def page_settings() -> dict[str, Any]:
 
 
 def index_file(index: pa.Table) -> bytes:
-    """Return a batch index as a file; its numbers rise, so differences compress well."""
-    whole = [field.name for field in index.schema if pa.types.is_integer(field.type)]
-    return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"))
+    """Return a batch index as a file. Its numbers increase, so differences compress well."""
+    integers = [field.name for field in index.schema if pa.types.is_integer(field.type)]
+    return _file(index, use_dictionary=False, column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"))
 
 
 def image_file(images: pa.Table) -> bytes:
@@ -68,47 +65,17 @@ def _file(table: pa.Table, **settings: Any) -> bytes:
     return sink.getvalue()
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileFacts:
-    """A written file: see `FileEntry`, and its bytes by component."""
-
-    bytes: int
-    rows: int
-    digest: str
-    footer_bytes: int
-    footer_digest: str
-    components: dict[Component, int]
-
-    @staticmethod
-    def of(data: Buffer) -> FileFacts:
-        """Describe a file that is all container."""
-        footer = data[-int.from_bytes(data[-_TAIL:-4], "little") - _TAIL :]
-        return FileFacts.written(len(data), bytes_digest(data), footer, {})
-
-    @staticmethod
-    def written(size: int, digest: str, footer: Buffer, owners: Mapping[str, Component]) -> FileFacts:
-        """Describe a file that was just written. owners: the component of each column, by name."""
-        metadata = footer_metadata(footer)
-        return FileFacts(
-            bytes=size,
-            rows=metadata.num_rows,
-            digest=digest,
-            footer_bytes=len(footer),
-            footer_digest=bytes_digest(footer),
-            components=weighed(_written_chunks(metadata), size, owners),
-        )
-
-    def entry(self, path: str, role: FileRole) -> FileEntry:
-        """Return its entry in the manifest."""
-        return FileEntry(
-            path=path,
-            role=role,
-            bytes=self.bytes,
-            rows=self.rows,
-            digest=self.digest,
-            footer_bytes=self.footer_bytes,
-            footer_digest=self.footer_digest,
-        )
+def file_entry(path: str, role: FileRole, size: int, digest: str, footer: bytes) -> FileEntry:
+    """Return the manifest's entry of a Parquet file that was just written."""
+    return FileEntry(
+        path=path,
+        role=role,
+        bytes=size,
+        rows=footer_metadata(footer).num_rows,
+        digest=digest,
+        footer_bytes=len(footer),
+        footer_digest=bytes_digest(footer),
+    )
 
 
 def footer_of(path: Path) -> bytes:
@@ -131,7 +98,17 @@ def label_owners(columns: tuple[Column, ...]) -> dict[str, Component]:
     return keys | {column.name: column.component for column in columns}
 
 
-def weighed(
+def column_chunks(footer: bytes) -> Iterator[tuple[str, int]]:
+    """Yield the column and the bytes of every column chunk of a file that was just written."""
+    metadata = footer_metadata(footer)
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for place in range(row_group.num_columns):
+            chunk = row_group.column(place)
+            yield chunk.path_in_schema.split(".", 1)[0], chunk.total_compressed_size
+
+
+def component_bytes(
     chunks: Iterable[tuple[str, int]], size: int, owners: Mapping[str, Component]
 ) -> dict[Component, int]:
     """Return a file's bytes by component. chunks: (column, bytes) of column chunks; the rest is container."""
@@ -140,11 +117,3 @@ def weighed(
         components[owners.get(name, "container")] += weight
     components["container"] += size - sum(components.values())
     return components
-
-
-def _written_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[str, int]]:
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for place in range(row_group.num_columns):
-            chunk = row_group.column(place)
-            yield chunk.path_in_schema.split(".", 1)[0], chunk.total_compressed_size

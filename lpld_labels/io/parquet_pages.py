@@ -1,7 +1,7 @@
-"""Pages of Parquet files: headers, checksums, and the rules of the format for pages.
+"""Pages of Parquet files: headers, checksums, and the format's rules for pages.
 
-Labels are read by page, because the batch index stores their offsets. `verify` checks the pages of every file
-before Arrow decodes them, and so finds missing checksums and decompression bombs.
+Labels are read page by page, because the batch index stores their offsets. `verify` checks the pages of every
+file before Arrow decodes them, and so finds missing checksums and decompression bombs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def parse_page(data: memoryview, where: str) -> Page:
     """Read the page header at the start of some bytes."""
     fields: dict[int, int] = {}
     try:
-        header = _header_bytes(data, fields)
+        try:
+            header = _read_struct(bytes(data[:_USUAL_BYTES]), 0, fields)
+        except IndexError:
+            header = _read_struct(bytes(data[:MAX_HEADER_BYTES]), 0, fields)
         dictionary = fields[1] == DICTIONARY_PAGE
         inner = 16 * (7 if dictionary else 5)
         page = Page(
@@ -93,18 +96,10 @@ def check_crc(page: Page, body: memoryview, where: str) -> None:
         raise PoolCorruptError("page checksum does not match", where=where, hint=_RESTORE)
 
 
-def _header_bytes(data: memoryview, fields: dict[int, int]) -> int:
-    """Read the fields of a header and return its length."""
-    try:
-        return _read_struct(bytes(data[:_USUAL_BYTES]), 0, fields)
-    except IndexError:
-        return _read_struct(bytes(data[:MAX_HEADER_BYTES]), 0, fields)
-
-
 def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -> int:
-    """Read the numbers in a struct of Thrift's compact protocol, and return where it ends.
+    """Read the numbers in a struct of Thrift's compact protocol into `fields`, and return where it ends.
 
-    fields: takes them by field number; field n of a struct that is field m itself is 16 * m + n.
+    fields: numbers by field number; 16 * m + n for field n of a struct that is field m itself.
     """
     number = above
     while byte := data[at]:
@@ -166,9 +161,9 @@ class _Leaf(NamedTuple):
 def walk_pages(
     file: ByteSource, schema: pa.Schema, group_rows: Sequence[int], end: int, *, plain: Sequence[str] = ()
 ) -> Iterator[Chunk]:
-    """Check every page of a file and yield its column chunks; they fill it from the magic number to `end`.
+    """Check every page of a file and yield its column chunks, which must fill it up to the footer.
 
-    group_rows: of each row group. end: where the footer begins.
+    group_rows: rows of each row group. end: where the footer begins.
     plain: columns (such as `labels` or `image.bytes`) that must be neither encoded nor compressed.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
@@ -177,15 +172,15 @@ def walk_pages(
         for leaf in leaves if rows else ():
             start = at
             where = f"{file.where}, row group {group}, column {leaf.path}"
-            page, at = _walked(file, at, end, leaf, rows, leaf.path in plain, where)
+            page, at = _checked_page(file, at, end, leaf, rows, leaf.path in plain, where)
             size = page.plain
             if page.kind == DICTIONARY_PAGE:
-                page, at = _walked(file, at, end, leaf, rows, leaf.path in plain, where)
+                page, at = _checked_page(file, at, end, leaf, rows, leaf.path in plain, where)
                 size += page.plain
             if page.kind != DATA_PAGE:
                 raise PoolCorruptError("column chunk has no data page", where=where)
             yield Chunk(group, leaf.path.split(".", 1)[0], start, at - start, size)
-    # A file without rows may have pages of no values, which nobody reads.
+    # A file without rows may have pages without values, which are never read.
     if at != end and any(group_rows):
         raise PoolCorruptError(f"bytes {at} to {end} belong to no column", where=file.where)
 
@@ -202,7 +197,7 @@ def _leaves(path: str, kind: pa.DataType, *, repeated: bool = False) -> Iterator
         yield _Leaf(path, None if text else max(kind.bit_width // 8, 4), repeated)
 
 
-def _walked(
+def _checked_page(
     file: ByteSource, at: int, end: int, leaf: _Leaf, rows: int, plain: bool, where: str
 ) -> tuple[Page, int]:
     """Check the page at an offset; return its header and where it ends."""
@@ -211,7 +206,7 @@ def _walked(
     compressed = page.stored != page.plain
     body, stop = at + page.header, at + page.header + page.stored
     fewest = 0 if dictionary else rows
-    # What is plain is no longer than its file.
+    # Plain values cannot exceed the file, so a loose limit is enough.
     most = rows if not leaf.repeated else MAX_ROWS if plain else MAX_VIEW_VALUES
     width = _STRING_LENGTH + MAX_PATH_BYTES if leaf.width is None else leaf.width
     largest = min((width + PAGE_SPARE_PER_VALUE) * page.values + PAGE_SPARE_BYTES, MAX_PAGE_BYTES)
@@ -223,7 +218,7 @@ def _walked(
         (not plain or (page.encoding == PLAIN and not compressed), "page is not plain"),
         (fewest <= page.values <= most, "page has another number of values than its row group allows"),
         (not compressed or 0 <= page.plain <= largest, "page claims more than its values can take"),
-        (body <= stop <= end, "page reaches beyond its place"),
+        (body <= stop <= end, "page reaches beyond the file's body"),
     )
     problem = next((problem for kept, problem in rules if not kept), None)
     if problem is not None:
@@ -231,5 +226,5 @@ def _walked(
     data = memoryview(file.read(body, page.stored)).cast("B")
     check_crc(page, data, where)
     if compressed and data[: len(_ZSTD_MAGIC)] != _ZSTD_MAGIC:
-        raise PoolCorruptError("page is compressed by something else than zstd", where=where)
+        raise PoolCorruptError("page is not compressed with zstd", where=where)
     return page, stop

@@ -1,39 +1,39 @@
-"""Ranges of remote files, fetched before they are read.
+"""Prefetch ranges of remote files.
 
-`DirectRanges` keeps them in memory, for a single pass through a pool. `CachedRanges` keeps them on disk in
+`DirectRanges` keeps them in memory, for a single pass over a pool. `CachedRanges` keeps them on disk in
 blocks, for training, which reads the same labels every epoch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import resource
 import threading
-import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lpld_labels.errors import LabelPoolError
 from lpld_labels.io.disk_cache import DiskCache
-from lpld_labels.io.random_access import LocalFile
+from lpld_labels.io.random_access import LocalFile, retry_corrupt
 from lpld_labels.io.remote import RemoteStore
 from lpld_labels.io.retry import REQUESTS_AT_ONCE
 
 T = TypeVar("T")
 
 BLOCK_BYTES = 1024 * 1024
-"""Size of a block on disk. Small blocks arrive in the order in which they are needed."""
+"""Size of a block on disk: small, so that blocks arrive in the order in which they are needed."""
 _MOST_OPEN_BLOCKS = 4096
 _MOST_OPEN_OF_MANY = 512
-"""The limit if the cache is smaller than the pool: an open block takes disk space even after its eviction."""
+"""The limit if the cache is smaller than the pool: an open block uses disk space even after its eviction."""
 _REQUEST_BYTES = 4 * 1024 * 1024
 _WINDOW_BYTES = 64 * 1024 * 1024
 _GAP = 16 * 1024
@@ -73,21 +73,14 @@ def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
 class Prefetcher(Generic[T]):
     """Fetches ranges in the background, in order and several at a time.
 
-    fetch: fetches one; errors surface when the range is read. skip: ranges that need not be fetched.
-    window: bytes that may be fetched and neither taken nor passed by `advance`; None for no limit, and then
-        no results are kept.
+    fetch: fetches one range; errors surface when the range is read.
+    window: limit in bytes of the ranges that were requested and neither taken nor passed by `advance`. With
+        None there is no limit, and results are not kept.
     """
 
-    def __init__(
-        self,
-        fetch: Callable[[Range], T],
-        ranges: Iterable[Range],
-        *,
-        window: int | None,
-        skip: Callable[[Range], bool] = lambda one: False,
-    ) -> None:
-        self._fetch, self._ranges, self._window, self._skip = fetch, iter(ranges), window, skip
-        self._ahead: deque[tuple[Range, Future[T] | None]] = deque()
+    def __init__(self, fetch: Callable[[Range], T], ranges: Iterable[Range], *, window: int | None) -> None:
+        self._fetch, self._ranges, self._window = fetch, iter(ranges), window
+        self._ahead: deque[tuple[Range, Future[T]]] = deque()
         self._bytes_ahead = 0
         self._running = 0
         self._filling = False
@@ -97,21 +90,18 @@ class Prefetcher(Generic[T]):
         # In a thread, because finding the first ranges can take a while.
         self._threads.submit(self._fill)
 
-    def take(self, path: str, start: int, stop: int) -> tuple[Range, Future[T] | None] | None:
-        """Return the request that covers these bytes, if there is one, and drop those before it."""
+    def take(self, path: str, start: int, stop: int) -> tuple[Range, Future[T]] | None:
+        """Return the request that covers these bytes and drop those before it; None if there is none."""
         with self._lock:
-            places = (n for n, (one, _) in enumerate(self._ahead) if one.covers(path, start, stop))
-            found = next(places, None)
-            if found is None:
+            if not any(one.covers(path, start, stop) for one, _ in self._ahead):
                 return None
-            for _ in range(found):
-                if (passed := self._pop()) is not None:
-                    passed.cancel()
+            while not self._ahead[0][0].covers(path, start, stop):
+                self._pop().cancel()
             self._fill()
             return self._ahead[0]
 
     def advance(self) -> None:
-        """Advance the window by a range, for readers that do not take ranges from here."""
+        """Advance the window by one range, for readers that do not take ranges from here."""
         if self._window is not None:
             with self._lock:
                 if self._ahead:
@@ -124,19 +114,19 @@ class Prefetcher(Generic[T]):
             while self._ahead and self._ahead[0][0].covers(path, start, stop):
                 self._pop()
 
-    def stop(self, *, wait: bool = True) -> None:
+    def stop(self, *, wait: bool) -> None:
         """Send no more requests. wait: until those in flight have ended."""
         self._ranges = iter(())
         if self._process == os.getpid():
             self._threads.shutdown(wait=wait, cancel_futures=True)
 
-    def _pop(self) -> Future[T] | None:
+    def _pop(self) -> Future[T]:
         one, future = self._ahead.popleft()
         self._bytes_ahead -= one.stop - one.start
         return future
 
     def _fill(self) -> None:
-        """Begin requests until enough are in flight or the window is full."""
+        """Submit requests until enough are in flight or the window is full."""
         with self._lock:
             if self._filling:
                 return
@@ -146,21 +136,20 @@ class Prefetcher(Generic[T]):
                     one = next(self._ranges, None)
                     if one is None:
                         return
-                    self._begin(one)
+                    self._submit(one)
             except RuntimeError:
                 # `stop` was called, or the interpreter is shutting down.
                 self._ranges = iter(())
             finally:
                 self._filling = False
 
-    def _begin(self, one: Range) -> None:
-        future = None if self._skip(one) else self._threads.submit(self._fetch, one)
+    def _submit(self, one: Range) -> None:
+        future = self._threads.submit(self._fetch, one)
         if self._window is not None:
             self._ahead.append((one, future))
             self._bytes_ahead += one.stop - one.start
-        if future is not None:
-            self._running += 1
-            future.add_done_callback(self._done)
+        self._running += 1
+        future.add_done_callback(self._done)
 
     def _done(self, future: Future[T]) -> None:
         with self._lock:
@@ -171,31 +160,30 @@ class Prefetcher(Generic[T]):
 class DirectRanges:
     """Ranges of the files of a store, kept in memory until they are read."""
 
-    def __init__(self, store: RemoteStore, *, window: int = _WINDOW_BYTES) -> None:
+    def __init__(self, store: RemoteStore) -> None:
         self._store = store
-        self._window = window
         self._prefetcher: Prefetcher[pa.Buffer] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch these in the background, in order and in large requests, as far as the window reaches."""
+        """Fetch these in the background, in order and in large requests, within the window."""
         self.close()
         joined = coalesced(ranges, _REQUEST_BYTES)
-        self._prefetcher = Prefetcher(lambda one: self._store.read_range(*one), joined, window=self._window)
+        self._prefetcher = Prefetcher(lambda one: self._store.read_range(*one), joined, window=_WINDOW_BYTES)
 
     def read(self, path: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes that were prefetched, or fetch them now."""
         found = self._prefetcher.take(path, start, stop) if self._prefetcher is not None else None
-        if found is None or found[1] is None:
+        if found is None:
             return self._store.read_range(path, start, stop)
-        return found[1].result().slice(start - found[0].start, stop - start)
+        joined, future = found
+        return future.result().slice(start - joined.start, stop - start)
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Fetch these bytes again when they are read next: they were corrupt."""
+        """Fetch these bytes again on the next read: they were corrupt."""
         if self._prefetcher is not None:
             self._prefetcher.forget(path, start, stop)
 
     def close(self) -> None:
-        """Stop fetching."""
         if self._prefetcher is not None:
             self._prefetcher.stop(wait=False)
             self._prefetcher = None
@@ -210,7 +198,7 @@ class CutFile:
     stop: int
 
     def blocks(self, size: int) -> npt.NDArray[np.int64]:
-        """Return the starts of blocks of whole parts, at most about `size` bytes, and the end of the last."""
+        """Return the starts of blocks of parts, about `size` bytes at most, and the end of the last block."""
         if not len(self.starts):
             return np.array([0, self.stop], np.int64)
         chosen = [int(self.starts[0])]
@@ -223,11 +211,13 @@ class CutFile:
 class CachedRanges:
     """Ranges of files of a store, through a cache on disk.
 
-    files: those that may be read, by path. check: refuses corrupt bytes of a range (LabelPoolError).
+    files: those that may be read, by path. check: raises PoolCorruptError for corrupt bytes of a range.
 
     If the cache can hold everything, a block is about a megabyte, because all of it will be read. If not, a
-    block is the smallest part that is ever read, because the rest would be evicted before its turn.
+    block is the smallest part that is ever read, because the rest would be evicted before it is needed.
     """
+
+    _prefetcher: Prefetcher[str | None] | None = None
 
     def __init__(
         self,
@@ -237,26 +227,27 @@ class CachedRanges:
         *,
         check: Callable[[Range, pa.Buffer], None],
     ) -> None:
-        self._whole = sum(file.stop for file in files.values()) <= cache.limit
-        self._blocks = _Blocks(store, cache, files, check, BLOCK_BYTES if self._whole else 0)
-        self._window = None if self._whole else cache.limit // 2
-        self._open: OrderedDict[Range, LocalFile] = OrderedDict()
+        self._fits = sum(file.stop for file in files.values()) <= cache.limit
+        self._window = None if self._fits else cache.limit // 2
+        self._blocks = _Blocks(store, cache, files, check, BLOCK_BYTES if self._fits else 0)
+        most = _MOST_OPEN_BLOCKS if self._fits else _MOST_OPEN_OF_MANY
         files_allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _MOST_OPEN_BLOCKS if self._whole else _MOST_OPEN_OF_MANY
-        self._most_open = most if files_allowed == resource.RLIM_INFINITY else min(files_allowed // 2, most)
+        if files_allowed != resource.RLIM_INFINITY:
+            most = min(most, files_allowed // 2)
+        self._most_open = most
+        self._open: OrderedDict[Range, LocalFile] = OrderedDict()
         self._lock = threading.Lock()
-        self._prefetcher: Prefetcher[os.PathLike[str]] | None = None
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
         """Fetch the blocks of these in the background, in order, as far as the cache reaches."""
         self.close()
-        blocks = self._blocks.of(ranges, once=self._whole)
         # The threads must not keep this object alive: fetching stops when it is garbage-collected.
+        fetch, opened = self._blocks.fetch, self._open
         self._prefetcher = Prefetcher(
-            self._blocks.fetch, blocks, window=self._window, skip=self._open.__contains__
+            lambda block: None if block in opened else fetch(block),
+            self._blocks.of(ranges, once=self._fits),
+            window=self._window,
         )
-        self._stopper = weakref.finalize(self, self._prefetcher.stop, wait=False)
-        self._stopper.atexit = False
 
     def read(self, path: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes of one block."""
@@ -282,29 +273,30 @@ class CachedRanges:
         block = self._blocks.at(path, start)
         with self._lock:
             self._open.pop(block, None)
-        self._blocks.drop(block)
+        self._blocks.cache.drop(self._blocks.name(block))
 
-    def close(self) -> None:
-        """Stop fetching."""
+    def close(self, *, wait: bool = True) -> None:
         if self._prefetcher is not None:
-            self._stopper.detach()
-            self._prefetcher.stop()
+            self._prefetcher.stop(wait=wait)
             self._prefetcher = None
 
+    def __del__(self) -> None:
+        self.close(wait=False)
 
+
+@dataclass(frozen=True, eq=False)
 class _Blocks:
-    """The blocks of files: where they are, and how they come into the cache. See `CachedRanges`."""
+    """The blocks of files, and how they come into the cache. See `CachedRanges`. size: of a block."""
 
-    def __init__(
-        self,
-        store: RemoteStore,
-        cache: DiskCache,
-        files: Mapping[str, CutFile],
-        check: Callable[[Range, pa.Buffer], None],
-        size: int,
-    ) -> None:
-        self._store, self._cache, self._files, self._check = store, cache, files, check
-        self._cuts = {path: file.blocks(size) for path, file in files.items()}
+    store: RemoteStore
+    cache: DiskCache
+    files: Mapping[str, CutFile]
+    check: Callable[[Range, pa.Buffer], None]
+    size: int
+
+    @cached_property
+    def _cuts(self) -> dict[str, npt.NDArray[np.int64]]:
+        return {path: file.blocks(self.size) for path, file in self.files.items()}
 
     def at(self, path: str, start: int) -> Range:
         """Return the block that holds a byte of a file."""
@@ -325,32 +317,25 @@ class _Blocks:
             if once:
                 seen.add(block)
 
-    def fetch(self, block: Range) -> os.PathLike[str]:
-        """Return the file of a block in the cache, fetched unless it is there."""
-        return self._cache.get(self._name(block), block.stop - block.start, lambda: (self._checked(block),))
+    def fetch(self, block: Range) -> str:
+        """Return the path of a block in the cache, fetched unless it is there."""
 
-    def _checked(self, block: Range) -> pa.Buffer:
-        """Fetch a block; once more if it arrives corrupt."""
-        data = self._store.read_range(*block)
-        try:
-            self._check(block, data)
-        except LabelPoolError:
-            data = self._store.read_range(*block)
-            self._check(block, data)
-        return data
+        def verified() -> pa.Buffer:
+            data = self.store.read_range(*block)
+            self.check(block, data)
+            return data
+
+        size = block.stop - block.start
+        return str(self.cache.get(self.name(block), size, lambda: [retry_corrupt(verified)]))
 
     def open(self, block: Range) -> LocalFile:
         """Open a block, fetched unless it is there."""
         while True:
-            try:
-                return LocalFile(os.fspath(self.fetch(block)))
-            except FileNotFoundError:
-                # Another process has just evicted it.
-                continue
+            path = self.fetch(block)
+            # Another process may have evicted it meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                return LocalFile(path)
 
-    def drop(self, block: Range) -> None:
-        """Delete a block from the cache."""
-        self._cache.drop(self._name(block))
-
-    def _name(self, block: Range) -> str:
-        return f"{self._files[block.path].digest}-{block.start}-{block.stop}"
+    def name(self, block: Range) -> str:
+        """Return the name of a block in the cache."""
+        return f"{self.files[block.path].digest}-{block.start}-{block.stop}"

@@ -1,8 +1,7 @@
 """Random access to files, local or remote.
 
-Local files are opened only if they are regular: a pipe or a device could block for ever or fill the memory.
-They are read, not mapped: truncating a mapped file kills the process that reads it, and mapping a file takes
-longer than reading a row group.
+Only regular local files are opened: a pipe or a device could block for ever or fill the memory. They are
+read, not mapped: truncating a mapped file kills its readers, and mapping is slower than reading a row group.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -21,8 +20,8 @@ from lpld_labels.errors import PoolCorruptError
 T = TypeVar("T")
 _RESTORE = "restore this file"
 _ATTEMPTS = 3
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""O_NONBLOCK: a pipe that has replaced the file meanwhile is opened without waiting for a writer."""
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK: do not wait for a writer if a pipe has replaced the file meanwhile."""
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:
@@ -78,18 +77,15 @@ class ByteSource(Protocol):
         """Return exactly these bytes; PoolCorruptError if there are fewer. Threads may share a source."""
         ...
 
-
-@runtime_checkable
-class RemoteSource(ByteSource, Protocol):
-    """A remote file: every read is a request, and its bytes may arrive corrupt."""
-
-    def forget(self, start: int, stop: int) -> None:
-        """Fetch these bytes again when they are read next: they were corrupt."""
-        ...
+    @property
+    def forget(self) -> Callable[[int, int], None] | None:
+        """Makes a remote file fetch corrupt bytes [start, stop) again; None for a local file."""
 
 
 class LocalFile:
     """A regular local file."""
+
+    forget = None
 
     def __init__(self, path: str) -> None:
         self.where = path
@@ -122,13 +118,14 @@ class LocalFile:
 class MemoryFile:
     """A file whose bytes are in memory."""
 
+    forget = None
+
     def __init__(self, data: bytes, where: str) -> None:
         self.where = where
         self.size = len(data)
         self._data = pa.py_buffer(data)
 
     def read(self, offset: int, length: int) -> pa.Buffer:
-        """Return these bytes."""
         if offset + length > self.size:
             raise _ends_early(self.where, length, max(self.size - offset, 0))
         return self._data.slice(offset, length)
@@ -142,14 +139,6 @@ def open_file(path: str) -> ByteSource:
         raise PoolCorruptError("file is missing", where=path, hint="restore it or rebuild the pool") from None
     except OSError as error:
         raise PoolCorruptError(f"cannot be opened: {error.strerror}", where=path, hint=_RESTORE) from None
-
-
-def as_remote(file: ByteSource) -> RemoteSource | None:
-    """Return a remote file; None for a local one."""
-    # isinstance with a protocol takes longer than opening the file.
-    if isinstance(file, LocalFile | MemoryFile):
-        return None
-    return file if isinstance(file, RemoteSource) else None
 
 
 def retry_corrupt(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:

@@ -1,43 +1,66 @@
-"""Files below an address: read whole or in ranges, listed and written."""
+"""Files below an address: read completely or in ranges, listed and written.
+
+Clients are fsspec's for S3 and others, and our own for web servers. They are created with the first request
+and shared.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import hashlib
+import os
+import sys
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from lpld_labels.errors import StoreError
+from lpld_labels.errors import InvalidArgumentError, StoreError
 from lpld_labels.io.addresses import child, normalize_url, redact
-from lpld_labels.io.clients import Client, client_of
-from lpld_labels.io.retry import ATTEMPTS, ShortReadError, code_of, request_timeout, retry, status_of
+from lpld_labels.io.retry import (
+    ATTEMPTS,
+    REQUESTS_AT_ONCE,
+    ShortReadError,
+    code_of,
+    is_transient,
+    request_timeout,
+    retry,
+    status_of,
+)
 
 T = TypeVar("T")
 
 PIECE_BYTES = 8 * 1024 * 1024
-"""Whole files are read in pieces of this size."""
+"""Files are read in pieces of this size."""
 _PIECES_AHEAD = 4
 PART_BYTES = 16 * 1024 * 1024
 _MOST_PARTS = 9000
 """S3 takes 10,000."""
 DIGEST = "sha256"
 """Key of a file's digest in its S3 metadata."""
+_S3, _HTTP = ("s3", "s3a"), ("http", "https")
+_ENVIRONMENT = ("AWS_", "FSSPEC_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_SIGNED_SECONDS = 3600
+_SIGNED_USE = 600
+"""Seconds to use a signed URL: the credentials that signed it may expire before the URL."""
+_REFUSALS = 3
+"""Stop signing after so many refusals in a row."""
 
 
-class PreconditionError(Exception):
+class PreconditionError(StoreError):
     """A conditional write found another file than expected."""
 
 
 class RemoteStore:
     """The files below an address. Can be pickled and survives fork; threads may share one.
 
-    shown: the address without secrets. conditional: whether writes can depend on what is there.
+    shown: the address without secrets. conditional: whether the store has conditional writes.
     lists: whether the store can list its files. timeout: of requests, in seconds.
     """
 
@@ -46,8 +69,8 @@ class RemoteStore:
         self.shown = redact(self.address)
         self.timeout = request_timeout()
         self.scheme = urlsplit(self.address).scheme.lower()
-        self.conditional = self.scheme in ("s3", "s3a")
-        self.lists = self.scheme not in ("http", "https")
+        self.conditional = self.scheme in _S3
+        self.lists = self.scheme not in _HTTP
 
     def at(self, path: str) -> str:
         """Return the address of a file without secrets, for messages."""
@@ -57,7 +80,7 @@ class RemoteStore:
 
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """Return a file, or its first `limit` bytes. Raises FileNotFoundError."""
-        return self._do(path, lambda system, place: bytes(system.cat_file(place, start=0, end=limit)))
+        return self._do(path, lambda client, place: bytes(client.system.cat_file(place, start=0, end=limit)))
 
     def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
         """Return bytes [start, stop) of a file."""
@@ -68,7 +91,7 @@ class RemoteStore:
                 raise ShortReadError(f"asked for {stop - start} bytes, got {data.size}")
             return data
 
-        return self._ask(path, get)
+        return self._do(path, get)
 
     def pieces(self, path: str, size: int) -> Iterator[pa.Buffer]:
         """Yield a file of known size piece by piece, and prefetch the next ones."""
@@ -85,54 +108,75 @@ class RemoteStore:
             finally:
                 threads.shutdown(cancel_futures=True)
 
-    def sizes(self, below: str = "") -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Return the size of every file below the address, by path; nothing if the store cannot list."""
         if not self.lists:
             return {}
 
-        def find(system: Any, place: str) -> dict[str, int]:
-            root = system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # the prefix of names
-            found: dict[str, dict[str, Any]] = system.find(place, detail=True)
+        def find(client: Client, place: str) -> dict[str, int]:
+            root = client.system._strip_protocol(place).rstrip("/") + "/"  # noqa: SLF001  # prefix of names
+            found: dict[str, dict[str, Any]] = client.system.find(place, detail=True)
             return {
-                below + name.removeprefix(root): int(info["size"])
+                name.removeprefix(root): int(info["size"])
                 for name, info in found.items()
                 if name.startswith(root)
             }
 
         try:
-            return self._do(below, find)
+            return self._do("", find)
         except FileNotFoundError:
             return {}
 
     # Writing
 
-    def put(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a file, whatever is there. digest: hex SHA-256, which the store compares if it can."""
-        self._put(path, data, digest, {})
+    def put(
+        self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
+    ) -> None:
+        """Write or replace a file.
+
+        digest: hex SHA-256, which the store compares if it can. condition: of S3, for a conditional write.
+        """
+        if not self.conditional:
+            self.require_writable()
+            self._do(path, lambda client, place: client.system.pipe_file(place, data))
+            return
+        condition = condition or {}
+        checksum: dict[str, Any] = {}
+        if digest is not None:
+            encoded = base64.b64encode(bytes.fromhex(digest)).decode()
+            checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
+        try:
+            self.call(path, "put_object", Body=data, **checksum, **condition)
+        except PreconditionError:
+            # The file may be ours, from an attempt whose answer was lost.
+            if "IfNoneMatch" not in condition or self.read(path) != data:
+                raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
         """Write a new file; PreconditionError if there is one.
 
         Without conditional writes, two writers at the same moment may both succeed.
         """
-        if not self.conditional and self._do(path, lambda system, place: bool(system.exists(place))):
-            raise PreconditionError(self.at(path))
-        self._put(path, data, digest, {"IfNoneMatch": "*"})
+        if not self.conditional:
+            self.require_writable()
+            if self._do(path, lambda client, place: bool(client.system.exists(place))):
+                raise self._other_file(path)
+        self.put(path, data, digest=digest, condition={"IfNoneMatch": "*"})
 
-    def replace(self, path: str, data: bytes, *, old: bytes, digest: str | None = None) -> None:
+    def replace(self, path: str, data: bytes, *, old: bytes) -> None:
         """Replace a file that has these bytes; PreconditionError if it has others."""
         try:
             # Order matters: the tag must not be newer than the bytes that are compared.
             tag = str(self.call(path, "head_object")["ETag"]) if self.conditional else ""
             found = self.read(path)
         except FileNotFoundError:
-            raise PreconditionError(self.at(path)) from None
+            raise self._other_file(path) from None
         if found != old:
-            raise PreconditionError(self.at(path))
-        self._put(path, data, digest, {"IfMatch": tag})
+            raise self._other_file(path)
+        self.put(path, data, condition={"IfMatch": tag})
 
     def send(self, path: str, size: int, pieces: Iterable[bytes | pa.Buffer], *, digest: str) -> None:
-        """Write a file that may be too large for memory, whatever is there, in parts if the store can.
+        """Write or replace a file that may be too large for memory, in parts if the store can.
 
         After an error, also one of `pieces`, the old file is still there. size: bytes of all pieces.
         digest: their hex SHA-256, stored with the file if the store can.
@@ -142,14 +186,14 @@ class RemoteStore:
         elif self.conditional:
             self._send_parts(path, _parts(pieces, max(PART_BYTES, -(-size // _MOST_PARTS))), digest)
         else:
-            self._write(path, pieces)
+            self._stream(path, pieces)
 
     def unfinished(self) -> list[tuple[str, str]]:
         """Return unfinished uploads in parts: (path, S3's upload id)."""
 
-        def find(system: Any, place: str) -> list[tuple[str, str]]:
-            bucket, prefix, _ = system.split_path(place)
-            found = system.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
+        def find(client: Client, place: str) -> list[tuple[str, str]]:
+            bucket, prefix, _ = client.system.split_path(place)
+            found = client.system.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/")
             uploads = found.get("Uploads", [])
             return [(one["Key"].removeprefix(f"{prefix}/"), one["UploadId"]) for one in uploads]
 
@@ -172,25 +216,25 @@ class RemoteStore:
         return digest
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files, unless they are missing."""
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                self._do(path, lambda system, place: system.rm_file(place))
+                self._do(path, lambda client, place: client.system.rm_file(place))
 
-    def _write(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
+    def require_writable(self) -> None:
+        """Refuse web servers."""
+        if self.scheme in _HTTP:
+            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
+
+    def _stream(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
         """Write a file piece by piece, in one attempt."""
-        self._require_writable()
+        self.require_writable()
 
         def write(client: Client, place: str) -> None:
             with client.system.open(place, "wb") as stream:
                 for piece in pieces:
                     stream.write(memoryview(piece))
 
-        self._ask(path, write, attempts=1)
-
-    def _require_writable(self) -> None:
-        if self.scheme in ("http", "https"):
-            raise StoreError("cannot be written to", where=self.shown, hint="write to s3:// or a directory")
+        self._do(path, write, attempts=1)
 
     def _send_parts(self, path: str, parts: Iterator[bytes], digest: str) -> None:
         upload = self.call(path, "create_multipart_upload", Metadata={DIGEST: digest})["UploadId"]
@@ -201,9 +245,7 @@ class RemoteStore:
                 tags.append({"PartNumber": number, "ETag": answer["ETag"]})
             self._complete(path, upload, tags, digest)
         except FileNotFoundError:
-            raise StoreError(
-                "somebody has aborted this upload", where=self.at(path), hint="try again"
-            ) from None
+            raise StoreError("the upload was aborted", where=self.at(path), hint="try again") from None
         except BaseException:
             with contextlib.suppress(StoreError, FileNotFoundError):
                 self.call(path, "abort_multipart_upload", UploadId=upload)
@@ -217,46 +259,27 @@ class RemoteStore:
             if self.digest(path) != digest:
                 raise
 
-    def _put(self, path: str, data: bytes, digest: str | None, condition: dict[str, str]) -> None:
-        if not self.conditional:
-            self._require_writable()
-            self._do(path, lambda system, place: system.pipe_file(place, data))
-            return
-        checksum: dict[str, Any] = {}
-        if digest is not None:
-            encoded = base64.b64encode(bytes.fromhex(digest)).decode()
-            checksum = {"ChecksumSHA256": encoded, "Metadata": {DIGEST: digest}}
-        try:
-            self.call(path, "put_object", Body=data, **checksum, **condition)
-        except _RefusedError:
-            # The file may be ours, from an attempt whose answer was lost.
-            if "IfNoneMatch" not in condition or self.read(path) != data:
-                raise PreconditionError(self.at(path)) from None
-
     def call(self, path: str, method: str, **options: Any) -> dict[str, Any]:
         """Call a method of the S3 API on a file."""
 
-        def call(system: Any, place: str) -> dict[str, Any]:
-            bucket, key, _ = system.split_path(place)
+        def call(client: Client, place: str) -> dict[str, Any]:
+            bucket, key, _ = client.system.split_path(place)
             try:
-                answer: dict[str, Any] = system.call_s3(method, Bucket=bucket, Key=key, **options)
+                answer: dict[str, Any] = client.system.call_s3(method, Bucket=bucket, Key=key, **options)
             except Exception as error:
                 if status_of(error) in (409, 412) or code_of(error) == "PreconditionFailed":
-                    raise _RefusedError(self.at(path)) from None
+                    raise self._other_file(path) from None
                 raise
             if "Body" in options and _differs(answer, options["Body"]):
                 if method == "put_object":
-                    system.rm_file(place)
+                    client.system.rm_file(place)
                 raise ShortReadError("the store has other bytes than were sent")
             return answer
 
         return self._do(path, call)
 
-    def _do(self, path: str, request: Callable[[Any, str], T]) -> T:
-        """Have the file system of the client do something with a file."""
-        return self._ask(path, lambda client, place: request(client.system, place))
-
-    def _ask(self, path: str, request: Callable[[Client, str], T], attempts: int = ATTEMPTS) -> T:
+    def _do(self, path: str, request: Callable[[Client, str], T], attempts: int = ATTEMPTS) -> T:
+        """Send a request about a file, again while its failures are transient."""
         place = child(self.address, path) if path else self.address
 
         def attempt() -> T:
@@ -264,9 +287,8 @@ class RemoteStore:
 
         return retry(attempt, where=self.at(path), attempts=attempts)
 
-
-class _RefusedError(StoreError):
-    """A conditional write was refused."""
+    def _other_file(self, path: str) -> PreconditionError:
+        return PreconditionError("another file is here", where=self.at(path))
 
 
 def _differs(answer: dict[str, Any], data: bytes) -> bool:
@@ -288,3 +310,113 @@ def _parts(pieces: Iterable[bytes | pa.Buffer], size: int) -> Iterator[bytes]:
             held, count = [], 0
     if held:
         yield b"".join(map(memoryview, held))
+
+
+# Clients
+
+
+class Client:
+    """system: the file system for everything but ranges, one of fsspec's or `HttpFiles`.
+
+    Ranges of s3:// are plain requests to signed URLs, which take a third of the client's work.
+    """
+
+    def __init__(self, address: str, scheme: str, timeout: float) -> None:
+        self.system = _open(address, scheme, timeout)
+        self._signing = _http_files(timeout) if scheme in _S3 else None
+        self._signed: dict[str, tuple[float, str]] = {}
+        self._refusals = 0
+
+    def read_range(self, place: str, start: int, stop: int) -> pa.Buffer:
+        """Return bytes of a file, or fewer; raises the client's own errors."""
+        if hasattr(self.system, "read_range"):
+            data: pa.Buffer = self.system.read_range(place, start, stop)
+            return data
+        if self._signing is not None and self._refusals < _REFUSALS and start < stop:
+            try:
+                data = self._signing.read_range(self._url(place), start, stop)
+            except OSError as error:
+                if is_transient(error):
+                    raise
+                # Not every store accepts signed URLs; for other problems, the client's own error is clearer.
+                self._refusals += 1
+                self._signed.pop(place, None)
+            else:
+                self._refusals = 0
+                return data
+        return pa.py_buffer(self.system.cat_file(place, start=start, end=stop))
+
+    def _url(self, place: str) -> str:
+        """Return a signed URL of a file; signing takes no request."""
+        until, url = self._signed.get(place, (0.0, ""))
+        now = time.monotonic()
+        if now > until:
+            url = str(self.system.sign(place, expiration=_SIGNED_SECONDS))
+            self._signed[place] = (now + _SIGNED_USE, url)
+        return url
+
+
+_clients: dict[object, Client] = {}
+_lock = threading.Lock()
+
+
+def _forget_clients() -> None:
+    """Drop the parent's connections after a fork."""
+    global _lock  # noqa: PLW0603  # the parent may hold it at the moment of the fork
+    _lock = threading.Lock()
+    _clients.clear()
+    # Older releases of fsspec (2025.3 is one) would wait for a loop whose thread is the parent's.
+    if (loops := sys.modules.get("fsspec.asyn")) is not None:
+        loops.reset_lock()
+
+
+os.register_at_fork(after_in_child=_forget_clients)
+
+
+def client_of(address: str, scheme: str, timeout: float) -> Client:
+    """Return the client for an address, shared by addresses of a kind while the environment is the same."""
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(_ENVIRONMENT)))
+    host = "" if scheme in _S3 + _HTTP else urlsplit(address).netloc
+    with _lock:
+        key = (scheme, host, timeout, settings)
+        if key not in _clients:
+            _clients[key] = Client(address, scheme, timeout)
+        return _clients[key]
+
+
+def _http_files(timeout: float) -> Any:
+    # Reading local pools must not load HTTP and TLS.
+    from lpld_labels.io.http_files import HttpFiles
+
+    return HttpFiles(timeout)
+
+
+def _open(address: str, scheme: str, timeout: float) -> Any:
+    extra = "s3" if scheme in _S3 else "http" if scheme in _HTTP else None
+    try:
+        if extra == "http":
+            return _http_files(timeout)
+        import fsspec
+
+        if extra is None:
+            return fsspec.core.url_to_fs(address, skip_instance_cache=True)[0]
+        # `retry` counts attempts, and listings are never cached.
+        wait = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}
+        connections = {"max_pool_connections": REQUESTS_AT_ONCE, "signature_version": "s3v4"}
+        system = fsspec.filesystem(
+            "s3", skip_instance_cache=True, use_listings_cache=False, config_kwargs=wait | connections
+        )
+        system.retries = 1
+    except ImportError:
+        hint = f"pip install 'lpld-labels[{extra}]'" if extra else f"install the fsspec client of {scheme}://"
+        raise StoreError(
+            "a package for this kind of address is missing", where=redact(address), hint=hint
+        ) from None
+    except ValueError:
+        raise InvalidArgumentError(
+            "no client opens such an address",
+            where=redact(address),
+            expected="s3://, https://, or what an installed fsspec client opens",
+            got=f"{scheme}://",
+        ) from None
+    return system

@@ -1,8 +1,7 @@
-"""Retrying requests, and the errors of those that were given up.
+"""Retry requests, and describe those that failed for good.
 
-Clients raise their own classes (urllib3's, botocore's, the operating system's), often chained. They are
-classified by status codes and names, so that no client has to be imported. One loop serves all clients,
-because no client's own retries would notice wrong bytes in an answer.
+Clients raise their own errors, often chained. They are classified by status code and class name, so that no
+client has to be imported. Clients' own retries are off: they would not notice wrong bytes in an answer.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError, LabelPoolError, StoreError, without_secrets
@@ -46,7 +45,7 @@ _UNREACHABLE_NAMES = {
     "NewConnectionError",
     "ProxyError",
 }
-_CREDENTIAL_NAMES = {
+_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
     "ProfileNotFound",
@@ -72,62 +71,64 @@ def request_timeout() -> float:
 
 
 def retry(request: Callable[[], T], *, where: str, attempts: int = ATTEMPTS) -> T:
-    """Return what a request returns, sent again while its failures are transient.
+    """Send a request, again while its failures are transient, and return its result.
 
     Raises FileNotFoundError if there is no such file, and StoreError otherwise. where: for messages.
     """
-    for attempt in range(attempts):
+    for attempt in range(1, attempts + 1):
         try:
             return request()
         except LabelPoolError:
             raise
         except Exception as error:  # noqa: BLE001  # every client has its own exceptions
-            if is_missing(error):
+            # A missing bucket is a mistake in the address, and no missing file.
+            missing = isinstance(error, FileNotFoundError) or status_of(error) in (404, 410)
+            if missing and code_of(error) != "NoSuchBucket":
                 raise FileNotFoundError(where) from None
-            if attempt + 1 == attempts or not is_transient(error):
-                raise _store_error(error, where, attempt + 1) from None
+            if attempt == attempts or not is_transient(error):
+                problem, hint = _diagnosis(error)
+                tried = f" (tried {attempt} times)" if attempt > 1 else ""
+                raise StoreError(f"{problem}{tried}", where=where, hint=hint) from None
             log.info("%s: %s, trying again", where, type(error).__name__)
-        pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
-        # At random, so that clients do not come back all at once.
+        pause = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE)
+        # Randomised, so that clients do not retry all at once.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    seen: set[int] = set()
+def _chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
+    while current is not None and current not in chain:
+        chain.append(current)
         current = current.__cause__ or current.__context__
+    return chain
 
 
 def _names(error: BaseException) -> set[str]:
     return {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
 
 
-def _answers(error: BaseException) -> list[dict[str, Any]]:
-    """Return the answers that botocore keeps in its errors."""
-    found = (getattr(link, "response", None) for link in _chain(error))
-    return [response for response in found if isinstance(response, dict)]
+def _answer(error: BaseException) -> dict[str, Any]:
+    """Return the answer that botocore keeps in its errors, if there is one."""
+    responses = (getattr(link, "response", None) for link in _chain(error))
+    return next((response for response in responses if isinstance(response, dict)), {})
 
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error, if it has one."""
-    told = [answer.get("ResponseMetadata", {}).get("HTTPStatusCode") for answer in _answers(error)]
-    told += [getattr(link, "status", None) for link in _chain(error)]
-    return next((status for status in told if isinstance(status, int)), None)
+    found = [_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")]
+    found += [getattr(link, "status", None) for link in _chain(error)]
+    return next((status for status in found if isinstance(status, int)), None)
 
 
 def code_of(error: BaseException) -> str:
     """Return S3's code of an error, or nothing."""
-    answers = _answers(error)
-    return str(answers[0].get("Error", {}).get("Code", "")) if answers else ""
+    return str(_answer(error).get("Error", {}).get("Code", ""))
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed when it is sent again."""
+    """Whether the same request may succeed later."""
     status = status_of(error)
     if status is not None:
         return status in _TRANSIENT_STATUS or code_of(error) in _TRANSIENT_CODES
@@ -136,41 +137,23 @@ def is_transient(error: BaseException) -> bool:
     for link in _chain(error):
         if isinstance(link, TimeoutError | ConnectionError | ShortReadError):
             return True
-        if isinstance(link, OSError) and link.errno in _TRANSIENT_ERRNO:
+        if getattr(link, "errno", None) in _TRANSIENT_ERRNO:
             return True
     return bool(_names(error) & (_TRANSIENT_NAMES | _UNREACHABLE_NAMES))
 
 
-def is_missing(error: BaseException) -> bool:
-    """Whether the file is missing, and not its bucket."""
-    if code_of(error) == "NoSuchBucket":
-        return False
-    return isinstance(error, FileNotFoundError) or status_of(error) in (404, 410)
-
-
-def _store_error(error: BaseException, where: str, attempts: int) -> StoreError:
-    """Return the error of a request that was given up."""
-    problem, hint = _diagnosis(error)
-    if attempts > 1:
-        problem += f" (tried {attempts} times)"
-    return StoreError(problem, where=where, hint=hint)
-
-
 def _diagnosis(error: BaseException) -> tuple[str, str]:
-    """Return the problem and a hint."""
     names, status, code = _names(error), status_of(error), code_of(error)
     text = " ".join(without_secrets(str(error)).split())[:_LONGEST]
     said = f"{code or status}: {text}" if code or status else text
     denied = status in (401, 403) or isinstance(error, PermissionError)
-    nothing = status == 404 or isinstance(error, FileNotFoundError)
     where_set = "set them where clients look, e.g. AWS_ACCESS_KEY_ID or ~/.aws"
     ranges = "range requests are needed here: copy the pool (lpld-labels copy) and use the copy"
     slow = f"try again, or allow more time ({TIMEOUT_VARIABLE}, in seconds)"
     cases = (
-        (names & _CREDENTIAL_NAMES, "no credentials found", where_set),
+        (names & _CREDENTIALS, "no credentials found", where_set),
         (code == "NoSuchBucket", "there is no such bucket", "check its name, region and endpoint"),
         (denied, "access is denied", "check the credentials, and what they allow here"),
-        (nothing, "nothing is here", "check the address"),
         (status in (405, 501), "the server does not allow this", "write to a store that takes uploads"),
         (names & _UNREACHABLE_NAMES, "the server cannot be reached", "check the address and the network"),
         ("TimeoutError" in names, "the server does not answer", slow),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from lpld_labels.errors import PoolConflictError, PoolCorruptError, PoolWriteError
 
@@ -18,7 +19,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 TEMPORARY = ".tmp-"
-"""Prefix of the names of unfinished files and directories."""
+"""Prefix of unfinished files and directories."""
 
 
 @contextlib.contextmanager
@@ -55,45 +56,31 @@ def write_durably(path: Path, *parts: bytes | memoryview) -> None:
         os.fsync(stream.fileno())
 
 
-class DigestingFile:
+class DigestingFile(io.BufferedWriter):
     """A new file, digested while it is written, and durable once closed. size: bytes written so far."""
 
     def __init__(self, path: Path) -> None:
-        self._stream = path.open("wb")
+        super().__init__(io.FileIO(path, "w"))
         self._state = hashlib.sha256()
         self.size = 0
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of what was written."""
         return self._state.hexdigest()
 
-    @property
-    def closed(self) -> bool:
-        return self._stream.closed
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Write and digest bytes."""
+    def write(self, data: Any) -> int:
         self._state.update(data)
-        self.size += len(data)
-        return self._stream.write(data)
+        written = super().write(data)
+        self.size += written
+        return written
 
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def __enter__(self) -> DigestingFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._stream:
-            if error is None:
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+                os.fsync(self.fileno())
+        finally:
+            self.close()
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
@@ -117,12 +104,11 @@ def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None
 
 
 def _refuse_devices(path: Path) -> None:
-    """Refuse to replace a device, a pipe or a socket by a file."""
     # Other problems surface on writing.
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-            raise PoolWriteError("this is no file", where=path, hint="choose a path for a new file")
+            raise PoolWriteError("not a regular file", where=path, hint="choose a path for a new file")
 
 
 def refuse_links(paths: Iterable[Path]) -> None:

@@ -1,7 +1,7 @@
 """Parquet files of a pool, read by Arrow after their footer was compared with the manifest's digest.
 
-Arrow verifies the checksum of every page that it decodes. Never ask it about single column chunks of a footer
-(`metadata.row_group(i).column(j)`): some damaged footers would kill the process.
+Arrow verifies the checksum of every page that it decodes. Never ask it for the column chunks of a footer that
+may be damaged (`metadata.row_group(i).column(j)`), which can kill the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lpld_labels.format.limits import MAX_GROUP_ROWS
 from lpld_labels.format.manifest import FileEntry
 from lpld_labels.io.parquet_files import footer_metadata
 from lpld_labels.io.parquet_pages import Chunk, walk_pages
-from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
+from lpld_labels.io.random_access import ByteSource, retry_corrupt
 
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
@@ -40,7 +40,6 @@ class VerifiedParquet:
         self.where = file.where
         self.schema = schema
         self._file = file
-        self._distant = as_remote(file) is not None
         self._end = entry.bytes - (entry.footer_bytes or 0)
         self._lock = threading.Lock()
         self._parquet = self._retried(lambda: self._opened(entry))
@@ -48,7 +47,6 @@ class VerifiedParquet:
 
     @property
     def groups(self) -> int:
-        """Number of row groups."""
         return len(self.starts) - 1
 
     def group_of(self, row: int, rows: int) -> tuple[int, int]:
@@ -71,12 +69,11 @@ class VerifiedParquet:
             )
         return groups
 
-    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(self, group: int, columns: list[str] | None = None) -> pa.Table:
         """Return a row group, or some of its columns; others are not read."""
         expected = int(self.starts[group + 1] - self.starts[group])
         if expected == 0:
-            table = self.schema.empty_table()
-            return table if columns is None else table.select(list(columns))
+            return self.schema.empty_table().select(columns or self.schema.names)
         table = self._retried(lambda: self._decoded(group, columns))
         if table.num_rows != expected:
             raise PoolCorruptError(
@@ -87,11 +84,8 @@ class VerifiedParquet:
             )
         return table
 
-    def read_all(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the whole file, or some columns of it."""
-        groups = [self.read(group, columns) for group in range(self.groups)]
-        empty = self.schema.empty_table()
-        return pa.concat_tables(groups) if groups else empty.select(columns or self.schema.names)
+    def read_all(self) -> pa.Table:
+        return pa.concat_tables([self.schema.empty_table(), *map(self.read, range(self.groups))])
 
     def chunks(self, *, plain: Sequence[str] = ()) -> list[Chunk]:
         """Check every page without Arrow; return the column chunks. See `walk_pages`."""
@@ -106,11 +100,11 @@ class VerifiedParquet:
                 metadata=footer_metadata(footer),
                 page_checksum_verification=True,
                 # One request for a row group of a remote file.
-                pre_buffer=self._distant,
+                pre_buffer=self._file.forget is not None,
             )
             found = parquet.schema_arrow
         except (pa.ArrowException, OSError, ValueError) as error:
-            problem = f"footer is not one of the format: {_one_line(error)}"
+            problem = f"footer is invalid: {_one_line(error)}"
             raise PoolCorruptError(problem, where=self.where) from None
         if not found.equals(self.schema):
             raise PoolCorruptError(
@@ -137,18 +131,16 @@ class VerifiedParquet:
             )
         return np.cumsum([0, *counts], dtype=np.int64)
 
-    def _decoded(self, group: int, columns: Sequence[str] | None) -> pa.Table:
-        chosen = None if columns is None else list(columns)
+    def _decoded(self, group: int, columns: list[str] | None) -> pa.Table:
         with self._lock:
             try:
-                return self._parquet.read_row_group(group, columns=chosen, use_threads=False)
+                return self._parquet.read_row_group(group, columns=columns, use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 problem = f"row group {group} is damaged: {_one_line(error)}"
                 raise PoolCorruptError(problem, where=self.where, hint=_RESTORE) from None
 
     def _retried(self, read: Callable[[], T]) -> T:
-        """Fetch remote bytes again if they arrive corrupt."""
-        return retry_corrupt(read) if self._distant else read()
+        return read() if self._file.forget is None else retry_corrupt(read)
 
 
 class _Stream(io.RawIOBase):
@@ -159,9 +151,6 @@ class _Stream(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -184,7 +173,7 @@ def _verified_footer(file: ByteSource, entry: FileEntry) -> bytes:
     footer = file.read(entry.bytes - entry.footer_bytes, entry.footer_bytes).to_pybytes()
     if bytes_digest(footer) != entry.footer_digest:
         raise PoolCorruptError(
-            "file's footer is not the one the manifest names",
+            "footer differs from the manifest's digest",
             where=file.where,
             expected=f"SHA-256 {str(entry.footer_digest)[:12]}...",
             got=f"{bytes_digest(footer)[:12]}...",

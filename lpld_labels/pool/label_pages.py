@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -23,7 +23,7 @@ from lpld_labels.format.manifest import Manifest
 from lpld_labels.format.schema import Column
 from lpld_labels.io.parquet_pages import DATA_PAGE, PLAIN, RLE, check_crc, parse_page
 from lpld_labels.io.prefetch import CutFile, Range
-from lpld_labels.io.random_access import ByteSource, as_remote, retry_corrupt
+from lpld_labels.io.random_access import ByteSource, retry_corrupt
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
 from lpld_labels.pool.index import BatchIndex, Group
 
@@ -119,10 +119,9 @@ class LabelFiles:
             pages = file.read(group.offset, group.bytes)
             return self._layout.parse(pages, group, file.where)
 
-        remote = as_remote(file)
-        if remote is None:
+        if file.forget is None:
             return parsed()
-        return retry_corrupt(parsed, lambda: remote.forget(group.offset, group.offset + group.bytes))
+        return retry_corrupt(parsed, partial(file.forget, group.offset, group.offset + group.bytes))
 
 
 def _parse_payload(

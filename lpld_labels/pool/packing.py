@@ -26,7 +26,7 @@ from lpld_labels.format.limits import MAX_GROUP_ROWS, MAX_IMAGE_FILE_BYTES
 from lpld_labels.format.manifest import FileEntry
 from lpld_labels.format.schema import PACKED_DIRECTORY, PACKED_SCHEMA
 from lpld_labels.format.strict_json import convert, from_json, to_json
-from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
+from lpld_labels.io.parquet_files import file_entry, footer_of, page_settings
 from lpld_labels.io.storage import TEMPORARY, DigestingFile, move, write_atomically, write_errors
 from lpld_labels.io.verified_parquet import VerifiedParquet
 from lpld_labels.pool.block_cache import BlockCache, OpenFiles
@@ -174,8 +174,7 @@ class Packed:
             with DigestingFile(temporary) as sink:
                 rows = self._fill(sink, first)
             path = f"{PACKED_DIRECTORY}/{_name(self.images.table, range(first, first + rows))}"
-            facts = FileFacts.written(sink.size, sink.digest, footer_of(temporary), {})
-            entry = facts.entry(path, "packed")
+            entry = file_entry(path, "packed", sink.size, sink.digest, footer_of(temporary))
             note = within / f"{_NOTE}{Path(path).stem}.json"
             write_atomically(note, to_json(asdict(entry)), within=within)
             move(temporary, pool / path)

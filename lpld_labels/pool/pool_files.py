@@ -117,7 +117,7 @@ class PoolFiles:
 
 
 class RemoteFile:
-    """A remote file of known size (see `RemoteSource`)."""
+    """A remote file of known size (see `ByteSource`)."""
 
     def __init__(self, ranges: DirectRanges | CachedRanges, path: str, size: int, *, where: str) -> None:
         self.where = where

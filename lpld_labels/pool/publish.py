@@ -31,7 +31,7 @@ from lpld_labels.format.manifest import (
     readable_text,
 )
 from lpld_labels.format.records import BatchKey
-from lpld_labels.io.parquet_files import FileFacts, image_file, index_file
+from lpld_labels.io.parquet_files import file_entry, footer_of, image_file, index_file
 from lpld_labels.io.storage import TEMPORARY, fsync, refuse_links, write_atomically, write_errors
 from lpld_labels.pool.index import count_runs
 from lpld_labels.pool.own_files import delete_unnamed, not_a_pool, require_own_files
@@ -220,19 +220,20 @@ def _renumbered(index: pa.Table, shard: npt.NDArray[np.int32] | np.int32) -> pa.
 def _write_index(work: Unfinished, index: pa.Table) -> FileEntry:
     """Write the batch index under a new name, so that an old manifest keeps its old index."""
     data = index_file(index)
-    facts = FileFacts.of(data)
-    path = f"batches-{facts.digest[:8]}.parquet"
+    digest = bytes_digest(data)
+    path = f"batches-{digest[:8]}.parquet"
     for old in work.pool.glob("batches-*.parquet"):
         old.unlink()
     write_atomically(work.pool / path, data, within=work.directory)
-    return facts.entry(path, "batches")
+    return file_entry(path, "batches", len(data), digest, footer_of(work.pool / path))
 
 
 def _write_tables(work: Unfinished, plan: PoolPlan) -> list[FileEntry]:
     """Write images.parquet and the codec's tables."""
     data = image_file(plan.images.to_table())
     write_atomically(work.pool / schema.IMAGES_FILE, data, within=work.directory)
-    entries = [FileFacts.of(data).entry(schema.IMAGES_FILE, "images")]
+    footer = footer_of(work.pool / schema.IMAGES_FILE)
+    entries = [file_entry(schema.IMAGES_FILE, "images", len(data), bytes_digest(data), footer)]
     for name, table in sorted(plan.codec.tables().items()):
         path = f"{schema.CODEC_DIRECTORY}/{name}"
         (work.pool / schema.CODEC_DIRECTORY).mkdir(exist_ok=True)

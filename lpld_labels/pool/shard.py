@@ -189,9 +189,9 @@ def _write_files(
 
     def add(role: FileRole, path: str, sink: DigestingFile, owners: Mapping[str, schema.Component]) -> bytes:
         footer = parquet_files.footer_of(pool / path)
-        facts = parquet_files.FileFacts.written(sink.size, sink.digest, footer, owners)
-        files.append(facts.entry(path, role))
-        components.update(facts.components)
+        files.append(parquet_files.file_entry(path, role, sink.size, sink.digest, footer))
+        chunks = parquet_files.column_chunks(footer)
+        components.update(parquet_files.component_bytes(chunks, sink.size, owners))
         return footer
 
     if views == "stored":

@@ -269,8 +269,7 @@ def destination(out: Location, *, overwrite: bool = False, extend: bool = False)
         yield local_path(out)
         return
     store = RemoteStore(os.fspath(out))
-    if store.scheme in ("http", "https"):
-        raise StoreError("cannot be written to", where=store.shown, hint="write to s3:// or a directory")
+    store.require_writable()
     path = gathered_at(out)
     with _naming_address(store, path), locked_directory(path.parent):
         base = manifest_at(store)

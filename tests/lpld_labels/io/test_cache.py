@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lpld_labels import PoolReader
-from lpld_labels.errors import PoolWriteError
+from lpld_labels.errors import PoolCorruptError, PoolWriteError
 from lpld_labels.io.disk_cache import DiskCache
 from lpld_labels.io.prefetch import CutFile, Range, coalesced
 from lpld_labels.pool.sizes import pool_bytes
@@ -112,6 +112,17 @@ def test_a_cache_smaller_than_the_pool_stays_within_its_limit(big: tuple[Path, s
             assert reader.labels_at(number).tobytes() == local.labels_at(number).tobytes()
             # What is under way may come on top.
             assert held(cache) <= 2 * cache.limit
+
+
+def test_a_labels_file_that_disappears_is_reported(
+    big: tuple[Path, str], http: FileServer, tmp_path: Path
+) -> None:
+    _, address = big
+    with PoolReader(address, cache=DiskCache(tmp_path / "cache")) as reader:
+        for file in (http.folder / tmp_path.name).glob("labels/*"):
+            file.unlink()
+        with pytest.raises(PoolCorruptError, match="file is missing"):
+            reader.labels_at(0)
 
 
 def test_the_next_epoch_asks_the_cache_for_nothing(

@@ -78,7 +78,7 @@ def test_no_credentials(
 
 
 def test_unknown_kinds_of_addresses(cli: Callable[..., Result]) -> None:
-    assert "nothing is known that opens such an address" in line_of(cli("inspect", "nosuch://bucket/pool"))
+    assert "no client opens such an address" in line_of(cli("inspect", "nosuch://bucket/pool"))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from lpld_labels.io.clients import client_of
 from lpld_labels.io.http_files import HttpFiles
-from lpld_labels.io.remote import RemoteStore
+from lpld_labels.io.remote import RemoteStore, client_of
 from lpld_labels.io.retry import ShortReadError, is_transient
 from tests.servers.files import FileServer
 from tests.servers.processes import free_port

@@ -110,7 +110,7 @@ def test_a_lock_that_is_a_dangling_link_is_no_endless_wait(tmp_path: Path) -> No
 
 def test_a_file_takes_no_devices_place(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PoolWriteError, match="no file"):
+    with pytest.raises(PoolWriteError, match="not a regular file"):
         write_atomically(tmp_path / "pipe", b"page")
     assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -20,7 +20,7 @@ from lpld_labels.errors import (
 )
 from lpld_labels.format.digests import file_digest
 from lpld_labels.inspect.check import check_pool
-from lpld_labels.io.parquet_files import FileFacts, footer_of, page_settings
+from lpld_labels.io.parquet_files import file_entry, footer_of, page_settings
 from lpld_labels.pool import packing
 from lpld_labels.pool.packing import Packed, packed_images
 from lpld_labels.pool.sizes import pool_bytes
@@ -105,15 +105,9 @@ def rewrite_first_image(pool: Path, data: bytes) -> None:
     rows[0]["image"]["bytes"] = data
     changed = type(table).from_pylist(rows, schema=table.schema)
     pq.write_table(changed, path, compression="none", use_dictionary=False, **page_settings())
-    facts = FileFacts.written(path.stat().st_size, file_digest(path), footer_of(path), {})
-    grown = facts.bytes - entry["bytes"]
-    entry |= {
-        "bytes": facts.bytes,
-        "digest": facts.digest,
-        "footer_bytes": facts.footer_bytes,
-        "footer_digest": facts.footer_digest,
-    }
-    document["components"]["packed"] += grown
+    size = path.stat().st_size
+    document["components"]["packed"] += size - entry["bytes"]
+    entry |= asdict(file_entry(entry["path"], "packed", size, file_digest(path), footer_of(path)))
     (pool / "pool.json").write_text(json.dumps(document))
 
 
