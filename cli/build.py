@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import BuildSettings
 from lpld_core.train.presets import preset_named
 from lpld_labels.io.addresses import is_address
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
-from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, SqueezeSettings
 
 from .common import FILE, FOLDER, json_option, look_over, overwrite_option, says_if_stopped
 from .console import show
@@ -186,9 +185,5 @@ def _facts(
         "bytes": statistics.nbytes,
         "model_bytes": sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
         "teacher_top1": accuracy,
-        "bound": {
-            **asdict(bound),
-            "required_passes": bound.required_passes,
-            "one_pass_suffices": bound.one_pass_suffices,
-        },
+        "bound": asdict(bound),
     }

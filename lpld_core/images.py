@@ -117,7 +117,6 @@ def labelled_batches(
     show: Callable[[int, Pixels], Tensor] | None = None,
     *,
     batch_size: int,
-    threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield views float32 [B, 3, H, W], normalised for the teacher, and labels int64 [B], in order.
 
@@ -129,7 +128,7 @@ def labelled_batches(
         image = folder.decode(row)
         return centre_view(image, teacher.input_size) if show is None else show(row, image)
 
-    views = map_ahead(view, rows.tolist(), workers=threads, ahead=_BATCHES_AHEAD * batch_size)
+    views = map_ahead(view, rows.tolist(), workers=THREADS, ahead=_BATCHES_AHEAD * batch_size)
     for start in range(0, len(rows), batch_size):
         chunk = rows[start : start + batch_size]
         batch = torch.stack(list(islice(views, len(chunk))))
@@ -140,6 +139,11 @@ def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> Rows:
     """Return all rows in a random order that follows from the seed and the number of the pass."""
     draws = keyed_generator(seed, Stream.SQUEEZE_ORDER, number, 0, 0).random(len(folder))
     return np.argsort(draws, kind="stable")
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Return at most `most` numbers below `count`, evenly spread, first and last included."""
+    return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
 
 
 WHOLE_IMAGE_BELOW = 128

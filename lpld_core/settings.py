@@ -1,14 +1,15 @@
-"""Settings that several commands share: views, teachers, and parts of a job. Imports no torch."""
+"""Settings of squeeze and build, and those that several commands share. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.limits import MAX_BATCH_SIZE
-from lpld_labels.settings import Setting, check_settings
+from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_INDEX, MAX_SEED
+from lpld_labels.settings import Setting, check_settings, wrong_setting
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Augmentation
@@ -92,3 +93,89 @@ class Part:
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Return this part of a list: every `of`-th item."""
         return items[self.number - 1 :: self.of]
+
+
+Update = Literal["exact", "ema"]
+SqueezeViews = Literal["centre", "crop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqueezeSettings:
+    """Which views of the images are shown, and how their moments are computed."""
+
+    views: Annotated[
+        SqueezeViews,
+        Setting(
+            "What is shown of an image: its centre, or a random crop and flip as the paper's programs do."
+        ),
+    ] = "centre"
+    passes: Annotated[int, Setting("Looks at every image; each has views of its own.", ge=1)] = 1
+    update: Annotated[
+        Update, Setting("Moments over all views, or the paper's moving average over batches.")
+    ] = "exact"
+    momentum: Annotated[float, Setting("Of the moving average.", option=False, gt=0, lt=1)] = 0.1
+    batch_size: Annotated[
+        int, Setting("Images in a forward pass; exact moments do not depend on it.", ge=1)
+    ] = 256
+    seed: Annotated[int, Setting("Order and views of the images.", ge=0, le=MAX_SEED)] = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.passes > 1 and self.views == "centre" and self.update == "exact":
+            raise wrong_setting("passes", "1, for a centre looks the same every time", self.passes)
+
+    @property
+    def average(self) -> float | None:
+        """The momentum of the moving average; None for exact moments."""
+        return self.momentum if self.update == "ema" else None
+
+
+Replayer = Literal["sre2l", "lpld"]
+PoolViews = Literal["stored", "drawn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings(ViewSettings):
+    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, without its mixing.
+
+    teachers: several are an ensemble; none if the caller passes them loaded.
+    """
+
+    epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
+    ratio: Annotated[
+        float, Setting("Label only the 1/RATIO of the batches that random pruning would keep.", ge=1)
+    ] = 1.0
+    seed: Annotated[int, Setting("All views and their pruning follow from it.", ge=0, le=MAX_SEED)] = 0
+    replayable_by: Annotated[
+        Replayer | None,
+        Setting(
+            "Take images in the order that this program's trainer draws, and resize with Pillow as it does: "
+            "it then replays the exported pool exactly."
+        ),
+    ] = None
+
+    teachers: tuple[TeacherChoice, ...] = ()
+    fewer_classes: Annotated[
+        bool,
+        Setting("The folder may have fewer classes than the teacher; class numbers are the folder's."),
+    ] = False
+    codec: Annotated[
+        str,
+        Setting("How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool)."),
+    ] = "f16"
+    views: Annotated[
+        PoolViews, Setting("Keep the views in files, or let readers draw them again from the seed: smaller.")
+    ] = "stored"
+    pack: Annotated[bool, Setting("Put the images into the pool too, as copy --pack does.")] = False
+
+    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
+    amp: Annotated[bool, Setting("Mixed precision: faster on GPUs, no longer bit-identical.")] = False
+    threads: Annotated[int | None, Setting("CPU threads per process.  [default: all, shared out]", ge=1)] = (
+        None
+    )
+    workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
+    image_cache: Annotated[
+        Path | None,
+        Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),
+    ] = None
+    part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from lpld_core.images import evenly
 from lpld_core.recover.settings import Group, ImageFormat
 from lpld_core.unfinished import LOCK, SUFFIX, require_same_job, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
@@ -150,11 +150,6 @@ def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     scale, shift = (torch.tensor(v, dtype=torch.float64).view(1, 3, 1, 1) for v in (std, mean))
     pixels = (images.detach().cpu().double() * scale + shift) * 255
     return pixels.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
-
-
-def evenly(count: int, most: int) -> list[int]:
-    """Return at most `most` numbers below `count`, evenly spread, first and last included."""
-    return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
 
 
 _SCREEN = (1600, 1000)

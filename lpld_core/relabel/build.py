@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 
 from lpld_core.relabel.preflight import Trial, require_room, try_out
-from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.source import TeacherLabels, load_teachers
-from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, TeacherChoice
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, BuildSettings, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, NotAPoolError, PoolConflictError

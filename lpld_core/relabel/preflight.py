@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.source import TeacherLabels, labelled
+from lpld_core.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.errors import ComputationError, PoolWriteError
 from lpld_labels.format.records import BatchKey

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lpld_core.images import map_ahead, rendered
-from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.teachers.teacher import Machine
 from lpld_labels.codecs import Codec

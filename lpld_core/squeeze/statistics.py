@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
-from lpld_core.squeeze.settings import Update, Views
+from lpld_core.settings import SqueezeViews, Update
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.manifest import Teacher
@@ -41,7 +41,7 @@ class _About:
     class_names: tuple[str, ...]
     update: Update
     momentum: float | None
-    views: Views = "centre"
+    views: SqueezeViews = "centre"
     passes: int = 1
     job: dict[str, Any] | None = None
 

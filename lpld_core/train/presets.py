@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import TeacherChoice
+from lpld_core.settings import BuildSettings, TeacherChoice
 from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 

@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from lpld_core.networks.weights import weights_digest
-from lpld_core.squeeze.moments import ClassMoments, gather
-from lpld_core.squeeze.settings import SqueezeSettings, Update
-from lpld_core.squeeze.squeeze import batch_rows, require_same_classes, statistics_of
+from lpld_core.settings import SqueezeSettings, Update
+from lpld_core.squeeze.squeeze import ClassMoments, batch_rows, gather, require_same_classes, statistics_of
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.manifest import Teacher

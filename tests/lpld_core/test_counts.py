@@ -11,7 +11,7 @@ from click.testing import Result
 
 from lpld_core.recover.settings import OptimisedMethod, RdedSettings, RecoverSettings
 from lpld_core.relabel.build import wanted_batches
-from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import BuildSettings
 from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import MAX_PIECES

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from lpld_core.relabel import build as building
 from lpld_core.relabel.build import Build, build_pool, run_build, wanted_batches
 from lpld_core.relabel.preflight import require_room
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import Part, TeacherChoice
+from lpld_core.settings import BuildSettings, Part, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.errors import (
     ImageMismatchError,

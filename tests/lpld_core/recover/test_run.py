@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, evenly, to_pixels
+from lpld_core.images import RealFolder, evenly
+from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, to_pixels
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.settings import Part

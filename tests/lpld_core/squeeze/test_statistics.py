@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import read_weights, save_weights, weights_digest
-from lpld_core.squeeze.moments import BatchRows, ClassMoments
-from lpld_core.squeeze.squeeze import update_bound
+from lpld_core.squeeze.squeeze import BatchRows, ClassMoments, update_bound
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
