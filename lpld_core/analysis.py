@@ -112,14 +112,8 @@ def analyse(
 
     real_per_class: real images of each class to use, a keyed random choice. progress: (images done, all).
     """
-    for name, folder in (*folders, ("real", real)):
-        if folder.classes != model.classes:
-            raise InvalidArgumentError(
-                "folder and model differ in their number of classes",
-                where=f"{name} ({folder.root})",
-                expected=f"{model.classes} (the model's)",
-                got=folder.classes,
-            )
+    for folder in (*(folder for _, folder in folders), real):
+        model.require_classes(folder.classes, "image folder", where=folder.root)
     parts = [(name, folder, np.arange(len(folder))) for name, folder in folders]
     parts.append(("real", real, _sample(real, real_per_class, seed)))
     total, done = sum(len(rows) for _, _, rows in parts), 0
@@ -165,11 +159,8 @@ def extract_features(
     teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """Return the last linear layer's inputs float32 [N, dimensions] and labels int64 [N] of batches."""
-    heads = [
-        module
-        for module in teacher.model.modules()
-        if isinstance(module, nn.Linear) and module.out_features == teacher.classes
-    ]
+    linear = [module for module in teacher.model.modules() if isinstance(module, nn.Linear)]
+    heads = [module for module in linear if module.out_features == teacher.classes]
     if not heads:
         raise InvalidArgumentError(
             "cannot tell what this network's features are",
@@ -184,13 +175,10 @@ def extract_features(
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         taken.append(inputs[0].float().cpu())
 
-    handle = head.register_forward_pre_hook(before)
-    try:
+    with head.register_forward_pre_hook(before):
         for images, targets in batches:
             teacher.model(images.to(head.weight.device))
             labels.append(targets)
-    finally:
-        handle.remove()
     return torch.cat(taken), torch.cat(labels)
 
 

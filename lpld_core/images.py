@@ -71,7 +71,7 @@ class RealFolder:
         return len(self.class_names)
 
     def counts(self) -> Rows:
-        """Return images per class: int64 [classes]."""
+        """Return the images per class: int64 [classes]."""
         return np.bincount(self.labels, minlength=self.classes)
 
     def rows_of(self, label: int) -> Rows:

@@ -104,10 +104,7 @@ class SqueezeSettings:
     """Which views of the images are shown, and how their moments are computed."""
 
     views: Annotated[
-        SqueezeViews,
-        Setting(
-            "What is shown of an image: its centre, or a random crop and flip as the paper's programs do."
-        ),
+        SqueezeViews, Setting("The centre of an image, or a random crop and flip as in the paper's programs.")
     ] = "centre"
     passes: Annotated[int, Setting("Looks at every image; each has views of its own.", ge=1)] = 1
     update: Annotated[

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from lpld_core.images import evenly
-from lpld_core.recover.settings import Group, ImageFormat
+from lpld_core.recover.settings import Group, ImageSettings
 from lpld_core.unfinished import LOCK, SUFFIX, require_same_job, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.strict_json import from_json, to_json
@@ -38,14 +38,12 @@ _MAY_CHANGE = ("class_group", "created_by")
 
 
 class RecoveredFolder:
-    """A run's images. class_names: directories of the classes, sorted as a listing of the folder will be."""
+    """A run's images. class_names: directories of the classes, sorted as in a listing."""
 
-    def __init__(
-        self, root: str | Path, *, class_names: Sequence[str], image_format: ImageFormat, quality: int
-    ) -> None:
+    def __init__(self, root: str | Path, class_names: Sequence[str], settings: ImageSettings) -> None:
         self.root = Path(root)
         self.class_names = tuple(class_names)
-        self._format, self._quality = image_format, quality
+        self._format, self._quality = settings.format, settings.quality
         self._unfinished = self.root / SUFFIX
         refuse_links([self._unfinished])
         if list(class_names) != sorted(set(class_names)):

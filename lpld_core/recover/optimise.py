@@ -39,8 +39,12 @@ _CHECK_EVERY = 25
 """Iterations between checks of the loss. NaN stays in Adam's averages, so none is missed."""
 
 
-class _UnitMoments(torch.autograd.Function):
-    """Mean and biased variance per unit; backward is one multiply-add without large temporaries."""
+class UnitMoments(torch.autograd.Function):
+    """Mean and biased variance over the images and pixels of each unit: float [units, channels].
+
+    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], images per unit.
+    shift: see `image_sums`. The backward pass is one multiply-add without large temporaries.
+    """
 
     @staticmethod
     def forward(
@@ -65,18 +69,6 @@ class _UnitMoments(torch.autograd.Function):
         return torch.addcmul(per_image[0], per_image[1], values), None, None, None
 
 
-def unit_moments(
-    values: Tensor, unit_of_image: Tensor, sizes: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance over the images and pixels of each unit: float [units, channels].
-
-    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], images per unit.
-    shift: see `image_sums`.
-    """
-    moments: tuple[Tensor, Tensor] = _UnitMoments.apply(values, unit_of_image, sizes, shift)
-    return moments
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerTarget:
     """Target statistics of a layer: mean and variance, float [units or 1, channels]."""
@@ -94,7 +86,6 @@ class UnitLosses:
     batchnorm: Tensor
 
     def total(self, alpha: float) -> Tensor:
-        """Return cross-entropy + alpha * BatchNorm distance: float [units]."""
         return self.cross_entropy + alpha * self.batchnorm
 
 
@@ -117,7 +108,7 @@ def unit_losses(
 
     def watch(number: int, values: Tensor) -> None:
         target = targets[number]
-        mean, variance = unit_moments(values, unit_of_image, sizes, target.layer.running_mean)
+        mean, variance = UnitMoments.apply(values, unit_of_image, sizes, target.layer.running_mean)
         distance = torch.linalg.vector_norm(mean - target.mean, dim=1)
         distance = distance + torch.linalg.vector_norm(variance - target.variance, dim=1)
         distances.append(distance * (first_layer_weight if number == 0 else 1.0))

@@ -85,14 +85,8 @@ def recover_images(
             statistics = None
     width = max(4, len(str(teacher.classes - 1)))
     names = class_names or tuple(f"{label:0{width}d}" for label in range(teacher.classes))
-    if len(names) != teacher.classes:
-        raise InvalidArgumentError(
-            "teacher and class names differ in their number of classes",
-            expected=f"{teacher.classes} (the teacher's)",
-            got=len(names),
-            hint="use a teacher trained on these classes",
-        )
-    folder = RecoveredFolder(out, class_names=names, image_format=settings.format, quality=settings.quality)
+    teacher.require_classes(len(names), "class names")
+    folder = RecoveredFolder(out, names, settings)
     folder.prepare(_record(settings, teacher, names, statistics, real), overwrite=overwrite)
 
     groups = settings.groups(teacher.classes)
@@ -139,7 +133,6 @@ def _record(
     """Return recover.json: enough to make the same images again."""
     record = {
         **asdict(settings),
-        "method": settings.method,
         "teacher": asdict(teacher.description),
         "statistics_digest": None if statistics is None else statistics.digest(),
         "class_names": list(names),

@@ -55,7 +55,7 @@ def squeeze_folder(
     workers compute with. progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
-    require_same_classes(teacher, folder.class_names)
+    teacher.require_classes(folder.classes, "image folder", where=folder.root)
     groups = class_groups(teacher, folder, settings)
     total = sum(group.views for group in groups)
     with contextlib.ExitStack() as stack:
@@ -353,17 +353,6 @@ def statistics_of(
         passes=settings.passes,
         job=job,
     )
-
-
-def require_same_classes(teacher: LoadedTeacher, class_names: Sequence[str]) -> None:
-    """Refuse data with another number of classes than the teacher's."""
-    if len(class_names) != teacher.classes:
-        raise InvalidArgumentError(
-            "teacher and data differ in their number of classes",
-            expected=f"{teacher.classes} (the teacher's)",
-            got=f"{len(class_names)} class folders",
-            hint="use the data this teacher was trained on",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,13 +121,7 @@ class ClassStatistics(_About):
 
     def check_teacher(self, teacher: LoadedTeacher) -> None:
         """Refuse a teacher these statistics were not taken from."""
-        if self.classes != teacher.classes:
-            raise InvalidArgumentError(
-                "statistics and teacher differ in their number of classes",
-                expected=f"{teacher.classes} (the teacher's)",
-                got=f"{self.classes} in the statistics",
-                hint="squeeze with this teacher on the data it was trained on",
-            )
+        teacher.require_classes(self.classes, "statistics")
         if self.teacher.weights_digest != teacher.description.weights_digest:
             raise InvalidArgumentError(
                 "statistics were taken from another teacher",

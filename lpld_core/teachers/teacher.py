@@ -41,8 +41,19 @@ class LoadedTeacher:
     def std(self) -> tuple[float, ...]:
         return self.description.std or ()
 
+    def require_classes(self, count: int, what: str, *, where: object = "") -> None:
+        """Refuse data with another number of classes."""
+        if count != self.classes:
+            raise InvalidArgumentError(
+                f"teacher and {what} differ in their number of classes",
+                where=where,
+                expected=f"{self.classes} (the teacher's)",
+                got=count,
+                hint="use a teacher trained on these classes",
+            )
+
     def on(self, device: str | torch.device) -> LoadedTeacher:
-        """Return this teacher on a device: itself if it is there, else a copy."""
+        """Return this teacher on a device, as a copy if it is elsewhere."""
         if next(self.model.parameters()).device == torch.device(device):
             return self
         return replace(self, model=copy.deepcopy(self.model).to(device))

@@ -24,6 +24,7 @@ _DECIDES_NOTHING = (
     *("evaluate_every", "device", "workers", "image_cache"),
     "accumulate",  # how a step's rows are divided, like the number of processes
 )
+_NORMALISATION = "Normalisation, where the pool's teachers do not say."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +49,8 @@ class TrainSettings:
             "replacement, as the paper and its presets do."
         ),
     ] = "shuffled"
-    mean: Annotated[
-        tuple[float, ...] | None,
-        Setting("Normalisation, where the pool's teachers do not say."),
-    ] = None
-    std: Annotated[
-        tuple[float, ...] | None,
-        Setting("Normalisation, where the pool's teachers do not say."),
-    ] = None
+    mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
+    std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
     loss: Annotated[Loss, Setting("KL divergence, or squared error of logits plus the true class.")] = "kl"
     gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", option=False, ge=0)] = 0.1
@@ -64,36 +59,22 @@ class TrainSettings:
         TemperatureSchedule,
         Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine."),
     ] = "constant"
-    student_temperature: Annotated[
-        float | StudentTemperature,
-        Setting(
-            "Of the student's output: the teacher's, or the best of the last epoch's last batch.",
-            option=False,
-            gt=0,
-        ),
-    ] = "teacher"
-    scale_by_t2: Annotated[
-        bool, Setting("Multiply the kl loss by the temperature squared.", option=False)
-    ] = False
-    tail: Annotated[
-        Tail, Setting("Classes left out by top-k labels get the stored level, or nothing.", option=False)
-    ] = "stored"
+    # Of the student's output: the labels', or the best of the last epoch's last batch.
+    student_temperature: Annotated[float | StudentTemperature, Setting(option=False, gt=0)] = "teacher"
+    scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
+    # Classes left out by top-k labels get the stored level, or nothing.
+    tail: Annotated[Tail, Setting(option=False)] = "stored"
     label_smoothing: Annotated[float, Setting("Share taken from the label.", option=False, ge=0, lt=1)] = 0.0
 
     optimizer: Annotated[Optimizer, Setting()] = "adamw"
     learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
     weight_decay: Annotated[float, Setting(option=False, ge=0)] = 0.01
-    decay_on: Annotated[
-        DecayOn, Setting("'weights' spares biases and normalisation layers.", option=False)
-    ] = "weights"
+    # 'weights' exempts biases and normalisation layers.
+    decay_on: Annotated[DecayOn, Setting(option=False)] = "weights"
     momentum: Annotated[float, Setting("Of SGD.", option=False, ge=0, lt=1)] = 0.9
     schedule: Annotated[Schedule, Setting("How the learning rate falls.", option=False)] = "cosine"
-    rate_steps: Annotated[
-        RateSteps, Setting("The rate changes once an epoch, or with every step.", option=False)
-    ] = "epoch"
-    warmup_epochs: Annotated[
-        float, Setting("Epochs in which the rate rises linearly.", option=False, ge=0)
-    ] = 0.0
+    rate_steps: Annotated[RateSteps, Setting("When the learning rate changes.", option=False)] = "epoch"
+    warmup_epochs: Annotated[float, Setting("The rate rises linearly.", option=False, ge=0)] = 0.0
     ema: Annotated[
         float | None,
         Setting("Average the weights with this decay, e.g. 0.99, and save the average.", ge=0, lt=1),
