@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lpld_core.settings import BuildSettings
-from lpld_core.train.presets import preset_named
+from lpld_core.train.settings import preset_named
 from lpld_labels.io.addresses import is_address
 
 from .common import (
@@ -146,7 +146,7 @@ def _prepare(images: Path, out: Path, settings: BuildSettings, device: str | Non
 
 def _dry_run(build: Build, workers: int, as_json: bool) -> None:
     """Label one batch in memory and print what all of them will cost."""
-    from lpld_core.relabel.preflight import dry_run
+    from lpld_core.relabel.source import dry_run
 
     cost, trial = dry_run(build.source, build.ensemble, build.wanted)
     facts = {

@@ -34,7 +34,7 @@ def json_option(instead_of: str = "a table") -> Decorator[Any]:
 
 def preset_option(*, without: str) -> Decorator[Any]:
     """Add --preset, of the commands that have published settings. without: what holds if none is named."""
-    from lpld_core.train.presets import EXPERIMENT_PRESETS
+    from lpld_core.train.settings import EXPERIMENT_PRESETS
 
     return click.option(
         "--preset",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.train.presets import preset_named
-from lpld_core.train.settings import TrainSettings
+from lpld_core.train.settings import TrainSettings, preset_named
 
 from .common import (
     FILE,

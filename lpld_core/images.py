@@ -158,8 +158,7 @@ def centre_view(image: Pixels, size: Size) -> Tensor:
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
-    top, left, rows, columns = centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE)
-    return resize_torch(image[top : top + rows, left : left + columns], *size)
+    return resized_crop(image, centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE), size)
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
@@ -175,17 +174,39 @@ def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[in
 
 def random_view(image: Pixels, size: Size, draws: np.random.Generator) -> Tensor:
     """Return a random crop of an image uint8 [H, W, 3] at a size, flipped half the time: uint8 [h, w, 3]."""
-    augmentation = Augmentation(
-        output_height=size[0],
-        output_width=size[1],
-        resize="torch",
-        crop_scale=(0.08, 1.0),
-        crop_ratio=CROP_RATIO,
-    )
-    heights, widths = (np.array([side], np.int64) for side in image.shape[:2])
-    top, left, height, width = draw_crops(draws, heights, widths, augmentation)[0].tolist()
-    view = resize_torch(image[top : top + height, left : left + width], *size)
+    view = resized_crop(image, random_crops(draws, image.shape[:2], size, least=0.08)[0], size)
     return view.flip(1) if draws.random() < FLIP_PROBABILITY else view
+
+
+def random_crops(
+    draws: np.random.Generator,
+    image: Sequence[int],
+    output: Size,
+    *,
+    least: float,
+    ratio: tuple[float, float] = CROP_RATIO,
+    count: int = 1,
+) -> list[list[int]]:
+    """Return random crops (top, left, height, width) of an image of this height and width.
+
+    least: share of the image's area. ratio: of width to height, lowest and highest.
+    """
+    augmentation = Augmentation(
+        output_height=output[0],
+        output_width=output[1],
+        resize="torch",
+        crop_scale=(least, 1.0),
+        crop_ratio=ratio,
+    )
+    heights, widths = (np.full(count, side, np.int64) for side in image)
+    crops: list[list[int]] = draw_crops(draws, heights, widths, augmentation).tolist()
+    return crops
+
+
+def resized_crop(image: Pixels, crop: Sequence[int], size: Size) -> Tensor:
+    """Return a crop (top, left, height, width) of an image uint8 [H, W, 3] at a size: uint8 [h, w, 3]."""
+    top, left, height, width = crop
+    return resize_torch(image[top : top + height, left : left + width], *size)
 
 
 T = TypeVar("T")

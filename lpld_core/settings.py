@@ -19,6 +19,10 @@ DEFAULT_WEIGHTS = "DEFAULT"
 RANDOM_WEIGHTS = "random"
 """Fresh weights, always the same: for timing and tests."""
 
+ImageCache = Annotated[
+    Path | None, Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherChoice:
@@ -43,9 +47,7 @@ FLIP_PROBABILITY = 0.5
 class ViewSettings:
     """Augmentation of views."""
 
-    batch_size: Annotated[
-        int, Setting("Views mixed, labelled and stored together.", ge=1, le=MAX_BATCH_SIZE)
-    ] = 128
+    batch_size: Annotated[int, Setting("Views in a label batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
     crop_scale: Annotated[tuple[float, float], Setting("Area share of random crops.")] = (0.08, 1.0)
     flip: Annotated[bool, Setting("Mirror every other view.")] = True
     mix: Annotated[Mix, Setting("Blend views with others of their batch.")] = "none"
@@ -103,17 +105,11 @@ SqueezeViews = Literal["centre", "crop"]
 class SqueezeSettings:
     """Which views of the images are shown, and how their moments are computed."""
 
-    views: Annotated[
-        SqueezeViews, Setting("The centre of an image, or a random crop and flip as in the paper's programs.")
-    ] = "centre"
+    views: Annotated[SqueezeViews, Setting("Centre crop, or the paper's random crop and flip.")] = "centre"
     passes: Annotated[int, Setting("Looks at every image; each has views of its own.", ge=1)] = 1
-    update: Annotated[
-        Update, Setting("Moments over all views, or the paper's moving average over batches.")
-    ] = "exact"
+    update: Annotated[Update, Setting("Exact moments, or the paper's moving average.")] = "exact"
     momentum: Annotated[float, Setting("Of the moving average.", option=False, gt=0, lt=1)] = 0.1
-    batch_size: Annotated[
-        int, Setting("Images in a forward pass; exact moments do not depend on it.", ge=1)
-    ] = 256
+    batch_size: Annotated[int, Setting("Images in a forward pass; no effect on exact moments.", ge=1)] = 256
     seed: Annotated[int, Setting("Order and views of the images.", ge=0, le=MAX_SEED)] = 0
 
     def __post_init__(self) -> None:
@@ -139,9 +135,7 @@ class BuildSettings(ViewSettings):
     """
 
     epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
-    ratio: Annotated[
-        float, Setting("Label only the 1/RATIO of the batches that random pruning would keep.", ge=1)
-    ] = 1.0
+    ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0
     seed: Annotated[int, Setting("All views and their pruning follow from it.", ge=0, le=MAX_SEED)] = 0
     replayable_by: Annotated[
         Replayer | None,
@@ -152,16 +146,10 @@ class BuildSettings(ViewSettings):
     ] = None
 
     teachers: tuple[TeacherChoice, ...] = ()
-    fewer_classes: Annotated[
-        bool,
-        Setting("The folder may have fewer classes than the teacher; class numbers are the folder's."),
-    ] = False
-    codec: Annotated[
-        str,
-        Setting("How labels are stored: f16, f16:plain, f32, int8, topk:50 ... (for klt, encode the pool)."),
-    ] = "f16"
+    fewer_classes: Annotated[bool, Setting("Allow fewer class folders than the teacher has classes.")] = False
+    codec: Annotated[str, Setting("f16, f16:plain, f32, int8, topk:50 ... (klt: encode the pool).")] = "f16"
     views: Annotated[
-        PoolViews, Setting("Keep the views in files, or let readers draw them again from the seed: smaller.")
+        PoolViews, Setting("Store the views, or let readers draw them again from the seed: smaller.")
     ] = "stored"
     pack: Annotated[bool, Setting("Put the images into the pool too, as copy --pack does.")] = False
 
@@ -171,8 +159,5 @@ class BuildSettings(ViewSettings):
         None
     )
     workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
-    image_cache: Annotated[
-        Path | None,
-        Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),
-    ] = None
+    image_cache: ImageCache = None
     part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None

@@ -140,7 +140,7 @@ def _require_same_run(path: Path, record: dict[str, Any]) -> None:
         raise PoolConflictError("not the record of a recovery run", where=path)
     wanted = from_json(to_json(record), where=str(path))
     compared = [{name: said[name] for name in said if name not in _MAY_CHANGE} for said in (found, wanted)]
-    require_same_job(*compared, what="another recovery run", where=path, otherwise="replace it (--overwrite)")
+    require_same_job(*compared, what="another recovery run", where=path)
 
 
 def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -21,16 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from lpld_core.images import random_crops
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind
-from lpld_core.settings import CROP_RATIO, FLIP_PROBABILITY
+from lpld_core.settings import FLIP_PROBABILITY
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.unfinished import Checkpoint
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.format.drawing import draw_crops
-from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 _IMAGES, _ADAM = "images", "adam."
@@ -313,15 +312,7 @@ class View:
 def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) -> View:
     """Draw the view of one unit (its key) at one iteration; it depends on nothing but the arguments."""
     random = keyed_generator(settings.seed, Stream.RECOVERY_VIEWS, *unit, iteration)
-    height, width = settings.size
-    augmentation = Augmentation(
-        output_height=height,
-        output_width=width,
-        resize="torch",
-        crop_scale=(settings.crop_from(iteration), 1.0),
-        crop_ratio=CROP_RATIO,
-    )
-    crop = draw_crops(random, np.array([height]), np.array([width]), augmentation)[0].tolist()
+    crop = random_crops(random, settings.size, settings.size, least=settings.crop_from(iteration))[0]
     flip, down, right = random.random(3).tolist()
     least = -settings.roll if settings.roll_direction == "both" else 0
     shifts = settings.roll - least + 1

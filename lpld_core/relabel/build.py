@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.relabel.preflight import Trial, require_room, try_out
-from lpld_core.relabel.source import TeacherLabels, load_teachers
+from lpld_core.relabel.source import TeacherLabels, Trial, load_teachers, require_room, try_out
 from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, BuildSettings, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import codec_named
@@ -121,9 +120,7 @@ class Build:
     @cached_property
     def wanted(self) -> list[BatchKey]:
         """All batches of the finished pool, in key order."""
-        given = self.settings
-        size, epochs, seed, ratio = given.batch_size, given.epochs, given.seed, given.ratio
-        return wanted_batches(len(self.table), batch_size=size, epochs=epochs, seed=seed, ratio=ratio)
+        return wanted_batches(len(self.table), self.settings)
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
@@ -271,18 +268,14 @@ def run_build(
     return BuildResult(labelled=labelled, manifest=manifest)
 
 
-def wanted_batches(
-    images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
-) -> list[BatchKey]:
+def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
     """Return the batches of a pool in key order: those that random pruning to the ratio would keep."""
-    if epochs < 1 or images < 1:
-        raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
-    count = batches_per_epoch(images, batch_size)
-    require_listable(epochs * count, what="label batches", hint="label fewer epochs, or larger batches")
-    if ratio == 1:
-        return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
-    complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]
-    return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
+    epochs, count = range(settings.epochs), batches_per_epoch(images, settings.batch_size)
+    require_listable(len(epochs) * count, what="label batches", hint="label fewer epochs, or larger batches")
+    if settings.ratio == 1:
+        return [BatchKey(epoch, batch) for epoch in epochs for batch in range(count)]
+    complete = [BatchKey(epoch, batch) for epoch in epochs for batch in range(images // settings.batch_size)]
+    return lowest_ranked(settings.seed, complete, kept_count(len(complete), settings.ratio))
 
 
 def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:

@@ -38,7 +38,7 @@ def test_what_no_pool_has_room_for_is_refused(settings: dict[str, Any], said: st
 @pytest.mark.parametrize("ratio", [1.0, 40.0, 1e9])
 def test_more_batches_than_are_ever_listed_are_refused(ratio: float) -> None:
     with pytest.raises(InvalidArgumentError, match=r"too many label batches.*16777216, got 3000000000"):
-        wanted_batches(27, batch_size=9, epochs=10**9, ratio=ratio)
+        wanted_batches(27, BuildSettings(batch_size=9, epochs=10**9, ratio=ratio))
 
 
 @pytest.mark.parametrize("method", ["lpld", "sre2l", "rded"])

@@ -162,7 +162,7 @@ def test_folder_of_another_run_is_refused(
         other = dataclasses.replace(SETTINGS, **changes)
         ((name, value),) = changes.items()
         begun = getattr(SETTINGS, name)
-        message = f"'{name}' differs .expected {begun}, got {value}"
+        message = f"'{name}' differs .expected {begun!r}, got {value!r}"
         with pytest.raises(PoolConflictError, match=message):
             recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
     other = dataclasses.replace(SETTINGS, format="png")
