@@ -21,12 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 from lpld_core.networks.models import seeded
 from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.losses import LossOf
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_core.train.settings import TrainSettings, rate_factor
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
+
+LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
+"""(logits [n, C] of n rows of a batch, which rows) -> their mean loss, a scalar on the training device."""
 
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."

@@ -7,12 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from lpld_core.train.losses import (
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import (
     CALIBRATION_GRID,
     StudentLoss,
     largest_only,
 )
-from lpld_core.train.settings import TrainSettings
 from lpld_core.train.train_teacher import mixed_cross_entropy
 from lpld_labels.errors import InvalidArgumentError
 
