@@ -207,8 +207,8 @@ def _sheets(folders: Folders) -> dict[str, Any]:
     names = folders[0][1].class_names
     shown = evenly(len(names), min(_CLASSES, max(_PICTURES // (_IMAGES * len(folders)), 1)))
     sheets = [(names[n], [(name, _pictures(folder, n)) for name, folder in folders]) for n in shown]
-    says = f"{len(shown)} of {len(names)} classes, at most {_IMAGES} images of each folder."
-    return {"sheets": sheets, "says": says}
+    caption = f"{len(shown)} of {len(names)} classes, at most {_IMAGES} images of each folder."
+    return {"sheets": sheets, "says": caption}
 
 
 def _pictures(folder: RealFolder, label: int) -> list[tuple[str, str]]:

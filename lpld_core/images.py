@@ -78,10 +78,7 @@ class RealFolder:
         return np.flatnonzero(self.labels == label)
 
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
-        """Return a hex SHA-256 over path and size of all images, or of some rows; none is opened.
-
-        dates: and modification times, so copies of a folder differ.
-        """
+        """Return a hex SHA-256 over path, size and (with `dates`) modification time of images; opens none."""
         state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
@@ -90,10 +87,9 @@ class RealFolder:
         return state.hexdigest()
 
     def identity_digest(self) -> str:
-        """Return a hex SHA-256 that copies share and other folders do not, without reading all images.
+        """Return a hex SHA-256 over all paths and sizes and the first image of each class.
 
-        It is over all paths and sizes and the first image of each class: uncompressed images of one size are
-        equally long.
+        Copies of a folder share it. Sizes alone do not identify uncompressed images.
         """
         state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
@@ -154,7 +150,7 @@ LARGE_IMAGE_SHARE = 224 / 256
 def centre_view(image: Pixels, size: Size) -> Tensor:
     """Return the centre of an image uint8 [H, W, 3] at a size: uint8 [height, width, 3].
 
-    An image that has the size already, such as a recovered one, is shown whole.
+    Small views, and images that have the size already, get the largest crop of the view's shape.
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
@@ -162,10 +158,7 @@ def centre_view(image: Pixels, size: Size) -> Tensor:
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a centred crop of the output's shape.
-
-    share: of the sides of the largest such crop.
-    """
+    """Return (top, left, height, width) of a centred crop of the output's shape, `share` of the largest."""
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
     columns = min(width, max(1, round(output[1] * scale)))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lpld_labels.format.manifest import Augmentation
 
 DEFAULT_WEIGHTS = "DEFAULT"
-"""The makers' published weights."""
+"""The published weights."""
 RANDOM_WEIGHTS = "random"
 """Fresh weights, always the same: for timing and tests."""
 
@@ -103,10 +103,10 @@ SqueezeViews = Literal["centre", "crop"]
 
 @dataclass(frozen=True, kw_only=True)
 class SqueezeSettings:
-    """Which views of the images are shown, and how their moments are computed."""
+    """Which views the teacher sees, and how their moments are computed."""
 
     views: Annotated[SqueezeViews, Setting("Centre crop, or the paper's random crop and flip.")] = "centre"
-    passes: Annotated[int, Setting("Looks at every image; each has views of its own.", ge=1)] = 1
+    passes: Annotated[int, Setting("Passes over the images, each with new views.", ge=1)] = 1
     update: Annotated[Update, Setting("Exact moments, or the paper's moving average.")] = "exact"
     momentum: Annotated[float, Setting("Of the moving average.", option=False, gt=0, lt=1)] = 0.1
     batch_size: Annotated[int, Setting("Images in a forward pass; no effect on exact moments.", ge=1)] = 256
@@ -129,9 +129,9 @@ PoolViews = Literal["stored", "drawn"]
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings(ViewSettings):
-    """How an image folder is labelled. The defaults are the paper's for ImageNet-1K, without its mixing.
+    """How an image folder is labelled; no teachers if the caller passes loaded ones.
 
-    teachers: several are an ensemble; none if the caller passes them loaded.
+    The defaults are the paper's for ImageNet-1K, without its mixing.
     """
 
     epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300

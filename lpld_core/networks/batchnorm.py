@@ -1,7 +1,4 @@
-"""BatchNorm layers of a network: find them, watch their inputs, and sum these quickly.
-
-Class statistics and the recovery loss both group the small [B, channels] tables of `image_sums` by class.
-"""
+"""BatchNorm layers of a network: find them, watch their inputs, and sum these quickly."""
 
 from __future__ import annotations
 

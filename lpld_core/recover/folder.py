@@ -1,8 +1,7 @@
 """The folder of a recovery run: one directory per class, recover.json, and a contact sheet.
 
-An image file appears under its final name only when it is complete. So a group is finished when all its files
-exist; resuming and sharing a run between processes need no other bookkeeping. Partial work is in the hidden
-directory `.unfinished`, a subdirectory for each group.
+Image files are written atomically, so a group is finished when all its files exist. Partial work is in the
+hidden directory `.unfinished`, a subdirectory for each group.
 """
 
 from __future__ import annotations
@@ -86,15 +85,12 @@ class RecoveredFolder:
             for left in sorted(self._unfinished.glob("*")):
                 if not in_use(left / LOCK):
                     shutil.rmtree(left)
-            with contextlib.suppress(OSError):  # another process is still at work and will delete it
+            with contextlib.suppress(OSError):  # another running process will delete it
                 self._unfinished.rmdir()
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
-        """Write the record; refuse a folder with anything but this run's images.
-
-        overwrite: delete the images of another run.
-        """
+        """Write the record; refuse other contents than this run's. overwrite: delete another run's images."""
         path = self.root / RECORD_FILE
         if path.exists():
             try:
@@ -139,7 +135,7 @@ def _require_same_run(path: Path, record: dict[str, Any]) -> None:
     if not isinstance(found, dict):
         raise PoolConflictError("not the record of a recovery run", where=path)
     wanted = from_json(to_json(record), where=str(path))
-    compared = [{name: said[name] for name in said if name not in _MAY_CHANGE} for said in (found, wanted)]
+    compared = [{name: job[name] for name in job if name not in _MAY_CHANGE} for job in (found, wanted)]
     require_same_job(*compared, what="another recovery run", where=path)
 
 
@@ -167,7 +163,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Path]]]) -> bytes:
         pen.text((_GAP, row * cell + cell // 2), title, fill="black", font=font, anchor="lm")
         for column, path in enumerate(paths):
             image = Image.fromarray(decode_image(read_file(path), where=path))
-            # Small images grow by whole pixels and stay sharp.
+            # Enlarge small images by an integer factor, so that they stay sharp.
             times = max(1, (cell - _GAP) // max(image.size))
             image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
             image.thumbnail((cell - _GAP, cell - _GAP))

@@ -121,10 +121,7 @@ def unit_losses(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecoveredGroup:
-    """The last iterate of a group, and its losses averaged over units.
-
-    images: float [B, 3, H, W], normalised, in the order of `Group.members`.
-    """
+    """The last images float [B, 3, H, W] of a group's members, normalised, and losses averaged over units."""
 
     images: Tensor
     cross_entropy: float
@@ -159,10 +156,7 @@ def layer_targets(
 
 
 class GroupOptimiser:
-    """The images of one group, from keyed noise to the last iterate, in the teacher's dtype and device.
-
-    targets: of `layer_targets`, for all classes.
-    """
+    """The images of one group, on the teacher's device. targets: from `layer_targets`, of all classes."""
 
     def __init__(
         self, teacher: LoadedTeacher, group: Group, targets: Sequence[LayerTarget], settings: RecoverSettings
@@ -276,7 +270,7 @@ def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
 
 @contextlib.contextmanager
 def _memory_errors(settings: RecoverSettings) -> Iterator[None]:
-    """Say what to lower when memory runs out."""
+    """Raise ComputationError with advice when memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

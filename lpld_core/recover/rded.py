@@ -1,7 +1,7 @@
-"""Images without optimisation (RDED): the crops of real images that the teacher is surest of.
+"""Images without optimisation (RDED): the crops of real images with the teacher's lowest cross-entropy.
 
-Of every real image a few random crops are tried, and the one with the lowest cross-entropy is kept. The best
-crops of a class, shrunk and stitched n x n, are its images.
+Of a few random crops of each real image, the best one is kept. The best crops of a class, shrunk and stitched
+n x n, are its images.
 """
 
 from __future__ import annotations

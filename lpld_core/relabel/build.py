@@ -74,7 +74,7 @@ class Build:
     ) -> Build:
         """Load what is not given; invalid settings fail before anything is written.
 
-        device: where to load the teachers in this process, if not as the settings say.
+        device: where to load the teachers in this process, overriding the settings.
         """
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
@@ -124,10 +124,7 @@ class Build:
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
-        """The settings that decide the pool, for lineage and to match unfinished work.
-
-        Devices, threads, caches, parts and paths of weights are left out.
-        """
+        """The settings that decide the pool's contents, for lineage and to match unfinished work."""
         public = [
             choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
             for choice in self.settings.teachers
@@ -232,10 +229,7 @@ def build_pool(
     table: ImageTable | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label an image folder in this process and publish the pool; resume and extend one that is there.
-
-    ensemble, table: the teachers and the folder's images, if they are loaded already.
-    """
+    """Label an image folder in this process and publish the pool; resume or extend an existing one."""
     build = Build.prepare(images, pool, settings, ensemble=ensemble, table=table)
     return run_build(build, progress=progress)
 
@@ -247,10 +241,7 @@ def run_build(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label the missing batches and publish; the last of several parts publishes.
-
-    overwrite: replace another pool, or unfinished work for one.
-    """
+    """Label the missing batches; the last part publishes. overwrite: replace other or unfinished pools."""
     part = build.settings.part
     finish(build.pool, shared=part is not None)
     try:
@@ -315,11 +306,7 @@ def _refuse_surplus(
 
 
 def _require_replayable(settings: BuildSettings, augmentation: Augmentation) -> None:
-    """Refuse settings whose export the program could not replay.
-
-    SRe2L's and LPLD's trainers draw image ids with RandomSampler and seed 42, and resize with Pillow.
-    Exported folders store crops, flips and mixing.
-    """
+    """Refuse settings whose exported crops, flips and mixing SRe2L's or LPLD's trainer could not replay."""
     program = settings.replayable_by
     problems = {
         f"resize by {augmentation.resize}, the program uses Pillow": augmentation.resize != "pil",

@@ -41,8 +41,8 @@ from lpld_labels.transforms.selection import kept_count
 class TeacherLabels:
     """A teacher as the source of a pool's batches; items are keys.
 
-    ensemble: the teachers loaded in this process. Other processes of this machine load them again; other
-    machines get them along (`sent`).
+    ensemble: the teachers loaded in this process. Other processes of this machine load them again; workers
+    on other machines receive them (`sent`).
     """
 
     images: FolderImages
@@ -71,14 +71,14 @@ class TeacherLabels:
         if ensemble is None:
             raise RuntimeError("begin() loads the teachers")
 
-        def encoded(said: tuple[ViewBatch, torch.Tensor]) -> EncodedBatch:
-            batch = labelled(*said, codec)
+        def encoded(answer: tuple[ViewBatch, torch.Tensor]) -> EncodedBatch:
+            batch = labelled(*answer, codec)
             return EncodedBatch.make(batch, codec.encode(batch.labels))
 
         augmentation, workers = self.header.augmentation, self.settings.workers
         with closing(rendered(keys, self.draw, self._store, augmentation, workers=workers)) as shown:
-            said = ((views, ensemble.logits(pixels)) for views, pixels in shown)
-            with closing(map_ahead(encoded, said)) as batches:
+            answers = ((views, ensemble.logits(pixels)) for views, pixels in shown)
+            with closing(map_ahead(encoded, answers)) as batches:
                 yield from batches
 
     def draw(self, key: BatchKey) -> ViewBatch:

@@ -88,14 +88,12 @@ def squeeze_job(
     settings: SqueezeSettings,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """Return what decides the statistics of a folder, or of some of its rows, as JSON values.
-
-    Images count by path, size and date: reading them would take as long as the squeeze.
-    """
+    """Return what decides the statistics of a folder, or of some of its rows, as JSON values."""
     job = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
         "size": teacher.input_size,
+        # Reading the images would take as long as the squeeze.
         "images": folder.listing_digest(rows, dates=True),
     }
     found: dict[str, Any] = json.loads(json.dumps(job))
@@ -188,10 +186,7 @@ class Squeezer:
 def _batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W] and labels int64 [B], from the group's first class, of all passes.
-
-    done: batches to skip.
-    """
+    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes, after the first `done` batches."""
     for number in range(settings.passes):
 
         def show(row: int, image: Pixels, number: int = number) -> Tensor:
@@ -366,11 +361,7 @@ class UpdateBound:
 
 
 def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
-    """Return the paper's bound (equation 6). smallest_class: images of the rarest class.
-
-    Its constants: a failure probability of 0.05; a class turns up at most 20 % less often than expected; the
-    error falls from 1 to 0.01.
-    """
+    """Return the paper's bound (equation 6). smallest_class: images of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
     # Until every class has turned up about as often as expected, and the average has forgotten its start.

@@ -122,21 +122,18 @@ class ClassStatistics(_About):
     def check_teacher(self, teacher: LoadedTeacher) -> None:
         """Refuse a teacher these statistics were not taken from."""
         teacher.require_classes(self.classes, "statistics")
-        if self.teacher.weights_digest != teacher.description.weights_digest:
+        ours, theirs = self.teacher, teacher.description
+        if ours.weights_digest != theirs.weights_digest:
             raise InvalidArgumentError(
                 "statistics were taken from another teacher",
-                expected=f"weights {_short(teacher.description.weights_digest)} ({teacher.description.name})",
-                got=f"{_short(self.teacher.weights_digest)} ({self.teacher.name})",
+                expected=f"weights {(theirs.weights_digest or 'unknown')[:12]} ({theirs.name})",
+                got=f"{(ours.weights_digest or 'unknown')[:12]} ({ours.name})",
                 hint="run squeeze again with this teacher, or recover with that one",
             )
 
 
 def _about(found: _About) -> dict[str, Any]:
     return {entry.name: getattr(found, entry.name) for entry in fields(_About)}
-
-
-def _short(digest: str | None) -> str:
-    return "unknown" if digest is None else digest[:12]
 
 
 def _not_statistics(path: str | Path, reason: str) -> InvalidArgumentError:

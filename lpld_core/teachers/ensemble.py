@@ -31,10 +31,7 @@ def load_ensemble(
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """One or more teachers that label the same pixels, each with its own normalisation.
-
-    amp: autocast the forward passes. combine: the rule for several teachers' logits.
-    """
+    """One or more teachers that label the same pixels, each with its own normalisation."""
 
     teachers: Sequence[LoadedTeacher]
     amp: bool = False

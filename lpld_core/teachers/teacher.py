@@ -72,7 +72,7 @@ def load_teacher(
     """Load, freeze and describe a teacher.
 
     name: of a network (models.py). weights: DEFAULT, random, or a weights file. classes: refuse another class
-    count. input_size (height, width), mean, std: instead of the weights file's or the makers' own.
+    count. input_size (height, width), mean, std: override those of the weights.
     """
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
@@ -102,7 +102,7 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
         raise _wrong_classes(str(weights), classes, found)
     network = source.build(found if found is not None else classes)
     load_into(network.module, file)
-    # Weights files of train_teacher.py and student.py say what the network expects.
+    # Weights files of train_teacher.py and student.py record what the network expects.
     about: dict[str, Any] = file.about.get("preprocessing", {})
     return _expecting(network, **{name: about.get(name) for name in ("input_size", "mean", "std")})
 

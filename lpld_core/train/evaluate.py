@@ -29,10 +29,7 @@ class Accuracy:
 
 
 class ValidationSet:
-    """The images of a folder as centre views of one size (height, width).
-
-    by_order: match classes by the order of their folders, whatever these are called.
-    """
+    """The images of a folder as centre views of one size. by_order: ignore the names of class folders."""
 
     def __init__(
         self, root: str | os.PathLike[str], *, size: tuple[int, int], by_order: bool = False
@@ -60,7 +57,7 @@ class ValidationSet:
             where=folder.root,
             expected=names[first],
             got=folder.class_names[first],
-            hint="give the folder of the same classes, or say --val-by-order if they come in the same order",
+            hint="give a folder of the same classes, or use --val-by-order if their order is the same",
         )
 
     @torch.inference_mode()

@@ -40,10 +40,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """A run's files. settings: what decides its outcome. overwrite: delete a run of other settings.
-
-    otherwise: advice in the error about a run of other settings.
-    """
+    """A run's files. overwrite: delete a run of other settings. otherwise: advice in the error about one."""
 
     def __init__(
         self,

@@ -26,15 +26,12 @@ _DECIDES_NOTHING = (
     *("evaluate_every", "device", "workers", "image_cache"),
     "accumulate",  # how a step's rows are divided, like the number of processes
 )
-_NORMALISATION = "Normalisation, where the pool's teachers do not say."
+_NORMALISATION = "Normalisation, if the pool's teachers have none."
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How a student is trained. The defaults are the paper's for ImageNet-1K.
-
-    Presets set the fields that have no option on the command line (option=False).
-    """
+    """How a student is trained, by default as in the paper. Presets set the fields with option=False."""
 
     student: Annotated[
         str | None, Setting("Network, as for --teacher.  [default: resnet18; small-resnet18 below 128 px]")

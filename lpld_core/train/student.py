@@ -261,7 +261,7 @@ class StudentLoss:
         return softened(labels, kind, self.temperature / (1 - share))
 
     def end_epoch(self, ranks: Ranks = ALONE) -> None:
-        """Calibrate the student's temperature on the labels of the last batch, if the settings say so."""
+        """Calibrate the student's temperature on the labels of the last batch, if the settings ask for it."""
         if self._settings.student_temperature == "calibrated":
             losses = torch.zeros(len(CALIBRATION_GRID), dtype=torch.float64)
             for output, target in self._last:
@@ -317,7 +317,7 @@ def epoch_steps(pool: PoolReader) -> int:
 
 
 def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> int | None:
-    """Return each process's rows of a step; None: one process that takes whole label batches."""
+    """Return each process's rows of a step; None: a single process takes label batches as they are."""
     if world == 1:
         return settings.batch_size
     rows = settings.batch_size or pool.header.batch_size

@@ -94,7 +94,7 @@ class Trainer:
     ) -> EpochProgress:
         """Take one step per batch.
 
-        steps: batches of the whole epoch. begin: progress of a resumed epoch; `batches` are the rest.
+        steps: batches of a complete epoch. begin: progress of a resumed epoch; `batches` are the rest.
         """
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
@@ -219,11 +219,11 @@ def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimiz
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
     """Return the optimizer's groups: parameters with weight decay, and those without."""
     decaying: list[nn.Parameter] = []
-    spared: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
     for parameter in model.parameters():
         weight = parameter.ndim > 1 or settings.decay_on == "all"
-        (decaying if weight else spared).append(parameter)
-    groups = [(decaying, settings.weight_decay), (spared, 0.0)]
+        (decaying if weight else exempt).append(parameter)
+    groups = [(decaying, settings.weight_decay), (exempt, 0.0)]
     return [{"params": tensors, "weight_decay": decay} for tensors, decay in groups if tensors]
 
 

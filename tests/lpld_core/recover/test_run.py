@@ -187,12 +187,14 @@ def test_nan_keeps_finished_groups(
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 6
 
 
-def test_class_names_must_fit(teacher: LoadedTeacher, tmp_path: Path) -> None:
+def test_class_names_must_fit(teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, statistics_kind="global", iterations=1)
+    real = RealFolder.open(noisy_folder(tmp_path / "real", classes=2, images=1))
     with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 2"):
-        recover_images(teacher, tmp_path / "a", settings=settings, class_names=("x", "y"))
+        recover_images(teacher, tmp_path / "a", settings=settings, real=real)
+    unsorted = dataclasses.replace(statistics, class_names=("d", "c", "b", "a"))
     with pytest.raises(InvalidArgumentError, match="not sorted"):
-        recover_images(teacher, tmp_path / "b", settings=settings, class_names=("d", "c", "b", "a"))
+        recover_images(teacher, tmp_path / "b", settings=settings, statistics=unsorted)
     recover_images(teacher, tmp_path / "c", settings=settings)
     assert (tmp_path / "c" / "0003" / "0003_00002.jpg").exists()
 
