@@ -102,13 +102,7 @@ def verify_with_teacher(
     ensemble = Ensemble(given, amp=amp, combine=rule or "norm-scaled")
     if not len(pool):
         raise InvalidArgumentError("the pool is empty", where=pool.location)
-    if ensemble.classes != pool.classes:
-        raise InvalidArgumentError(
-            "teacher and pool differ in their number of classes",
-            where=pool.location,
-            expected=f"{pool.classes} classes",
-            got=ensemble.classes,
-        )
+    ensemble.teachers[0].require_classes(pool.classes, "pool", where=pool.location)
     if batches < 1:
         raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
     # Nothing is above NaN or infinity.

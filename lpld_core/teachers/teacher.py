@@ -76,7 +76,7 @@ def load_teacher(
     """
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
-    network = _expecting(network, input_size=input_size, mean=mean, std=std)
+    network = _expecting(network, input_size, mean, std)
     model = network.module.to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
     count = output_classes(model, network.input_size, name)
@@ -104,18 +104,14 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
     load_into(network.module, file)
     # Weights files of train_teacher.py and student.py record what the network expects.
     about: dict[str, Any] = file.about.get("preprocessing", {})
-    return _expecting(network, **{name: about.get(name) for name in ("input_size", "mean", "std")})
+    return _expecting(network, about.get("input_size"), about.get("mean"), about.get("std"))
 
 
 def _expecting(
-    network: Network,
-    *,
-    input_size: Sequence[int] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    network: Network, size: Sequence[int] | None, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Network:
     """Return a network with the input size and normalisation that are given."""
-    height, width = network.input_size if input_size is None else input_size
+    height, width = network.input_size if size is None else size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     require_normalisation(mean, std, where="teacher")
     mean, std = tuple(map(float, mean)), tuple(map(float, std))

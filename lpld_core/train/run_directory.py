@@ -162,12 +162,6 @@ def describe_network(
     network: str | None, classes: int, size: tuple[int, int], settings: TrainSettings
 ) -> dict[str, Any]:
     """Return the metadata from which `load_teacher` restores a trained network."""
-    return {
-        "network": network,
-        "classes": classes,
-        "preprocessing": {
-            "input_size": list(size),
-            "mean": list(settings.mean or ()),
-            "std": list(settings.std or ()),
-        },
-    }
+    mean, std = list(settings.mean or ()), list(settings.std or ())
+    preprocessing = {"input_size": list(size), "mean": mean, "std": std}
+    return {"network": network, "classes": classes, "preprocessing": preprocessing}
