@@ -80,7 +80,7 @@ def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: b
     else:
         _show(analysis)
     if html is not None:
-        from lpld_core.image_pages import analysis_page
+        from lpld_core.analysis import analysis_page
         from lpld_labels.inspect.page import save_page
 
         save_page(html, analysis_page(analysis, [*opened, ("real", real_images)]))

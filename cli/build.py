@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.train.presets import preset_named
+from lpld_core.settings import BuildSettings
+from lpld_core.train.settings import preset_named
 from lpld_labels.io.addresses import is_address
 
 from .console import look_over, says_if_finished, says_if_stopped, show
@@ -148,8 +148,8 @@ def _prepare(images: Path, out: Path, settings: BuildSettings, device: str | Non
 
 
 def _dry_run(build: Build, workers: int, as_json: bool) -> None:
-    """Label one batch in memory and print what all of them would cost."""
-    from lpld_core.relabel.preflight import dry_run
+    """Label one batch in memory and print what all of them will cost."""
+    from lpld_core.relabel.source import dry_run
 
     cost, trial = dry_run(build.source, build.ensemble, build.wanted)
     facts = {

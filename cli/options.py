@@ -130,7 +130,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 def preset_option(*, without: str) -> Decorator[Any]:
     """Add --preset for published settings. without: what help names as the default."""
-    from lpld_core.train.presets import EXPERIMENT_PRESETS
+    from lpld_core.train.settings import EXPERIMENT_PRESETS
 
     return click.option(
         "--preset",

@@ -113,7 +113,6 @@ def command(
                 settings=settings,
                 statistics=None if statistics is None else ClassStatistics.load(statistics),
                 real=real_folder,
-                class_names=None if real_folder is None else real_folder.class_names,
                 part=part,
                 overwrite=overwrite,
                 executor=executor,

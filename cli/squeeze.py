@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS
-from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, SqueezeSettings
 
 from .console import look_over, says_if_stopped, show
 from .groups import NetworkOptions, TorchExecutorOptions
@@ -121,11 +120,7 @@ def command(
         "bytes": statistics.nbytes,
         "model_bytes": sum(tensor.nbytes for tensor in teacher.model.state_dict().values()),
         "teacher_top1": accuracy,
-        "bound": {
-            **asdict(bound),
-            "required_passes": bound.required_passes,
-            "one_pass_suffices": bound.one_pass_suffices,
-        },
+        "bound": asdict(bound),
     }
     show(f"Statistics of {data}", facts, as_json=as_json)
     if statistics.update == "ema" and statistics.passes < bound.required_passes:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from lpld_core.train.presets import preset_named
-from lpld_core.train.settings import TrainSettings
+from lpld_core.train.settings import TrainSettings, preset_named
 from lpld_labels.errors import LabelPoolError, WorkerDiedError
 
 from .console import look_over, note, says_if_stopped, show

@@ -1,18 +1,22 @@
-"""How diverse images are and how close to real ones: similarity within classes, and MMD (paper, 3.2)."""
+"""How diverse images are and how close to real ones: similarity within classes, MMD (paper, 3.2), a page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder, Rows, labelled_batches
+from lpld_core.images import RealFolder, Rows, evenly, labelled_batches
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
+from lpld_labels.inspect.charts import Bar, Chart, bars
+from lpld_labels.inspect.page import jpeg_uri, render_page
 
 _BANDWIDTH_SAMPLE = 2000
 _KERNEL_ROWS = 1024
@@ -108,14 +112,8 @@ def analyse(
 
     real_per_class: number of randomly chosen real images per class. progress: takes (images done, total).
     """
-    for name, folder in (*folders, ("real", real)):
-        if folder.classes != model.classes:
-            raise InvalidArgumentError(
-                "folder and model differ in their number of classes",
-                where=f"{name} ({folder.root})",
-                expected=f"{model.classes} (the model's)",
-                got=folder.classes,
-            )
+    for folder in (*(folder for _, folder in folders), real):
+        model.require_classes(folder.classes, "image folder", where=folder.root)
     parts = [(name, folder, np.arange(len(folder))) for name, folder in folders]
     parts.append(("real", real, _sample(real, real_per_class, seed)))
     total, done = sum(len(rows) for _, _, rows in parts), 0
@@ -160,12 +158,9 @@ def _sample(folder: RealFolder, per_class: int, seed: int) -> Rows:
 def extract_features(
     teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """Return inputs of the last linear layer, float32 [N, dimensions], and labels, int64 [N]."""
-    heads = [
-        module
-        for module in teacher.model.modules()
-        if isinstance(module, nn.Linear) and module.out_features == teacher.classes
-    ]
+    """Return the last linear layer's inputs float32 [N, dimensions] and labels int64 [N] of batches."""
+    linear = [module for module in teacher.model.modules() if isinstance(module, nn.Linear)]
+    heads = [module for module in linear if module.out_features == teacher.classes]
     if not heads:
         raise InvalidArgumentError(
             "cannot tell what this network's features are",
@@ -180,11 +175,81 @@ def extract_features(
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         taken.append(inputs[0].float().cpu())
 
-    handle = head.register_forward_pre_hook(before)
-    try:
+    with head.register_forward_pre_hook(before):
         for images, targets in batches:
             teacher.model(images.to(head.weight.device))
             labels.append(targets)
-    finally:
-        handle.remove()
     return torch.cat(taken), torch.cat(labels)
+
+
+_CLASSES = 20
+_PICTURES = 600
+_IMAGES = 10
+_SIDE = 96
+_QUALITY = 85
+Folders = Sequence[tuple[str, RealFolder]]
+
+
+def analysis_page(analysis: Analysis, folders: Folders) -> bytes:
+    """Return folders side by side: similarity, MMD, and their images. folders: as analysed, real last."""
+    return render_page(
+        "images.html",
+        title="Image folders side by side",
+        lead=f"Features of one model; Gaussian kernel of bandwidth {analysis.bandwidth:.4g}.",
+        charts=_charts(analysis),
+        settings=[],
+        **_sheets(folders),
+    )
+
+
+def _sheets(folders: Folders) -> dict[str, Any]:
+    """Return some classes, each with some images of every folder, below each other."""
+    names = folders[0][1].class_names
+    shown = evenly(len(names), min(_CLASSES, max(_PICTURES // (_IMAGES * len(folders)), 1)))
+    sheets = [(names[n], [(name, _pictures(folder, n)) for name, folder in folders]) for n in shown]
+    caption = f"{len(shown)} of {len(names)} classes, at most {_IMAGES} images of each folder."
+    return {"sheets": sheets, "says": caption}
+
+
+def _pictures(folder: RealFolder, label: int) -> list[tuple[str, str]]:
+    rows = folder.rows_of(label)
+    found = []
+    for place in evenly(len(rows), _IMAGES) if len(rows) else ():
+        row = int(rows[place])
+        picture = Image.fromarray(folder.decode(row))
+        picture.thumbnail((_SIDE, _SIDE))
+        found.append((jpeg_uri(picture, _QUALITY), folder.paths[row]))
+    return found
+
+
+def _charts(analysis: Analysis) -> list[Chart]:
+    similar = [
+        Bar(
+            label=folder.name,
+            value=folder.similarity.mean,
+            text=f"{folder.similarity.mean:.3f} +/- {folder.similarity.std:.3f}",
+            spread=folder.similarity.std,
+            colour=number,
+            more=(f"{folder.similarity.with_self:.3f}", f"{folder.images:,}"),
+        )
+        for number, folder in enumerate(analysis.folders)
+    ]
+    distant = [
+        Bar(label=folder.name, value=folder.mmd_squared, text=f"{folder.mmd_squared:.4f}", colour=number)
+        for number, folder in enumerate(analysis.folders)
+        if folder.mmd_squared is not None
+    ]
+    return [
+        bars(
+            "Similarity within classes",
+            "Mean cosine of two images of a class, and its spread over classes; lower is more diverse.",
+            similar,
+            headers=("similarity", "with self", "images"),
+        ),
+        bars(
+            "Distance to real images",
+            "MMD squared of the features; lower is closer to the real images.",
+            distant,
+            headers=("MMD squared",),
+        ),
+    ]

@@ -71,17 +71,14 @@ class RealFolder:
         return len(self.class_names)
 
     def counts(self) -> Rows:
-        """Return images per class: int64 [classes]."""
+        """Return the images per class: int64 [classes]."""
         return np.bincount(self.labels, minlength=self.classes)
 
     def rows_of(self, label: int) -> Rows:
         return np.flatnonzero(self.labels == label)
 
     def listing_digest(self, rows: Rows | None = None, *, dates: bool = False) -> str:
-        """Return a hex SHA-256 over path and size of all images, or of some rows; none is opened.
-
-        dates: and modification times, so copies of a folder differ.
-        """
+        """Return a hex SHA-256 over path, size and (with `dates`) modification time of images; opens none."""
         state = hashlib.sha256()
         for path in self.paths if rows is None else [self.paths[row] for row in rows.tolist()]:
             found = file_status(self.root / path)
@@ -90,10 +87,9 @@ class RealFolder:
         return state.hexdigest()
 
     def identity_digest(self) -> str:
-        """Return a hex SHA-256 that copies share and other folders do not, without reading all images.
+        """Return a hex SHA-256 over all paths and sizes and the first image of each class.
 
-        It is over all paths and sizes and the first image of each class: uncompressed images of one size are
-        equally long.
+        Copies of a folder share it. Sizes alone do not identify uncompressed images.
         """
         state = hashlib.sha256(self.listing_digest().encode())
         for row in np.unique(self.labels, return_index=True)[1].tolist():
@@ -117,7 +113,6 @@ def labelled_batches(
     show: Callable[[int, Pixels], Tensor] | None = None,
     *,
     batch_size: int,
-    threads: int = THREADS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield views float32 [B, 3, H, W], normalised for the teacher, and labels int64 [B], in order.
 
@@ -129,7 +124,7 @@ def labelled_batches(
         image = folder.decode(row)
         return centre_view(image, teacher.input_size) if show is None else show(row, image)
 
-    views = map_ahead(view, rows.tolist(), workers=threads, ahead=_BATCHES_AHEAD * batch_size)
+    views = map_ahead(view, rows.tolist(), workers=THREADS, ahead=_BATCHES_AHEAD * batch_size)
     for start in range(0, len(rows), batch_size):
         chunk = rows[start : start + batch_size]
         batch = torch.stack(list(islice(views, len(chunk))))
@@ -142,6 +137,11 @@ def shuffled_rows(folder: RealFolder, seed: int, number: int = 0) -> Rows:
     return np.argsort(draws, kind="stable")
 
 
+def evenly(count: int, most: int) -> list[int]:
+    """Return at most `most` numbers below `count`, evenly spread, first and last included."""
+    return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
+
+
 WHOLE_IMAGE_BELOW = 128
 LARGE_IMAGE_SHARE = 224 / 256
 """Large views show the middle 7/8 of the shorter side, as ImageNet's usual evaluation does."""
@@ -150,19 +150,15 @@ LARGE_IMAGE_SHARE = 224 / 256
 def centre_view(image: Pixels, size: Size) -> Tensor:
     """Return the centre of an image uint8 [H, W, 3] at a size: uint8 [height, width, 3].
 
-    An image that has the size already, such as a recovered one, is shown whole.
+    Small views, and images that have the size already, get the largest crop of the view's shape.
     """
     height, width = image.shape[:2]
     whole = (height, width) == size or min(size) < WHOLE_IMAGE_BELOW
-    top, left, rows, columns = centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE)
-    return resize_torch(image[top : top + rows, left : left + columns], *size)
+    return resized_crop(image, centre_crop(height, width, size, 1.0 if whole else LARGE_IMAGE_SHARE), size)
 
 
 def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[int, int, int, int]:
-    """Return (top, left, height, width) of a centred crop of the output's shape.
-
-    share: of the sides of the largest such crop.
-    """
+    """Return (top, left, height, width) of a centred crop of the output's shape, `share` of the largest."""
     scale = share * min(height / output[0], width / output[1])
     rows = min(height, max(1, round(output[0] * scale)))
     columns = min(width, max(1, round(output[1] * scale)))
@@ -171,17 +167,39 @@ def centre_crop(height: int, width: int, output: Size, share: float) -> tuple[in
 
 def random_view(image: Pixels, size: Size, draws: np.random.Generator) -> Tensor:
     """Return a random crop of an image uint8 [H, W, 3] at a size, flipped half the time: uint8 [h, w, 3]."""
-    augmentation = Augmentation(
-        output_height=size[0],
-        output_width=size[1],
-        resize="torch",
-        crop_scale=(0.08, 1.0),
-        crop_ratio=CROP_RATIO,
-    )
-    heights, widths = (np.array([side], np.int64) for side in image.shape[:2])
-    top, left, height, width = draw_crops(draws, heights, widths, augmentation)[0].tolist()
-    view = resize_torch(image[top : top + height, left : left + width], *size)
+    view = resized_crop(image, random_crops(draws, image.shape[:2], size, least=0.08)[0], size)
     return view.flip(1) if draws.random() < FLIP_PROBABILITY else view
+
+
+def random_crops(
+    draws: np.random.Generator,
+    image: Sequence[int],
+    output: Size,
+    *,
+    least: float,
+    ratio: tuple[float, float] = CROP_RATIO,
+    count: int = 1,
+) -> list[list[int]]:
+    """Return random crops (top, left, height, width) of an image of this height and width.
+
+    least: share of the image's area. ratio: of width to height, lowest and highest.
+    """
+    augmentation = Augmentation(
+        output_height=output[0],
+        output_width=output[1],
+        resize="torch",
+        crop_scale=(least, 1.0),
+        crop_ratio=ratio,
+    )
+    heights, widths = (np.full(count, side, np.int64) for side in image)
+    crops: list[list[int]] = draw_crops(draws, heights, widths, augmentation).tolist()
+    return crops
+
+
+def resized_crop(image: Pixels, crop: Sequence[int], size: Size) -> Tensor:
+    """Return a crop (top, left, height, width) of an image uint8 [H, W, 3] at a size: uint8 [h, w, 3]."""
+    top, left, height, width = crop
+    return resize_torch(image[top : top + height, left : left + width], *size)
 
 
 T = TypeVar("T")

@@ -1,22 +1,27 @@
-"""Settings that several commands share: views, teachers, and parts of a job. Imports no torch."""
+"""Settings of squeeze and build, and those that several commands share. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.limits import MAX_BATCH_SIZE
-from lpld_labels.settings import Setting, check_settings
+from lpld_labels.format.limits import MAX_BATCH_SIZE, MAX_INDEX, MAX_SEED
+from lpld_labels.settings import Setting, check_settings, wrong_setting
 
 if TYPE_CHECKING:
     from lpld_labels.format.manifest import Augmentation
 
 DEFAULT_WEIGHTS = "DEFAULT"
-"""The makers' published weights."""
+"""The published weights."""
 RANDOM_WEIGHTS = "random"
 """Fresh weights, always the same: for timing and tests."""
+
+ImageCache = Annotated[
+    Path | None, Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +47,7 @@ FLIP_PROBABILITY = 0.5
 class ViewSettings:
     """Augmentation of views."""
 
-    batch_size: Annotated[
-        int, Setting("Views mixed, labelled and stored together.", ge=1, le=MAX_BATCH_SIZE)
-    ] = 128
+    batch_size: Annotated[int, Setting("Views in a label batch.", ge=1, le=MAX_BATCH_SIZE)] = 128
     crop_scale: Annotated[tuple[float, float], Setting("Area share of random crops.")] = (0.08, 1.0)
     flip: Annotated[bool, Setting("Mirror every other view.")] = True
     mix: Annotated[Mix, Setting("Blend views with others of their batch.")] = "none"
@@ -92,3 +95,69 @@ class Part:
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Return this part of a list: every `of`-th item."""
         return items[self.number - 1 :: self.of]
+
+
+Update = Literal["exact", "ema"]
+SqueezeViews = Literal["centre", "crop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqueezeSettings:
+    """Which views the teacher sees, and how their moments are computed."""
+
+    views: Annotated[SqueezeViews, Setting("Centre crop, or the paper's random crop and flip.")] = "centre"
+    passes: Annotated[int, Setting("Passes over the images, each with new views.", ge=1)] = 1
+    update: Annotated[Update, Setting("Exact moments, or the paper's moving average.")] = "exact"
+    momentum: Annotated[float, Setting("Of the moving average.", option=False, gt=0, lt=1)] = 0.1
+    batch_size: Annotated[int, Setting("Images in a forward pass; no effect on exact moments.", ge=1)] = 256
+    seed: Annotated[int, Setting("Order and views of the images.", ge=0, le=MAX_SEED)] = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.passes > 1 and self.views == "centre" and self.update == "exact":
+            raise wrong_setting("passes", "1, for a centre looks the same every time", self.passes)
+
+    @property
+    def average(self) -> float | None:
+        """The momentum of the moving average; None for exact moments."""
+        return self.momentum if self.update == "ema" else None
+
+
+Replayer = Literal["sre2l", "lpld"]
+PoolViews = Literal["stored", "drawn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings(ViewSettings):
+    """How an image folder is labelled; no teachers if the caller passes loaded ones.
+
+    The defaults are the paper's for ImageNet-1K, without its mixing.
+    """
+
+    epochs: Annotated[int, Setting("Views of every image, before pruning.", ge=1, le=MAX_INDEX + 1)] = 300
+    ratio: Annotated[float, Setting("Label only the batches that pruning to 1/RATIO keeps.", ge=1)] = 1.0
+    seed: Annotated[int, Setting("All views and their pruning follow from it.", ge=0, le=MAX_SEED)] = 0
+    replayable_by: Annotated[
+        Replayer | None,
+        Setting(
+            "Take images in the order that this program's trainer draws, and resize with Pillow as it does: "
+            "it then replays the exported pool exactly."
+        ),
+    ] = None
+
+    teachers: tuple[TeacherChoice, ...] = ()
+    fewer_classes: Annotated[bool, Setting("Allow fewer class folders than the teacher has classes.")] = False
+    codec: Annotated[str, Setting("f16, f16:plain, f32, int8, topk:50 ... (klt: encode the pool).")] = "f16"
+    views: Annotated[
+        PoolViews, Setting("Store the views, or let readers draw them again from the seed: smaller.")
+    ] = "stored"
+    pack: Annotated[bool, Setting("Put the images into the pool too, as copy --pack does.")] = False
+
+    device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
+    amp: Annotated[bool, Setting("Mixed precision: faster on GPUs, no longer bit-identical.")] = False
+    threads: Annotated[int | None, Setting("CPU threads per process.  [default: all, shared out]", ge=1)] = (
+        None
+    )
+    workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
+    image_cache: ImageCache = None
+    part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None

@@ -16,6 +16,7 @@ from lpld_core.networks.weights import Tensors, WeightsFile, read_weights, save_
 from lpld_labels.errors import PoolConflictError, PoolWriteError
 from lpld_labels.io.locks import locked
 from lpld_labels.io.storage import TEMPORARY, refuse_links, write_errors
+from lpld_labels.pool.unfinished import differences
 
 SUFFIX = ".unfinished"
 LOCK = "lock"
@@ -88,20 +89,19 @@ class Checkpoint:
 
 
 def require_same_job(
-    found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, where: Path, otherwise: str
+    found: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    *,
+    what: str,
+    where: Path,
+    otherwise: str = "replace it (--overwrite)",
 ) -> None:
-    """Raise PoolConflictError about the first setting that differs. otherwise: more advice for the hint."""
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise PoolConflictError(
-                f"{what} is here: '{name}' differs",
-                where=where,
-                expected=_brief(found.get(name)),
-                got=_brief(wanted.get(name)),
-                hint=f"finish it with its own settings, choose another output, or {otherwise}",
-            )
-
-
-def _brief(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """Raise PoolConflictError about the first setting (JSON value) that differs. otherwise: more advice."""
+    for name, expected, got in sorted(differences(dict(found), dict(wanted))):
+        raise PoolConflictError(
+            f"{what} is here: '{name}' differs",
+            where=where,
+            expected=expected,
+            got=got,
+            hint=f"finish it with its own settings, choose another output, or {otherwise}",
+        )

@@ -54,7 +54,7 @@ def train_cell(workshop: Workshop, cell: Cell) -> CellResult:
     begun = time.process_time()
     images = workshop.images(cell)
     folder = _folder(workshop, cell)
-    validation = ValidationSet(workshop.validation, size=(scale.size, scale.size), workers=1)
+    validation = ValidationSet(workshop.validation, size=(scale.size, scale.size))
     with pool_of(workshop, cell) as pool:
         preparing = time.process_time() - begun
         watch = Stopwatch(folder.with_suffix(".seconds"))

@@ -39,7 +39,7 @@ from lpld_core.recover.settings import (
     fitting_group,
 )
 from lpld_core.relabel.build import build_pool
-from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import BuildSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.ensemble import Ensemble

@@ -27,8 +27,7 @@ from benchmarks.common.digits import write_digits
 from benchmarks.common.harness import parsed, write_json
 from benchmarks.common.image_data import unpack_data
 from lpld_core.relabel.build import build_pool
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import ViewSettings
+from lpld_core.settings import BuildSettings, ViewSettings
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_core.teachers.teacher import load_teacher
 from lpld_core.train.evaluate import ValidationSet

@@ -192,7 +192,7 @@ def _squeeze(demo: Demo, log: DemoLog) -> None:
 
 def train_on_true_classes(demo: Demo) -> None:
     """Train on as many images, views and steps as the students, but on the true classes of real images."""
-    from lpld_core.train.presets import preset_named
+    from lpld_core.train.settings import preset_named
 
     views = ViewSettings(batch_size=BATCH_SIZE, crop_scale=CROPS, flip=False, mix="cutmix")
     recipe = preset_named("imagenet1k").train

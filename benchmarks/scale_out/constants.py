@@ -14,7 +14,7 @@ from benchmarks.common.label_source import image_table
 from benchmarks.scale_out.calculation import BATCHES_PER_TASK
 from benchmarks.scale_out.engines import ray
 from lpld_core.relabel.source import labelled
-from lpld_core.train.presets import preset_named
+from lpld_core.train.settings import preset_named
 from lpld_labels.codecs import codec_named
 from lpld_labels.exec.job import Job, Steps
 from lpld_labels.format.manifest import PoolHeader

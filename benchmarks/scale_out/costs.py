@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lpld_core.relabel.preflight import LabelCost, label_cost
-from lpld_core.train.presets import preset_named
+from lpld_core.relabel.source import LabelCost, label_cost
+from lpld_core.train.settings import preset_named
 
 DATA_SETS = (
     ("ImageNet-1K, IPC 10", "imagenet1k", 1000, 10),

@@ -16,8 +16,7 @@ from PIL import Image
 
 from benchmarks.common.harness import PROJECT, peak_memory_mb, summarise
 from lpld_core.relabel.build import Build, run_build
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import Part, TeacherChoice
+from lpld_core.settings import BuildSettings, Part, TeacherChoice
 from lpld_labels.exec.job import Executor, TaskCounts
 from lpld_labels.exec.local import LocalExecutor
 from lpld_labels.exec.ray import RayExecutor, RaySettings

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.common.harness import PROJECT, parsed, summarise, write_json
 from benchmarks.common.label_source import REAL_LABELS, LabelSource, image_table
-from lpld_core.train.presets import preset_named
+from lpld_core.train.settings import preset_named
 from lpld_labels import PoolHeader, PoolReader, PoolWriter
 from lpld_labels.codecs import codec_named
 from lpld_labels.format.random_streams import keyed_generator

@@ -30,11 +30,10 @@ from benchmarks.common.harness import Timing, parsed, summarise, write_json
 from benchmarks.common.photos import add_images_option, photo_folder
 from benchmarks.speed.augmenting import PHOTOS, measure_apply_speed
 from lpld_core.relabel.build import build_pool
-from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.verify_teacher import verify_with_teacher
-from lpld_core.settings import TeacherChoice
+from lpld_core.settings import BuildSettings, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
-from lpld_core.train.presets import preset_named
+from lpld_core.train.settings import preset_named
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.render import ImageStore, apply_views, draw_views, normalise

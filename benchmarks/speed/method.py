@@ -27,7 +27,7 @@ from benchmarks.common.harness import Timing, interleaved, parsed, write_json
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, watched_inputs
 from lpld_core.recover.optimise import layer_targets, recover_group
 from lpld_core.recover.settings import Group, RecoverSettings, class_units, grouped
-from lpld_core.squeeze.moments import BatchRows, ClassMoments
+from lpld_core.squeeze.squeeze import BatchRows, ClassMoments
 from lpld_core.teachers.teacher import LoadedTeacher, load_teacher
 from lpld_labels.exec.job import run_task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lpld_core.train.presets import preset_named
+from lpld_core.train.settings import preset_named
 from lpld_labels import Augmentation
 
 UNITS: Mapping[str, float] = {"GiB": 2.0**30, "GB": 1e9, "MB": 1e6}

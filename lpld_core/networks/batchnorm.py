@@ -1,7 +1,4 @@
-"""BatchNorm layers of a network: find them, watch their inputs, and sum these quickly.
-
-Class statistics and the recovery loss both group the small [B, channels] tables of `image_sums` by class.
-"""
+"""BatchNorm layers of a network: find them, watch their inputs, and sum these quickly."""
 
 from __future__ import annotations
 
@@ -56,18 +53,14 @@ def batchnorm_layers(model: nn.Module, *, name: str = "the network") -> tuple[Ba
 @contextlib.contextmanager
 def watched_inputs(layers: Sequence[BatchNormLayer], watch: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Call `watch(layer number, input [B, channels, H, W])` before a layer runs."""
-    handles = []
-    try:
+    with contextlib.ExitStack() as stack:
         for number, layer in enumerate(layers):
 
             def before(module: nn.Module, inputs: tuple[Tensor, ...], number: int = number) -> None:
                 watch(number, inputs[0])
 
-            handles.append(layer.module.register_forward_pre_hook(before))
+            stack.enter_context(layer.module.register_forward_pre_hook(before))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def image_sums(values: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,9 +44,9 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds the network of a name. classes: None means the makers' own number.
+    """Builds a named network: `build` with fresh weights, `pretrained` with published ones, if any.
 
-    build: with fresh weights. pretrained: with the makers' weights, if there are any.
+    The class count given to `build` may be None for the network's default.
     """
 
     name: str
@@ -100,7 +100,7 @@ def _small_source(name: str, depth: int, options: str) -> NetworkSource:
             raise InvalidArgumentError(
                 "this network needs a class count or trained weights",
                 where=name,
-                hint="give a weights file; it says how many classes there are",
+                hint="give a weights file, from which the class count follows",
             )
         module = SmallResNet(classes=classes, depth=depth, **settings)
         return Network(module=module, input_size=_SMALL_INPUT)
@@ -203,7 +203,7 @@ def _download(name: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"cannot get its makers' weights: {first_line(error)}",
+            f"cannot download the published weights: {first_line(error)}",
             where=name,
             hint="give a weights file instead, or run once where there is a connection",
         ) from None

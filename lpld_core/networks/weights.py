@@ -158,10 +158,7 @@ def load_into(model: nn.Module, weights: WeightsFile) -> None:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return the hex SHA-256 over name, dtype, shape and little-endian bytes of all tensors in name order.
-
-    It depends on neither the file nor the device. Counters are left out.
-    """
+    """Return the hex SHA-256 over name, dtype, shape and little-endian bytes of all tensors but counters."""
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if _COUNTER in name:

@@ -1,8 +1,7 @@
 """The folder of a recovery run: one directory per class, recover.json, and a contact sheet.
 
-An image file appears under its final name only when it is complete. So a group is finished when all its files
-exist; resuming and sharing a run between processes need no other bookkeeping. Partial work is in the hidden
-directory `.unfinished`, a subdirectory for each group.
+Image files are written atomically, so a group is finished when all its files exist. Partial work is in the
+hidden directory `.unfinished`, a subdirectory for each group.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from lpld_core.recover.settings import Group, ImageFormat
+from lpld_core.images import evenly
+from lpld_core.recover.settings import Group, ImageSettings
 from lpld_core.unfinished import LOCK, SUFFIX, require_same_job, workplace
 from lpld_labels.errors import InvalidArgumentError, PoolConflictError
 from lpld_labels.format.strict_json import from_json, to_json
@@ -38,14 +37,12 @@ _MAY_CHANGE = ("class_group", "created_by")
 
 
 class RecoveredFolder:
-    """A run's images. class_names: directories of the classes, sorted as a listing of the folder will be."""
+    """A run's images. class_names: directories of the classes, sorted as in a listing."""
 
-    def __init__(
-        self, root: str | Path, *, class_names: Sequence[str], image_format: ImageFormat, quality: int
-    ) -> None:
+    def __init__(self, root: str | Path, class_names: Sequence[str], settings: ImageSettings) -> None:
         self.root = Path(root)
         self.class_names = tuple(class_names)
-        self._format, self._quality = image_format, quality
+        self._format, self._quality = settings.format, settings.quality
         self._unfinished = self.root / SUFFIX
         refuse_links([self._unfinished])
         if list(class_names) != sorted(set(class_names)):
@@ -88,15 +85,12 @@ class RecoveredFolder:
             for left in sorted(self._unfinished.glob("*")):
                 if not in_use(left / LOCK):
                     shutil.rmtree(left)
-            with contextlib.suppress(OSError):  # another process is still at work and will delete it
+            with contextlib.suppress(OSError):  # another running process will delete it
                 self._unfinished.rmdir()
         return path
 
     def prepare(self, record: dict[str, Any], *, overwrite: bool = False) -> None:
-        """Write the record; refuse a folder with anything but this run's images.
-
-        overwrite: delete the images of another run.
-        """
+        """Write the record; refuse other contents than this run's. overwrite: delete another run's images."""
         path = self.root / RECORD_FILE
         if path.exists():
             try:
@@ -141,8 +135,8 @@ def _require_same_run(path: Path, record: dict[str, Any]) -> None:
     if not isinstance(found, dict):
         raise PoolConflictError("not the record of a recovery run", where=path)
     wanted = from_json(to_json(record), where=str(path))
-    compared = [{name: said[name] for name in said if name not in _MAY_CHANGE} for said in (found, wanted)]
-    require_same_job(*compared, what="another recovery run", where=path, otherwise="replace it (--overwrite)")
+    compared = [{name: job[name] for name in job if name not in _MAY_CHANGE} for job in (found, wanted)]
+    require_same_job(*compared, what="another recovery run", where=path)
 
 
 def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -150,11 +144,6 @@ def to_pixels(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     scale, shift = (torch.tensor(v, dtype=torch.float64).view(1, 3, 1, 1) for v in (std, mean))
     pixels = (images.detach().cpu().double() * scale + shift) * 255
     return pixels.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
-
-
-def evenly(count: int, most: int) -> list[int]:
-    """Return at most `most` numbers below `count`, evenly spread, first and last included."""
-    return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
 
 
 _SCREEN = (1600, 1000)
@@ -174,7 +163,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Path]]]) -> bytes:
         pen.text((_GAP, row * cell + cell // 2), title, fill="black", font=font, anchor="lm")
         for column, path in enumerate(paths):
             image = Image.fromarray(decode_image(read_file(path), where=path))
-            # Small images grow by whole pixels and stay sharp.
+            # Enlarge small images by an integer factor, so that they stay sharp.
             times = max(1, (cell - _GAP) // max(image.size))
             image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
             image.thumbnail((cell - _GAP, cell - _GAP))

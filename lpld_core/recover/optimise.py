@@ -21,16 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from lpld_core.images import random_crops
 from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.recover.settings import Group, RecoverSettings, StatisticsKind
-from lpld_core.settings import CROP_RATIO, FLIP_PROBABILITY
+from lpld_core.settings import FLIP_PROBABILITY
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_core.unfinished import Checkpoint
 from lpld_labels.errors import ComputationError, InvalidArgumentError
-from lpld_labels.format.drawing import draw_crops
-from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
 
 _IMAGES, _ADAM = "images", "adam."
@@ -39,8 +38,12 @@ _CHECK_EVERY = 25
 """Iterations between checks of the loss. NaN stays in Adam's averages, so none is missed."""
 
 
-class _UnitMoments(torch.autograd.Function):
-    """Mean and biased variance per unit; backward is one multiply-add without large temporaries."""
+class UnitMoments(torch.autograd.Function):
+    """Mean and biased variance over the images and pixels of each unit: float [units, channels].
+
+    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], images per unit.
+    shift: see `image_sums`. The backward pass is one multiply-add without large temporaries.
+    """
 
     @staticmethod
     def forward(
@@ -65,18 +68,6 @@ class _UnitMoments(torch.autograd.Function):
         return torch.addcmul(per_image[0], per_image[1], values), None, None, None
 
 
-def unit_moments(
-    values: Tensor, unit_of_image: Tensor, sizes: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance over the images and pixels of each unit: float [units, channels].
-
-    values: float [B, channels, H, W]. unit_of_image: int64 [B]. sizes: int64 [units], images per unit.
-    shift: see `image_sums`.
-    """
-    moments: tuple[Tensor, Tensor] = _UnitMoments.apply(values, unit_of_image, sizes, shift)
-    return moments
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerTarget:
     """Target statistics of a layer: mean and variance, float [units or 1, channels]."""
@@ -94,7 +85,6 @@ class UnitLosses:
     batchnorm: Tensor
 
     def total(self, alpha: float) -> Tensor:
-        """Return cross-entropy + alpha * BatchNorm distance: float [units]."""
         return self.cross_entropy + alpha * self.batchnorm
 
 
@@ -117,7 +107,7 @@ def unit_losses(
 
     def watch(number: int, values: Tensor) -> None:
         target = targets[number]
-        mean, variance = unit_moments(values, unit_of_image, sizes, target.layer.running_mean)
+        mean, variance = UnitMoments.apply(values, unit_of_image, sizes, target.layer.running_mean)
         distance = torch.linalg.vector_norm(mean - target.mean, dim=1)
         distance = distance + torch.linalg.vector_norm(variance - target.variance, dim=1)
         distances.append(distance * (first_layer_weight if number == 0 else 1.0))
@@ -131,10 +121,7 @@ def unit_losses(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecoveredGroup:
-    """The last iterate of a group, and its losses averaged over units.
-
-    images: float [B, 3, H, W], normalised, in the order of `Group.members`.
-    """
+    """The last images float [B, 3, H, W] of a group's members, normalised, and losses averaged over units."""
 
     images: Tensor
     cross_entropy: float
@@ -169,10 +156,7 @@ def layer_targets(
 
 
 class GroupOptimiser:
-    """The images of one group, from keyed noise to the last iterate, in the teacher's dtype and device.
-
-    targets: of `layer_targets`, for all classes.
-    """
+    """The images of one group, on the teacher's device. targets: from `layer_targets`, of all classes."""
 
     def __init__(
         self, teacher: LoadedTeacher, group: Group, targets: Sequence[LayerTarget], settings: RecoverSettings
@@ -286,7 +270,7 @@ def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
 
 @contextlib.contextmanager
 def _memory_errors(settings: RecoverSettings) -> Iterator[None]:
-    """Say what to lower when memory runs out."""
+    """Raise ComputationError with advice when memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -322,15 +306,7 @@ class View:
 def draw_view(settings: RecoverSettings, unit: tuple[int, int], iteration: int) -> View:
     """Draw the view of one unit (its key) at one iteration; it depends on nothing but the arguments."""
     random = keyed_generator(settings.seed, Stream.RECOVERY_VIEWS, *unit, iteration)
-    height, width = settings.size
-    augmentation = Augmentation(
-        output_height=height,
-        output_width=width,
-        resize="torch",
-        crop_scale=(settings.crop_from(iteration), 1.0),
-        crop_ratio=CROP_RATIO,
-    )
-    crop = draw_crops(random, np.array([height]), np.array([width]), augmentation)[0].tolist()
+    crop = random_crops(random, settings.size, settings.size, least=settings.crop_from(iteration))[0]
     flip, down, right = random.random(3).tolist()
     least = -settings.roll if settings.roll_direction == "both" else 0
     shifts = settings.roll - least + 1

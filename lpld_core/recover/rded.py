@@ -1,27 +1,26 @@
-"""Images without optimisation (RDED): the crops of real images that the teacher is surest of.
+"""Images without optimisation (RDED): the crops of real images with the teacher's lowest cross-entropy.
 
-Of every real image a few random crops are tried, and the one with the lowest cross-entropy is kept. The best
-crops of a class, shrunk and stitched n x n, are its images.
+Of a few random crops of each real image, the best one is kept. The best crops of a class, shrunk and stitched
+n x n, are its images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lpld_core.images import THREADS, RealFolder, prepared
+from lpld_core.images import THREADS, RealFolder, map_ahead, prepared, random_crops, resized_crop
 from lpld_core.recover.settings import RdedSettings
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError
-from lpld_labels.format.drawing import draw_crops
-from lpld_labels.format.manifest import Augmentation
 from lpld_labels.format.random_streams import Stream, keyed_generator
-from lpld_labels.render.apply import resize_torch
 
 _BATCH = 100
 """Crops that the teacher sees at a time."""
@@ -34,13 +33,13 @@ def stitch_class(
     rows = candidates(folder, label, settings)
     kept, losses = [], []
     step = max(1, _BATCH // settings.crops)
-    with ThreadPoolExecutor(THREADS) as pool:
+    work = partial(_crops_of, folder, settings=settings)
+    with closing(map_ahead(work, rows.tolist(), workers=THREADS, ahead=step)) as tried:
         for start in range(0, len(rows), step):
-            chosen = rows[start : start + step].tolist()
-            crops = torch.stack(list(pool.map(lambda row: _crops_of(folder, row, settings), chosen)))
+            crops = torch.stack(list(islice(tried, step)))
             loss = _cross_entropy(teacher, crops.flatten(0, 1), label, settings.size)
-            best = loss.view(len(chosen), settings.crops).min(dim=1)
-            kept.append(crops[torch.arange(len(chosen)), best.indices])
+            best = loss.view(len(crops), settings.crops).min(dim=1)
+            kept.append(crops[torch.arange(len(crops)), best.indices])
             losses.append(best.values)
             yield min(start + step, len(rows))
     order = torch.cat(losses).argsort(stable=True)[: settings.ipc * settings.tiles**2]
@@ -69,22 +68,16 @@ def candidates(folder: RealFolder, label: int, settings: RdedSettings) -> npt.ND
 def _crops_of(folder: RealFolder, row: int, settings: RdedSettings) -> Tensor:
     """Return random crops of one real image as tiles: uint8 [crops, h, w, 3]."""
     image = folder.decode(row)
-    augmentation = Augmentation(
-        output_height=settings.size[0],
-        output_width=settings.size[1],
-        resize="torch",
-        crop_scale=(settings.smallest_crop, 1.0),
+    crops = random_crops(
+        keyed_generator(settings.seed, Stream.STITCHED_CROPS, row, 0, 0),
+        image.shape[:2],
+        settings.size,
+        least=settings.smallest_crop,
         # Tiles have the output's shape, so crops of it are not distorted.
-        crop_ratio=(settings.size[1] / settings.size[0],) * 2,
+        ratio=(settings.size[1] / settings.size[0],) * 2,
+        count=settings.crops,
     )
-    heights, widths = (np.full(settings.crops, side, np.int64) for side in image.shape[:2])
-    draws = keyed_generator(settings.seed, Stream.STITCHED_CROPS, row, 0, 0)
-    crops = draw_crops(draws, heights, widths, augmentation)
-    views = [
-        resize_torch(image[top : top + height, left : left + width], *settings.tile)
-        for top, left, height, width in crops.tolist()
-    ]
-    return torch.stack(views)
+    return torch.stack([resized_crop(image, crop, settings.tile) for crop in crops])
 
 
 @torch.inference_mode()

@@ -57,7 +57,6 @@ def recover_images(
     settings: RecoverSettings | RdedSettings,
     statistics: ClassStatistics | None = None,
     real: RealFolder | None = None,
-    class_names: Sequence[str] | None = None,
     part: Part | None = None,
     overwrite: bool = False,
     executor: Executor = ONE_PROCESS,
@@ -66,33 +65,26 @@ def recover_images(
 ) -> RunSummary:
     """Make images and save them as an image folder; finished groups are skipped.
 
-    statistics: needed where settings ask for class statistics. real: images that rded cuts up.
-    class_names: directory names; by default those of the real images, of the statistics, or class numbers.
+    statistics: needed where settings ask for class statistics. real: images that rded cuts up. Directories
+    have the names of the real folder's classes, or of the statistics', or are numbered.
     overwrite: delete the images of another run. machine: what the executor's workers compute with.
     """
     if isinstance(settings, RdedSettings):
         if real is None:
             raise InvalidArgumentError("rded needs real images")
-        class_names = real.class_names
         for label in range(real.classes):
             candidates(real, label, settings)  # refuses a class with too few
     else:
         if statistics is not None:
             statistics.check_teacher(teacher)
-            class_names = class_names or statistics.class_names
         layer_targets(teacher, statistics, settings.statistics_kind)  # refuses what cannot be matched
-        if settings.statistics_kind == "global":
-            statistics = None
     width = max(4, len(str(teacher.classes - 1)))
-    names = class_names or tuple(f"{label:0{width}d}" for label in range(teacher.classes))
-    if len(names) != teacher.classes:
-        raise InvalidArgumentError(
-            "teacher and class names differ in their number of classes",
-            expected=f"{teacher.classes} (the teacher's)",
-            got=len(names),
-            hint="use a teacher trained on these classes",
-        )
-    folder = RecoveredFolder(out, class_names=names, image_format=settings.format, quality=settings.quality)
+    named = statistics if real is None else real
+    names = named.class_names if named else tuple(f"{label:0{width}d}" for label in range(teacher.classes))
+    teacher.require_classes(len(names), "class names")
+    if isinstance(settings, RecoverSettings) and settings.statistics_kind == "global":
+        statistics = None
+    folder = RecoveredFolder(out, names, settings)
     folder.prepare(_record(settings, teacher, names, statistics, real), overwrite=overwrite)
 
     groups = settings.groups(teacher.classes)
@@ -139,7 +131,6 @@ def _record(
     """Return recover.json: enough to make the same images again."""
     record = {
         **asdict(settings),
-        "method": settings.method,
         "teacher": asdict(teacher.description),
         "statistics_digest": None if statistics is None else statistics.digest(),
         "class_names": list(names),
@@ -161,10 +152,10 @@ class GroupWorker:
     real: RealFolder | None
 
     def do(self, task: Group, *, again: bool) -> Steps:
-        """Make one group; yield images as its steps reach their share of the whole."""
+        """Make one group; yield its images in proportion to the steps done."""
         count, counted = len(task.members), 0
         losses = None
-        # A worker that was given up for lost may still be at work: wait for it.
+        # A worker that was reported lost may still be running: wait for it.
         with workplace(self.folder.workplace(task), wait=again) as place:
             if not self.folder.has(task):
                 steps = self._make(task, place)

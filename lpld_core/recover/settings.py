@@ -18,6 +18,7 @@ RollDirection = Literal["both", "forward"]
 ImageFormat = Literal["jpeg", "png"]
 PresetName = Literal["imagenet1k", "tiny", "imagenet21k"]
 _SMALL_SIDE = 64
+_FEWER = "recover fewer images per class (--ipc)"
 _PASS_IMAGES = 100
 """Images in one forward pass by default: enough to keep a processor busy."""
 
@@ -56,10 +57,7 @@ class ImageSettings:
 
     ipc: Annotated[int, Setting("Images per class.", ge=1)]
     size: tuple[int, int]
-    smallest_crop: Annotated[
-        float,
-        Setting("Least area share of a random crop; cda starts at 1 and ends here.", gt=0, le=1),
-    ] = 0.08
+    smallest_crop: Annotated[float, Setting("Least area share of crops; cda starts at 1.", gt=0, le=1)] = 0.08
     seed: Annotated[int, Setting("All noise and views follow from it.", ge=0, le=MAX_SEED)] = 0
     format: Annotated[ImageFormat, Setting("Of the image files.")] = "jpeg"
     quality: Annotated[int, Setting("Of JPEG files.", option=False, ge=1, le=100)] = 95
@@ -74,31 +72,18 @@ class RecoverSettings(ImageSettings):
 
     method: Annotated[OptimisedMethod, Setting(option=False)]
     iterations: Annotated[int, Setting("Steps of the optimiser per image.  [default: the preset's]", ge=1)]
-    learning_rate: Annotated[
-        float, Setting("Learning rate; falls to 0 by a cosine.  [default: the preset's]", gt=0)
-    ]
+    learning_rate: Annotated[float, Setting("Falls to 0 by a cosine.  [default: the preset's]", gt=0)]
     alpha: Annotated[float, Setting("Weight of the BatchNorm loss.  [default: the preset's]", ge=0)]
     roll: Annotated[int, Setting("Greatest random shift in pixels.  [default: the preset's]", ge=0)]
-    roll_direction: Annotated[
-        RollDirection,
-        Setting("Shifts of either sign, or down and right only.", option=False),
-    ] = "both"
+    roll_direction: Annotated[RollDirection, Setting("Or only down and right.", option=False)] = "both"
     statistics_kind: Annotated[
-        StatisticsKind,
-        Setting("What lpld matches  [default: class]; global is the paper's '+C' ablation."),
+        StatisticsKind, Setting("What lpld matches  [default: class]; global is the paper's '+C' ablation.")
     ] = "class"
     class_group: Annotated[
-        int,
-        Setting(
-            "Classes (sre2l, cda: batches) in one forward pass; speed and memory only.  "
-            "[default: about 100 images]",
-            ge=1,
-        ),
+        int, Setting("Classes (sre2l, cda: batches) in a forward pass.  [default: about 100 images]", ge=1)
     ] = 10
     batch_size: Annotated[int, Setting("Classes in a sre2l or cda batch.", option=False, ge=1)] = 100
-    first_layer_weight: Annotated[
-        float, Setting("Weight of the first BatchNorm layer; all others have 1.", option=False, ge=0)
-    ] = 10.0
+    first_layer_weight: Annotated[float, Setting("Other layers have 1.", option=False, ge=0)] = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,11 +92,9 @@ class RecoverSettings(ImageSettings):
             raise wrong_setting("statistics_kind", expected, self.statistics_kind)
 
     def groups(self, classes: int) -> list[Group]:
-        by_class = self.method == "lpld"
-        units = (
-            class_units(classes, self.ipc) if by_class else mixed_units(classes, self.ipc, self.batch_size)
-        )
-        return grouped(units, self.class_group)
+        if self.method == "lpld":
+            return grouped(class_units(classes, self.ipc), self.class_group)
+        return grouped(mixed_units(classes, self.ipc, self.batch_size), self.class_group)
 
     def crop_from(self, iteration: int) -> float:
         """Return the least area share of a crop; cda lowers it along a cosine."""
@@ -134,15 +117,12 @@ class RdedSettings(ImageSettings):
     candidates: Annotated[int, Setting("rded: real images per class.", option=False, ge=1)] = 300
     crops: Annotated[int, Setting("rded: tried per real image.", option=False, ge=1)] = 5
     tiles: Annotated[int, Setting("rded: crops on a side of an image.", option=False, ge=1)] = 2
+    method: Literal["rded"] = "rded"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size[0] % self.tiles or self.size[1] % self.tiles:
             raise wrong_setting("size", f"a multiple of {self.tiles}", f"{self.size[0]} x {self.size[1]}")
-
-    @property
-    def method(self) -> Method:
-        return "rded"
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -200,7 +180,7 @@ def fitting_group(unit_images: int) -> int:
 
 def class_units(classes: int, ipc: int) -> list[Unit]:
     """One unit per class with all its images (lpld)."""
-    _require_listable(classes, ipc)
+    require_listable(classes * ipc, what="images", hint=_FEWER)
     return [
         Unit(key=(label, 0), members=tuple((label, number) for number in range(ipc)))
         for label in range(classes)
@@ -209,7 +189,7 @@ def class_units(classes: int, ipc: int) -> list[Unit]:
 
 def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
     """Units of one image from each of `batch_size` neighbouring classes (sre2l)."""
-    _require_listable(classes, ipc)
+    require_listable(classes * ipc, what="images", hint=_FEWER)
     return [
         Unit(
             key=(number, start),
@@ -218,10 +198,6 @@ def mixed_units(classes: int, ipc: int, batch_size: int) -> list[Unit]:
         for number in range(ipc)
         for start in range(0, classes, batch_size)
     ]
-
-
-def _require_listable(classes: int, ipc: int) -> None:
-    require_listable(classes * ipc, what="images", hint="recover fewer images per class (--ipc)")
 
 
 def grouped(units: Sequence[Unit], group_size: int) -> list[Group]:

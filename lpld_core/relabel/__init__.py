@@ -1,1 +1,1 @@
-"""Building pools: what the teacher says about every batch, and checking it again."""
+"""Building pools: label every batch with the teacher, and verify the labels."""

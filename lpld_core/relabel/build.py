@@ -14,10 +14,8 @@ from pathlib import Path
 
 import torch
 
-from lpld_core.relabel.preflight import Trial, require_room, try_out
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.relabel.source import TeacherLabels, load_teachers
-from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, TeacherChoice
+from lpld_core.relabel.source import TeacherLabels, Trial, load_teachers, require_room, try_out
+from lpld_core.settings import DEFAULT_WEIGHTS, RANDOM_WEIGHTS, BuildSettings, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble
 from lpld_labels.codecs import codec_named
 from lpld_labels.errors import ImageMismatchError, InvalidArgumentError, NotAPoolError, PoolConflictError
@@ -76,7 +74,7 @@ class Build:
     ) -> Build:
         """Load what is not given; invalid settings fail before anything is written.
 
-        device: where to load the teachers in this process, if not as the settings say.
+        device: where to load the teachers in this process, overriding the settings.
         """
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
@@ -122,16 +120,11 @@ class Build:
     @cached_property
     def wanted(self) -> list[BatchKey]:
         """All batches of the finished pool, in key order."""
-        given = self.settings
-        size, epochs, seed, ratio = given.batch_size, given.epochs, given.seed, given.ratio
-        return wanted_batches(len(self.table), batch_size=size, epochs=epochs, seed=seed, ratio=ratio)
+        return wanted_batches(len(self.table), self.settings)
 
     @cached_property
     def recorded_settings(self) -> BuildSettings:
-        """The settings that decide the pool, for lineage and to match unfinished work.
-
-        Devices, threads, caches, parts and paths of weights are left out.
-        """
+        """The settings that decide the pool's contents, for lineage and to match unfinished work."""
         public = [
             choice.weights if choice.weights in (DEFAULT_WEIGHTS, RANDOM_WEIGHTS) else ""
             for choice in self.settings.teachers
@@ -236,10 +229,7 @@ def build_pool(
     table: ImageTable | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label an image folder in this process and publish the pool; resume and extend one that is there.
-
-    ensemble, table: the teachers and the folder's images, if they are loaded already.
-    """
+    """Label an image folder in this process and publish the pool; resume or extend an existing one."""
     build = Build.prepare(images, pool, settings, ensemble=ensemble, table=table)
     return run_build(build, progress=progress)
 
@@ -251,10 +241,7 @@ def run_build(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
-    """Label the missing batches and publish; the last of several parts publishes.
-
-    overwrite: replace another pool, or unfinished work for one.
-    """
+    """Label the missing batches; the last part publishes. overwrite: replace other or unfinished pools."""
     part = build.settings.part
     finish(build.pool, shared=part is not None)
     try:
@@ -272,18 +259,14 @@ def run_build(
     return BuildResult(labelled=labelled, manifest=manifest)
 
 
-def wanted_batches(
-    images: int, *, batch_size: int, epochs: int, seed: int = 0, ratio: float = 1.0
-) -> list[BatchKey]:
+def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
     """Return the batches of a pool in key order: those that random pruning to the ratio would keep."""
-    if epochs < 1 or images < 1:
-        raise InvalidArgumentError("nothing to label", got=f"{images} images, {epochs} epochs")
-    count = batches_per_epoch(images, batch_size)
-    require_listable(epochs * count, what="label batches", hint="label fewer epochs, or larger batches")
-    if ratio == 1:
-        return [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(count)]
-    complete = [BatchKey(epoch, batch) for epoch in range(epochs) for batch in range(images // batch_size)]
-    return lowest_ranked(seed, complete, kept_count(len(complete), ratio))
+    epochs, count = range(settings.epochs), batches_per_epoch(images, settings.batch_size)
+    require_listable(len(epochs) * count, what="label batches", hint="label fewer epochs, or larger batches")
+    if settings.ratio == 1:
+        return [BatchKey(epoch, batch) for epoch in epochs for batch in range(count)]
+    complete = [BatchKey(epoch, batch) for epoch in epochs for batch in range(images // settings.batch_size)]
+    return lowest_ranked(settings.seed, complete, kept_count(len(complete), settings.ratio))
 
 
 def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:
@@ -323,11 +306,7 @@ def _refuse_surplus(
 
 
 def _require_replayable(settings: BuildSettings, augmentation: Augmentation) -> None:
-    """Refuse settings whose export the program could not replay.
-
-    SRe2L's and LPLD's trainers draw image ids with RandomSampler and seed 42, and resize with Pillow.
-    Exported folders store crops, flips and mixing.
-    """
+    """Refuse settings whose exported crops, flips and mixing SRe2L's or LPLD's trainer could not replay."""
     program = settings.replayable_by
     problems = {
         f"resize by {augmentation.resize}, the program uses Pillow": augmentation.resize != "pil",

@@ -1,9 +1,9 @@
 """Does the teacher still give the labels of a pool? Label sampled batches again and compare.
 
 Labels are compared as they are stored: logits as logits, probabilities after the softmax that made them,
-sparse labels on the classes they kept and on the level of the others. A stored value may differ by what its
-codec rounds away and by the noise of float32 sums on other hardware. A changed image, another resize code or
-other weights move logits by orders of magnitude more.
+sparse labels on the classes they kept and on the level of the others. A stored value may differ by its
+codec's rounding and by the noise of float32 sums on other hardware. Other images, resizing or weights move
+logits far more.
 """
 
 from __future__ import annotations
@@ -102,16 +102,10 @@ def verify_with_teacher(
     ensemble = Ensemble(given, amp=amp, combine=rule or "norm-scaled")
     if not len(pool):
         raise InvalidArgumentError("the pool is empty", where=pool.location)
-    if ensemble.classes != pool.classes:
-        raise InvalidArgumentError(
-            "teacher and pool differ in their number of classes",
-            where=pool.location,
-            expected=f"{pool.classes} classes",
-            got=ensemble.classes,
-        )
+    ensemble.teachers[0].require_classes(pool.classes, "pool", where=pool.location)
     if batches < 1:
         raise InvalidArgumentError("nothing to compare", expected="at least 1 batch", got=batches)
-    # Nothing is above a tolerance that is no number.
+    # Nothing is above NaN or infinity.
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InvalidArgumentError("tolerance is wrong", expected="a number >= 0", got=tolerance)
     order = np.argsort(keyed_generator(seed).random(len(pool)), kind="stable")
@@ -239,8 +233,8 @@ def _sparse_difference(
 ) -> tuple[FloatArray, FloatArray]:
     """Return how far sparse labels [B, C] are from the teacher's, and may be.
 
-    Kept classes are compared one by one, the level of the others with theirs. A class that was left out
-    though it lies above a kept one differs by as much as it lies above.
+    Kept classes are compared one by one, the level of the others with theirs. A missing class that is above a
+    kept one differs by the gap between them.
     """
     expected = meaning.of(logits)
     allowed = _rounding(expected, logits, meaning, sparse.dtype)
@@ -299,10 +293,10 @@ def _allowed_level(
 def _one_hot(expected: FloatArray, kept: BoolArray, allowed: FloatArray) -> FloatArray:
     """Return 1 for the likeliest class: the stored one if that is within noise of it."""
     rows = np.arange(len(expected))
-    said, top = kept.argmax(axis=1), expected.argmax(axis=1)
-    near = expected[rows, top] - expected[rows, said] <= allowed[rows, top] + allowed[rows, said]
+    stored, top = kept.argmax(axis=1), expected.argmax(axis=1)
+    near = expected[rows, top] - expected[rows, stored] <= allowed[rows, top] + allowed[rows, stored]
     hot = np.zeros_like(expected)
-    hot[rows, np.where(near, said, top)] = 1
+    hot[rows, np.where(near, stored, top)] = 1
     return hot
 
 

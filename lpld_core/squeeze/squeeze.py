@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,9 @@ import torch
 from torch import Tensor
 
 from lpld_core.images import Pixels, RealFolder, centre_view, labelled_batches, random_view, shuffled_rows
-from lpld_core.networks.batchnorm import batchnorm_layers
-from lpld_core.networks.weights import read_weights
-from lpld_core.squeeze.moments import BatchRows, ClassMoments, gather
-from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.networks.batchnorm import BatchNormLayer, batchnorm_layers, image_sums, watched_inputs
+from lpld_core.networks.weights import Tensors, read_weights
+from lpld_core.settings import SqueezeSettings
 from lpld_core.squeeze.statistics import ClassStatistics, LayerStatistics
 from lpld_core.teachers.teacher import LoadedTeacher, Machine
 from lpld_core.unfinished import Checkpoint
@@ -56,7 +55,7 @@ def squeeze_folder(
     workers compute with. progress: called with (views done, views in all) after each batch.
     """
     settings = settings or SqueezeSettings()
-    require_same_classes(teacher, folder.class_names)
+    teacher.require_classes(folder.classes, "image folder", where=folder.root)
     groups = class_groups(teacher, folder, settings)
     total = sum(group.views for group in groups)
     with contextlib.ExitStack() as stack:
@@ -89,14 +88,12 @@ def squeeze_job(
     settings: SqueezeSettings,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """Return what decides the statistics of a folder, or of some of its rows, as JSON values.
-
-    Images count by path, size and date: reading them would take as long as the squeeze.
-    """
+    """Return what decides the statistics of a folder, or of some of its rows, as JSON values."""
     job = {
         **asdict(settings),
         "teacher": asdict(teacher.description),
         "size": teacher.input_size,
+        # Reading the images would take as long as the squeeze.
         "images": folder.listing_digest(rows, dates=True),
     }
     found: dict[str, Any] = json.loads(json.dumps(job))
@@ -189,10 +186,7 @@ class Squeezer:
 def _batches(
     teacher: LoadedTeacher, folder: RealFolder, settings: SqueezeSettings, group: ClassGroup, *, done: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield views float32 [B, 3, H, W] and labels int64 [B], from the group's first class, of all passes.
-
-    done: batches to skip.
-    """
+    """Yield views float32 [B, 3, H, W] and labels int64 [B] of all passes, after the first `done` batches."""
     for number in range(settings.passes):
 
         def show(row: int, image: Pixels, number: int = number) -> Tensor:
@@ -209,6 +203,100 @@ def _batches(
         first = max(0, done - number * per_pass) * settings.batch_size
         batches = labelled_batches(teacher, folder, rows[first:], show, batch_size=settings.batch_size)
         yield from ((images, labels - group.first) for images, labels in batches)
+
+
+class BatchRows:
+    """Collects one row per image while the network runs: mean and mean square of each channel of all layers.
+
+    Values are relative to the layers' running means (`shift`), which keeps variances exact where means are
+    large. A layer that runs twice counts both times; one that does not run gives zeros.
+    reached: bool [layers], those that have run.
+    """
+
+    def __init__(self, layers: Sequence[BatchNormLayer]) -> None:
+        self.layers = layers
+        self.reached = torch.zeros(len(layers), dtype=torch.bool)
+        self.shift = torch.cat([layer.running_mean for layer in layers]).double()
+        self._parts: list[tuple[Tensor, Tensor, int] | None] = [None] * len(layers)
+
+    def watch(self, number: int, values: Tensor) -> None:
+        """Add the input float [B, channels, H, W] of a layer."""
+        first, second = image_sums(values, self.layers[number].running_mean)
+        pixels = values.shape[2] * values.shape[3]
+        before = self._parts[number]
+        if before is not None:
+            first, second, pixels = first + before[0], second + before[1], pixels + before[2]
+        self._parts[number] = (first, second, pixels)
+        self.reached[number] = True
+
+    def take(self, images: int) -> tuple[Tensor, Tensor]:
+        """Return mean and mean square per image, float64 [images, channels of all layers], and reset."""
+        means, squares = [], []
+        for part, layer in zip(self._parts, self.layers, strict=True):
+            zeros = self.shift.new_zeros(images, layer.channels)
+            first, second, pixels = part if part is not None else (zeros, zeros, 1)
+            means.append(first / pixels)
+            squares.append(second / pixels)
+        self._parts = [None] * len(self.layers)
+        return torch.cat(means, dim=1).double(), torch.cat(squares, dim=1).double()
+
+
+class ClassMoments:
+    """Accumulates rows per class: one segment sum over the labels serves all classes and layers.
+
+    shift: float64 [channels], what the rows' values are relative to. momentum: None for the exact moments of
+    all images; a number for the paper's moving average, whose classes move by this share with each batch.
+    """
+
+    def __init__(self, classes: int, shift: Tensor, momentum: float | None = None) -> None:
+        self.shift, self.momentum = shift, momentum
+        self.counts = torch.zeros(classes, dtype=torch.int64, device=shift.device)
+        # Sums of means and mean squares; or averages of means and variances, which start at 0 and 1.
+        self._first = shift.new_zeros(classes, len(shift))
+        self._second = torch.zeros_like(self._first) if momentum is None else torch.ones_like(self._first)
+
+    def add(self, labels: Tensor, means: Tensor, squares: Tensor) -> None:
+        """Add a batch: labels int64 [B], mean and mean square float64 [B, channels] of each image."""
+        self.counts += torch.bincount(labels, minlength=len(self.counts))
+        if self.momentum is None:
+            self._first.index_add_(0, labels, means)
+            self._second.index_add_(0, labels, squares)
+            return
+        present, row, images = torch.unique(labels, return_inverse=True, return_counts=True)
+        zeros = means.new_zeros(len(present), means.shape[1])
+        mean = zeros.index_add(0, row, means) / images.view(-1, 1)
+        variance = zeros.index_add(0, row, squares) / images.view(-1, 1) - mean.square()
+        self._first[present] += self.momentum * (mean + self.shift - self._first[present])
+        self._second[present] += self.momentum * (variance - self._second[present])
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """Return mean and variance, float64 [classes, channels] each; exact ones are NaN without images."""
+        if self.momentum is not None:
+            return self._first, self._second
+        images = self.counts.view(-1, 1)
+        mean = self._first / images
+        return mean + self.shift, (self._second / images - mean.square()).clamp_(min=0)
+
+    def state(self) -> Tensors:
+        """Return the accumulators, not copies."""
+        return {"counts": self.counts, "first": self._first, "second": self._second}
+
+    def load_state(self, tensors: Tensors) -> None:
+        for name, tensor in self.state().items():
+            tensor.copy_(tensors[name])
+
+
+def gather(
+    teacher: LoadedTeacher, batches: Iterable[tuple[Tensor, Tensor]], rows: BatchRows, moments: ClassMoments
+) -> Iterator[int]:
+    """Run the teacher over batches and add them to the moments; yield the size of each."""
+    device = rows.shift.device
+    with watched_inputs(rows.layers, rows.watch):
+        for images, labels in batches:
+            with torch.inference_mode():
+                teacher.model(images.to(device))
+                moments.add(labels.to(device), *rows.take(len(labels)))
+            yield len(labels)
 
 
 def batch_rows(teacher: LoadedTeacher) -> BatchRows:
@@ -262,51 +350,37 @@ def statistics_of(
     )
 
 
-def require_same_classes(teacher: LoadedTeacher, class_names: Sequence[str]) -> None:
-    """Refuse data with another number of classes than the teacher's."""
-    if len(class_names) != teacher.classes:
-        raise InvalidArgumentError(
-            "teacher and data differ in their number of classes",
-            expected=f"{teacher.classes} (the teacher's)",
-            got=f"{len(class_names)} class folders",
-            hint="use the data this teacher was trained on",
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class UpdateBound:
     """Batches that a moving average needs for stable class statistics, and those of one pass."""
 
     required: int
     available: int
-
-    @property
-    def required_passes(self) -> int:
-        return math.ceil(self.required / self.available)
-
-    @property
-    def one_pass_suffices(self) -> bool:
-        return self.available >= self.required
+    required_passes: int
+    one_pass_suffices: bool
 
 
 def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum: float = 0.1) -> UpdateBound:
-    """Return the paper's bound (equation 6). smallest_class: images of the rarest class.
-
-    Its constants: a failure probability of 0.05; a class turns up at most 20 % less often than expected; the
-    error falls from 1 to 0.01.
-    """
+    """Return the paper's bound (equation 6). smallest_class: images of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
     # Until every class has turned up about as often as expected, and the average has forgotten its start.
     chernoff = -2 * math.log(failure / 2) / (deviation**2 * appearance)
     convergence = math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance)
-    required = math.ceil(max(chernoff, convergence))
-    return UpdateBound(required=required, available=math.ceil(images / batch_size))
+    required, available = math.ceil(max(chernoff, convergence)), math.ceil(images / batch_size)
+    return UpdateBound(
+        required=required,
+        available=available,
+        required_passes=math.ceil(required / available),
+        one_pass_suffices=available >= required,
+    )
 
 
 def folder_bound(folder: RealFolder, settings: SqueezeSettings) -> UpdateBound:
     """Return the bound for a folder."""
-    smallest, size = int(folder.counts().min()), settings.batch_size
     return update_bound(
-        smallest_class=smallest, images=len(folder), batch_size=size, momentum=settings.momentum
+        smallest_class=int(folder.counts().min()),
+        images=len(folder),
+        batch_size=settings.batch_size,
+        momentum=settings.momentum,
     )

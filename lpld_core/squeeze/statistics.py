@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lpld_core.networks.weights import WeightsFile, read_weights, save_weights
-from lpld_core.squeeze.settings import Update, Views
+from lpld_core.settings import SqueezeViews, Update
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
 from lpld_labels.format.manifest import Teacher
@@ -41,7 +41,7 @@ class _About:
     class_names: tuple[str, ...]
     update: Update
     momentum: float | None
-    views: Views = "centre"
+    views: SqueezeViews = "centre"
     passes: int = 1
     job: dict[str, Any] | None = None
 
@@ -121,28 +121,19 @@ class ClassStatistics(_About):
 
     def check_teacher(self, teacher: LoadedTeacher) -> None:
         """Refuse a teacher these statistics were not taken from."""
-        if self.classes != teacher.classes:
-            raise InvalidArgumentError(
-                "statistics and teacher differ in their number of classes",
-                expected=f"{teacher.classes} (the teacher's)",
-                got=f"{self.classes} in the statistics",
-                hint="squeeze with this teacher on the data it was trained on",
-            )
-        if self.teacher.weights_digest != teacher.description.weights_digest:
+        teacher.require_classes(self.classes, "statistics")
+        ours, theirs = self.teacher, teacher.description
+        if ours.weights_digest != theirs.weights_digest:
             raise InvalidArgumentError(
                 "statistics were taken from another teacher",
-                expected=f"weights {_short(teacher.description.weights_digest)} ({teacher.description.name})",
-                got=f"{_short(self.teacher.weights_digest)} ({self.teacher.name})",
+                expected=f"weights {(theirs.weights_digest or 'unknown')[:12]} ({theirs.name})",
+                got=f"{(ours.weights_digest or 'unknown')[:12]} ({ours.name})",
                 hint="run squeeze again with this teacher, or recover with that one",
             )
 
 
 def _about(found: _About) -> dict[str, Any]:
     return {entry.name: getattr(found, entry.name) for entry in fields(_About)}
-
-
-def _short(digest: str | None) -> str:
-    return "unknown" if digest is None else digest[:12]
 
 
 def _not_statistics(path: str | Path, reason: str) -> InvalidArgumentError:

@@ -6,6 +6,7 @@ Without the scaling, the teacher with the largest logits would decide. Imported 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,27 +29,20 @@ def load_ensemble(
     return Ensemble(loaded, amp=amp)
 
 
+@dataclass(frozen=True, eq=False)
 class Ensemble:
-    """One or more teachers that label the same pixels, each with its own normalisation.
+    """One or more teachers that label the same pixels, each with its own normalisation."""
 
-    amp: autocast the forward passes. combine: the rule for several teachers' logits.
-    """
+    teachers: Sequence[LoadedTeacher]
+    amp: bool = False
+    combine: EnsembleRule = "norm-scaled"
 
-    def __init__(
-        self,
-        teachers: Sequence[LoadedTeacher],
-        *,
-        amp: bool = False,
-        combine: EnsembleRule = "norm-scaled",
-    ) -> None:
-        if not teachers:
+    def __post_init__(self) -> None:
+        if not self.teachers:
             raise InvalidArgumentError("no teacher", expected="at least one")
-        if len({teacher.classes for teacher in teachers}) != 1:
-            counts = ", ".join(f"{teacher.description.name}: {teacher.classes}" for teacher in teachers)
+        if len({teacher.classes for teacher in self.teachers}) != 1:
+            counts = ", ".join(f"{teacher.description.name}: {teacher.classes}" for teacher in self.teachers)
             raise InvalidArgumentError("teachers differ in their number of classes", got=counts)
-        self.teachers = tuple(teachers)
-        self.amp = amp
-        self.combine: EnsembleRule = combine
 
     @property
     def classes(self) -> int:
@@ -59,8 +53,7 @@ class Ensemble:
         return next(self.teachers[0].model.parameters()).device
 
     def on(self, device: str | torch.device) -> Ensemble:
-        moved = [teacher.on(device) for teacher in self.teachers]
-        return Ensemble(moved, amp=self.amp, combine=self.combine)
+        return replace(self, teachers=[teacher.on(device) for teacher in self.teachers])
 
     @property
     def input_size(self) -> tuple[int, int]:

@@ -41,8 +41,19 @@ class LoadedTeacher:
     def std(self) -> tuple[float, ...]:
         return self.description.std or ()
 
+    def require_classes(self, count: int, what: str, *, where: object = "") -> None:
+        """Refuse data with another number of classes."""
+        if count != self.classes:
+            raise InvalidArgumentError(
+                f"teacher and {what} differ in their number of classes",
+                where=where,
+                expected=f"{self.classes} (the teacher's)",
+                got=count,
+                hint="use a teacher trained on these classes",
+            )
+
     def on(self, device: str | torch.device) -> LoadedTeacher:
-        """Return this teacher on a device: itself if it is there, else a copy."""
+        """Return this teacher on a device, as a copy if it is elsewhere."""
         if next(self.model.parameters()).device == torch.device(device):
             return self
         return replace(self, model=copy.deepcopy(self.model).to(device))
@@ -61,11 +72,11 @@ def load_teacher(
     """Load, freeze and describe a teacher.
 
     name: of a network (models.py). weights: DEFAULT, random, or a weights file. classes: refuse another class
-    count. input_size (height, width), mean, std: instead of the weights file's or the makers' own.
+    count. input_size (height, width), mean, std: override those of the weights.
     """
     source = network_source(name)
     network = _with_weights(source, str(weights), classes)
-    network = _expecting(network, input_size=input_size, mean=mean, std=std)
+    network = _expecting(network, input_size, mean, std)
     model = network.module.to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
     count = output_classes(model, network.input_size, name)
@@ -91,20 +102,16 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
         raise _wrong_classes(str(weights), classes, found)
     network = source.build(found if found is not None else classes)
     load_into(network.module, file)
-    # Weights files of train_teacher.py and student.py say what the network expects.
+    # Weights files of train_teacher.py and student.py record what the network expects.
     about: dict[str, Any] = file.about.get("preprocessing", {})
-    return _expecting(network, **{name: about.get(name) for name in ("input_size", "mean", "std")})
+    return _expecting(network, about.get("input_size"), about.get("mean"), about.get("std"))
 
 
 def _expecting(
-    network: Network,
-    *,
-    input_size: Sequence[int] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    network: Network, size: Sequence[int] | None, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Network:
     """Return a network with the input size and normalisation that are given."""
-    height, width = network.input_size if input_size is None else input_size
+    height, width = network.input_size if size is None else size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     require_normalisation(mean, std, where="teacher")
     mean, std = tuple(map(float, mean)), tuple(map(float, std))

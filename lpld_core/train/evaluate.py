@@ -17,6 +17,7 @@ from lpld_labels.render import normalise
 BATCH = 128
 KEEP_BYTES = 2 * 1024**3
 """Views are kept between evaluations if they fit; larger sets are decoded every time."""
+_WORKERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,26 +26,17 @@ class Accuracy:
 
     top1: float
     top5: float
-    images: int
 
 
 class ValidationSet:
-    """The images of a folder as centre views of one size (height, width).
-
-    by_order: match classes by the order of their folders, whatever these are called.
-    """
+    """The images of a folder as centre views of one size. by_order: ignore the names of class folders."""
 
     def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        size: tuple[int, int],
-        workers: int = 2,
-        by_order: bool = False,
+        self, root: str | os.PathLike[str], *, size: tuple[int, int], by_order: bool = False
     ) -> None:
         self._folder = RealFolder.open(root)
         self._labels = torch.from_numpy(self._folder.labels)
-        self._by_order, self._size, self._workers = by_order, size, workers
+        self._by_order, self._size = by_order, size
         self._kept: list[torch.Tensor] = []
 
     def require_classes(self, classes: int, names: Sequence[str] | None = None) -> None:
@@ -65,7 +57,7 @@ class ValidationSet:
             where=folder.root,
             expected=names[first],
             got=folder.class_names[first],
-            hint="give the folder of the same classes, or say --val-by-order if they come in the same order",
+            hint="give a folder of the same classes, or use --val-by-order if their order is the same",
         )
 
     @torch.inference_mode()
@@ -88,13 +80,13 @@ class ValidationSet:
             top5 += int(ranked.sum())
         model.train(was_training)
         right = ranks.sum(torch.tensor([top1, top5]))
-        return Accuracy(top1=int(right[0]) / images, top5=int(right[1]) / images, images=images)
+        return Accuracy(top1=int(right[0]) / images, top5=int(right[1]) / images)
 
     def _views(self, starts: range) -> list[torch.Tensor] | Iterator[torch.Tensor]:
         """Return batches of views, uint8 [B, 3, H, W], beginning at these rows."""
         if self._kept:
             return self._kept
-        decoded = map_ahead(self._decode, starts, workers=self._workers, ahead=self._workers + 1)
+        decoded = map_ahead(self._decode, starts, workers=_WORKERS, ahead=_WORKERS + 1)
         if len(self._folder) * self._size[0] * self._size[1] * 3 > KEEP_BYTES:
             return decoded
         self._kept = list(decoded)

@@ -40,10 +40,7 @@ class ResumePoint:
 
 
 class TrainingRun:
-    """A run's files. settings: what decides its outcome. overwrite: delete a run of other settings.
-
-    otherwise: advice in the error about a run of other settings.
-    """
+    """A run's files. overwrite: delete a run of other settings. otherwise: advice in the error about one."""
 
     def __init__(
         self,
@@ -165,12 +162,6 @@ def describe_network(
     network: str | None, classes: int, size: tuple[int, int], settings: TrainSettings
 ) -> dict[str, Any]:
     """Return the metadata from which `load_teacher` restores a trained network."""
-    return {
-        "network": network,
-        "classes": classes,
-        "preprocessing": {
-            "input_size": list(size),
-            "mean": list(settings.mean or ()),
-            "std": list(settings.std or ()),
-        },
-    }
+    mean, std = list(settings.mean or ()), list(settings.std or ())
+    preprocessing = {"input_size": list(size), "mean": mean, "std": std}
+    return {"network": network, "classes": classes, "preprocessing": preprocessing}

@@ -1,12 +1,14 @@
-"""Settings of a training run, and its schedules. Imports no torch, so the command line starts quickly."""
+"""Settings and schedules of a training run; presets of the published experiments. Imports no torch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from lpld_core.settings import BuildSettings, ImageCache, TeacherChoice
+from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting, check_settings
 
@@ -24,95 +26,62 @@ _DECIDES_NOTHING = (
     *("evaluate_every", "device", "workers", "image_cache"),
     "accumulate",  # how a step's rows are divided, like the number of processes
 )
+_NORMALISATION = "Normalisation, if the pool's teachers have none."
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How a student is trained. The defaults are the paper's for ImageNet-1K.
-
-    Presets set the fields that have no option on the command line (option=False).
-    """
+    """How a student is trained, by default as in the paper. Presets set the fields with option=False."""
 
     student: Annotated[
-        str | None, Setting("Network, as for --teacher.  [default: ResNet-18, for small views below 128 px]")
+        str | None, Setting("Network, as for --teacher.  [default: resnet18; small-resnet18 below 128 px]")
     ] = None
     seed: Annotated[int, Setting(ge=0, le=MAX_SEED)] = 0
     epochs: Annotated[int, Setting("Step budget, in passes over the images.", ge=1)] = 300
     batch_size: Annotated[
-        int | None, Setting("Rows of a step, of all processes.  [default: the pool's label batches]", ge=1)
+        int | None, Setting("Rows of a step, in all processes.  [default: the pool's label batches]", ge=1)
     ] = None
     sampling: Annotated[
         SamplingPolicy,
-        Setting(
-            "How label batches are drawn: 'shuffled' shows all before any comes again, 'batches' draws with "
-            "replacement, as the paper and its presets do."
-        ),
+        Setting("How label batches are drawn; 'batches' is with replacement, as in the paper's presets."),
     ] = "shuffled"
-    mean: Annotated[
-        tuple[float, ...] | None,
-        Setting("Normalisation, where the pool's teachers do not say."),
-    ] = None
-    std: Annotated[
-        tuple[float, ...] | None,
-        Setting("Normalisation, where the pool's teachers do not say."),
-    ] = None
+    mean: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
+    std: Annotated[tuple[float, ...] | None, Setting(_NORMALISATION)] = None
 
     loss: Annotated[Loss, Setting("KL divergence, or squared error of logits plus the true class.")] = "kl"
     gamma: Annotated[float, Setting("Weight of the true class in mse+gt.", option=False, ge=0)] = 0.1
     temperature: Annotated[float, Setting("Of the labels in the kl loss, at first.", gt=0)] = 20.0
     temperature_schedule: Annotated[
-        TemperatureSchedule,
-        Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine."),
+        TemperatureSchedule, Setting("How it falls to 2: times 0.7 every 30 epochs, or along half a cosine.")
     ] = "constant"
-    student_temperature: Annotated[
-        float | StudentTemperature,
-        Setting(
-            "Of the student's output: the teacher's, or the best of the last epoch's last batch.",
-            option=False,
-            gt=0,
-        ),
-    ] = "teacher"
-    scale_by_t2: Annotated[
-        bool, Setting("Multiply the kl loss by the temperature squared.", option=False)
-    ] = False
-    tail: Annotated[
-        Tail, Setting("Classes left out by top-k labels get the stored level, or nothing.", option=False)
-    ] = "stored"
+    # Of the student's output: the labels', or the best of the last epoch's last batch.
+    student_temperature: Annotated[float | StudentTemperature, Setting(option=False, gt=0)] = "teacher"
+    scale_by_t2: Annotated[bool, Setting("Multiply the kl loss by T squared.", option=False)] = False
+    # Classes left out by top-k labels get the stored level, or nothing.
+    tail: Annotated[Tail, Setting(option=False)] = "stored"
     label_smoothing: Annotated[float, Setting("Share taken from the label.", option=False, ge=0, lt=1)] = 0.0
 
     optimizer: Annotated[Optimizer, Setting()] = "adamw"
     learning_rate: Annotated[float, Setting("Learning rate at its highest.", gt=0)] = 0.001
     weight_decay: Annotated[float, Setting(option=False, ge=0)] = 0.01
-    decay_on: Annotated[
-        DecayOn, Setting("'weights' spares biases and normalisation layers.", option=False)
-    ] = "weights"
+    # 'weights' exempts biases and normalisation layers.
+    decay_on: Annotated[DecayOn, Setting(option=False)] = "weights"
     momentum: Annotated[float, Setting("Of SGD.", option=False, ge=0, lt=1)] = 0.9
     schedule: Annotated[Schedule, Setting("How the learning rate falls.", option=False)] = "cosine"
-    rate_steps: Annotated[
-        RateSteps, Setting("The rate changes once an epoch, or with every step.", option=False)
-    ] = "epoch"
-    warmup_epochs: Annotated[
-        float, Setting("Epochs in which the rate rises linearly.", option=False, ge=0)
-    ] = 0.0
-    ema: Annotated[
-        float | None,
-        Setting("Average the weights with this decay, e.g. 0.99, and save the average.", ge=0, lt=1),
-    ] = None
+    rate_steps: Annotated[RateSteps, Setting("When the learning rate changes.", option=False)] = "epoch"
+    warmup_epochs: Annotated[float, Setting("The rate rises linearly.", option=False, ge=0)] = 0.0
+    ema: Annotated[float | None, Setting("Save an average of the weights; decay, e.g. 0.99.", ge=0, lt=1)] = (
+        None
+    )
 
     evaluate_every: Annotated[int, Setting("In epochs; the last is always evaluated.", ge=1)] = 10
     device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
     amp: Annotated[bool, Setting("Mixed precision (bfloat16): faster on GPUs, not bit-identical.")] = False
     workers: Annotated[
-        int,
-        Setting("Processes that prepare batches ahead.  [default: 0 on a CPU, up to 8 beside a GPU]", ge=0),
+        int, Setting("Processes that prepare batches.  [default: 0 on a CPU, up to 8 for a GPU]", ge=0)
     ] = 0
-    accumulate: Annotated[
-        int, Setting("Compute a step in so many passes over parts of its rows, for less memory.", ge=1)
-    ] = 1
-    image_cache: Annotated[
-        Path | None,
-        Setting("Directory for decoded images, shared by processes and runs.  [default: in memory]"),
-    ] = None
+    accumulate: Annotated[int, Setting("Forward passes in a step: more need less memory.", ge=1)] = 1
+    image_cache: ImageCache = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -154,3 +123,63 @@ def temperature_in(settings: TrainSettings, epoch: int) -> float:
     if settings.temperature_schedule == "cosine":
         return end + 0.5 * (start - end) * (1 + math.cos(math.pi * (epoch + 1) / settings.epochs))
     return start
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentPreset:
+    """The settings of one experiment, for `build` and for `train`."""
+
+    label: BuildSettings
+    train: TrainSettings
+
+
+# Sources: docs/method.md.
+EXPERIMENT_PRESETS: Mapping[str, ExperimentPreset] = {
+    "imagenet1k": ExperimentPreset(
+        label=BuildSettings(mix="cutmix"), train=TrainSettings(sampling="batches")
+    ),
+    "tiny": ExperimentPreset(
+        label=BuildSettings(epochs=100, batch_size=64),
+        train=TrainSettings(
+            sampling="batches",
+            epochs=100,
+            scale_by_t2=True,
+            optimizer="sgd",
+            learning_rate=0.2,
+            weight_decay=1e-4,
+            warmup_epochs=5,
+        ),
+    ),
+    "imagenet21k": ExperimentPreset(
+        label=BuildSettings(batch_size=32, flip=False, cutout_fraction=0.5),
+        train=TrainSettings(sampling="batches", learning_rate=0.002, label_smoothing=0.2),
+    ),
+    # The paper's "Ours+": labels by an ensemble, and G-VBSM's loss.
+    "imagenet1k-plus": ExperimentPreset(
+        label=BuildSettings(
+            mix="cutmix",
+            teachers=tuple(
+                TeacherChoice(name=name)
+                for name in ("resnet18", "mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x0_5")
+            ),
+        ),
+        train=TrainSettings(sampling="batches", loss="mse+gt"),
+    ),
+    # LPQLD: the label's temperature falls, the student's follows it; top-k labels have no tail.
+    "lpqld": ExperimentPreset(
+        label=BuildSettings(mix="cutmix"),
+        train=TrainSettings(
+            sampling="shuffled", temperature_schedule="step", student_temperature="calibrated", tail="none"
+        ),
+    ),
+}
+
+
+def preset_named(name: str | None) -> ExperimentPreset:
+    """Return a preset; without a name ImageNet-1K's, but with batches drawn without replacement."""
+    if name is None:
+        return ExperimentPreset(label=EXPERIMENT_PRESETS["imagenet1k"].label, train=TrainSettings())
+    if name not in EXPERIMENT_PRESETS:
+        known = ", ".join(EXPERIMENT_PRESETS)
+        raise InvalidArgumentError("unknown preset", expected=f"one of {known}", got=name)
+    return EXPERIMENT_PRESETS[name]

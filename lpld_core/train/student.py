@@ -1,4 +1,7 @@
-"""Training a student from a pool: batches drawn until the step budget is used, resumable exactly."""
+"""Training a student from a pool: batches drawn until the step budget is used, resumable exactly.
+
+The loss compares the student's output with the teacher's label, and optionally with the true class.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  # its usual name
+
 from lpld_core.networks.models import network_source, seeded
-from lpld_core.networks.weights import load_into
+from lpld_core.networks.weights import Tensors, load_into
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.losses import StudentLoss
 from lpld_core.train.ranks import ALONE, Ranks, lost_processes_reported
 from lpld_core.train.run_directory import TrainingRun, describe_network, require_run_directory
-from lpld_core.train.settings import TrainSettings
-from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
-from lpld_labels.codecs.label_semantics import find_normalisation
+from lpld_core.train.settings import TrainSettings, temperature_in
+from lpld_core.train.trainer import EpochProgress, LossOf, Trainer, TrainingBatch
+from lpld_labels.codecs.label_semantics import as_logits, find_normalisation, softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import Progress
 from lpld_labels.format.images import ImageTable
@@ -89,23 +95,21 @@ def train_student(
     training = _Training(trainer, loss, run, loader, validation, progress, watch)
     with lost_processes_reported(), run.at_work() if ranks.first else contextlib.nullcontext():
         finished = ranks.broadcast(run.finished() if ranks.first else None)
-        if finished is not None:
-            load_into(trainer.result, finished)
-            start, steps, accuracy = (
-                settings.epochs,
-                int(finished.about["steps"]),
-                trainer.accuracy(validation),
-            )
+        if finished is None:
+            training.resume()
         else:
-            start = training.resume()
-            accuracy = training.train(start)
-            steps = training.steps
-            if ranks.first:
-                size = (header.augmentation.output_height, header.augmentation.output_width)
-                about = describe_network(settings.student, pool.classes, size, settings)
-                about |= {"pool": pool.manifest.content_digest, "steps": steps}
-                run.finish(trainer.result.state_dict(), about)
-    return TrainResult(weights=run.result, accuracy=accuracy, steps=steps, resumed_from=start)
+            load_into(trainer.result, finished)
+            training.epochs_done, training.steps = settings.epochs, int(finished.about["steps"])
+        start = training.epochs_done
+        training.train()
+        if finished is None and ranks.first:
+            size = (header.augmentation.output_height, header.augmentation.output_width)
+            about = describe_network(settings.student, pool.classes, size, settings)
+            about |= {"pool": pool.manifest.content_digest, "steps": training.steps}
+            run.finish(trainer.result.state_dict(), about)
+    return TrainResult(
+        weights=run.result, accuracy=training.accuracy, steps=training.steps, resumed_from=start
+    )
 
 
 @dataclass
@@ -119,29 +123,28 @@ class _Training:
     validation: ValidationSet | None
     progress: Progress | None
     watch: Watch | None
+    epochs_done: int = field(default=0, init=False)
     steps: int = field(default=0, init=False)
     begin: EpochProgress | None = field(default=None, init=False)
     accuracy: Accuracy | None = field(default=None, init=False)
 
-    def resume(self) -> int:
-        """Load the checkpoint if there is one; return how many epochs are done."""
+    def resume(self) -> None:
+        """Load the checkpoint, or save the first one."""
         ranks = self.trainer.ranks
         found = ranks.broadcast(self.run.resume() if ranks.first else None)
-        if found is None:
-            if ranks.first:
-                self._save(0)
-            return 0
-        self.trainer.load_state(found.state)
-        self.loss.load_state(found.state)
-        self.begin, self.steps = found.within, found.steps
-        return found.epochs_done
+        if found is not None:
+            self.trainer.load_state(found.state)
+            self.loss.load_state(found.state)
+            self.epochs_done, self.steps, self.begin = found.epochs_done, found.steps, found.within
+        elif ranks.first:
+            self._save(0)
 
-    def train(self, start: int) -> Accuracy | None:
-        """Train the remaining epochs; return the accuracy at the end."""
+    def train(self) -> None:
+        """Train the remaining epochs and evaluate."""
         settings = self.trainer.settings
-        if start == settings.epochs:
-            return self.trainer.accuracy(self.validation)
-        for epoch in range(start, settings.epochs):
+        if self.epochs_done == settings.epochs:
+            self.accuracy = self.trainer.accuracy(self.validation)
+        for epoch in range(self.epochs_done, settings.epochs):
             last = epoch + 1 == settings.epochs
             self.loss.start_epoch(epoch)
             temperatures = {
@@ -170,7 +173,6 @@ class _Training:
                 }
             )
             self._save(epoch + 1)
-        return self.accuracy
 
     def _save(self, epochs_done: int, within: EpochProgress | None = None) -> None:
         state = {**self.trainer.state(), **self.loss.state()}
@@ -201,6 +203,104 @@ class _Training:
             yield TrainingBatch(batch.images, loss_of)
 
 
+CALIBRATION_GRID = np.linspace(0.01, 1, 100)
+"""Candidates for a calibrated student temperature."""
+_STUDENT_TEMPERATURE = "student_temperature"
+
+
+class StudentLoss:
+    """The loss of a run, with the temperatures of the current epoch for labels and output.
+
+    label_kind: of the pool's labels. kept: classes of a row that top-k labels store, or None for all.
+    """
+
+    def __init__(self, settings: TrainSettings, *, label_kind: str, kept: int | None = None) -> None:
+        if settings.loss != "kl" and label_kind != "logits":
+            raise InvalidArgumentError("this loss needs logits", where=settings.loss, got=label_kind)
+        self._settings, self._label_kind = settings, label_kind
+        self._kept = kept if settings.tail == "none" else None
+        self._calibrated = 1.0
+        self._last: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.temperature = temperature_in(settings, 0)
+
+    @property
+    def student_temperature(self) -> float:
+        wanted = self._settings.student_temperature
+        if isinstance(wanted, str):
+            return self.temperature if wanted == "teacher" else self._calibrated
+        return wanted
+
+    def start_epoch(self, epoch: int) -> None:
+        self.temperature = temperature_in(self._settings, epoch)
+
+    def of(self, labels: torch.Tensor, classes: torch.Tensor) -> LossOf:
+        """Return the loss of a batch as a function of the student's logits; keep the batch for `end_epoch`.
+
+        labels: float32 [B, C]. classes: int64 [B], the true class of each view's own image.
+        """
+        if self._settings.loss != "kl":
+            return lambda output, rows: mse_and_truth(self._settings, output, labels[rows], classes[rows])
+        target = self.target(labels)
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if len(labels) > 1:  # single rows are not trained on
+            self._last = seen
+
+        def kl_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
+            seen.append((output.detach(), target[rows]))
+            loss = kl(output, target[rows], self.student_temperature)
+            return loss * self.temperature**2 if self._settings.scale_by_t2 else loss
+
+        return kl_of
+
+    def target(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the target probabilities [B, C]."""
+        kind, share = self._label_kind, self._settings.label_smoothing
+        if self._kept is not None and self._kept < labels.shape[1]:
+            labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
+        # Smoothed logits (1 - s) z + s / C: softmax does not see the constant.
+        return softened(labels, kind, self.temperature / (1 - share))
+
+    def end_epoch(self, ranks: Ranks = ALONE) -> None:
+        """Calibrate the student's temperature on the labels of the last batch, if the settings ask for it."""
+        if self._settings.student_temperature == "calibrated":
+            losses = torch.zeros(len(CALIBRATION_GRID), dtype=torch.float64)
+            for output, target in self._last:
+                for place, temperature in enumerate(CALIBRATION_GRID.tolist()):
+                    losses[place] += float(kl(output, target, temperature)) * len(output)
+            losses = ranks.sum(losses)
+            if bool(losses.any()):
+                self._calibrated = float(CALIBRATION_GRID[int(losses.argmin())])
+        self._last = []
+
+    def state(self) -> Tensors:
+        """Return what the next epoch depends on."""
+        return {_STUDENT_TEMPERATURE: torch.tensor(self._calibrated, dtype=torch.float64)}
+
+    def load_state(self, tensors: Tensors) -> None:
+        """Resume from what `state` returned; other tensors are ignored."""
+        self._calibrated = float(tensors[_STUDENT_TEMPERATURE])
+
+
+def kl(output: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
+    """KL(target || softmax(output / temperature)), summed over classes, mean over rows; 0 log 0 is 0."""
+    logs = F.log_softmax(output / temperature, dim=1)
+    return F.kl_div(logs, target.to(output.dtype), reduction="batchmean")  # older torch does not promote
+
+
+def mse_and_truth(
+    settings: TrainSettings, output: torch.Tensor, labels: torch.Tensor, classes: torch.Tensor
+) -> torch.Tensor:
+    """Squared error to the logits, mean over classes and rows, plus the true class (G-VBSM)."""
+    hard = F.cross_entropy(output, classes, label_smoothing=settings.label_smoothing)
+    return F.mse_loss(output, labels.to(output.dtype)) + settings.gamma * hard
+
+
+def largest_only(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """Return logits [B, C] with all but the largest `count` of a row at minus infinity."""
+    values, classes = logits.topk(count, dim=1)
+    return torch.full_like(logits, -torch.inf).scatter_(1, classes, values)
+
+
 def resolved(settings: TrainSettings, pool: PoolReader) -> TrainSettings:
     """Fill in what the pool decides: student and normalisation; refuse an unknown normalisation."""
     mean, std = find_normalisation(pool.header, settings.mean, settings.std, where=pool.location)
@@ -217,7 +317,7 @@ def epoch_steps(pool: PoolReader) -> int:
 
 
 def _rows_per_process(settings: TrainSettings, pool: PoolReader, world: int) -> int | None:
-    """Return each process's rows of a step; None: one process that takes whole label batches."""
+    """Return each process's rows of a step; None: a single process takes label batches as they are."""
     if world == 1:
         return settings.batch_size
     rows = settings.batch_size or pool.header.batch_size

@@ -23,10 +23,9 @@ from lpld_core.teachers.teacher import output_classes
 from lpld_core.train.evaluate import Accuracy, ValidationSet
 from lpld_core.train.run_directory import TrainingRun, describe_network
 from lpld_core.train.settings import TrainSettings
-from lpld_core.train.trainer import EpochProgress, Trainer, TrainingBatch
+from lpld_core.train.trainer import EpochProgress, LossOf, Trainer, TrainingBatch
 from lpld_core.unfinished import require_same_job, unfinished_beside, workplace
 from lpld_labels.exec.job import Progress
-from lpld_labels.format.images import ImageTable
 from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.render import ImageStore, batches_per_epoch, draw_views
 from lpld_labels.render.images import FolderImages, class_names, scan_image_folder
@@ -62,16 +61,14 @@ def train_teacher(
     images_dir: str | os.PathLike[str],
     job: TeacherJob,
     *,
-    images: ImageTable | None = None,
     validation: ValidationSet | None = None,
     progress: Progress | None = None,
 ) -> Accuracy | None:
     """Train on the folder's own classes and save the weights; return the accuracy on `validation`.
 
     The same call resumes after a kill. A finished file of the same job is only evaluated.
-    images: the folder's table, if it was scanned already.
     """
-    table = images if images is not None else scan_image_folder(images_dir)
+    table = scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:
         validation.require_classes(classes, class_names(images_dir))
@@ -162,14 +159,8 @@ def _batches(
     workers = max(1, trainer.settings.workers)
     with closing(rendered(keys, draw, store, augmentation, workers=workers)) as batches:
         for views, pixels in batches:
-            truth = [part.to(trainer.device) for part in _true_classes(views, store)]
-
-            def loss_of(output: torch.Tensor, rows: slice, truth: list[torch.Tensor] = truth) -> torch.Tensor:
-                own, partner, weight = (part[rows] for part in truth)
-                smoothing = job.recipe.label_smoothing
-                return mixed_cross_entropy(output, own, partner, weight, label_smoothing=smoothing)
-
-            yield TrainingBatch(pixels, loss_of)
+            own, partner, weight = (part.to(trainer.device) for part in _true_classes(views, store))
+            yield TrainingBatch(pixels, true_class_loss(own, partner, weight, job.recipe.label_smoothing))
 
 
 def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -182,15 +173,16 @@ def _true_classes(views: ViewBatch, store: ImageStore) -> tuple[torch.Tensor, to
     return torch.from_numpy(own), torch.from_numpy(partner), weight
 
 
-def mixed_cross_entropy(
-    output: torch.Tensor,
-    own: torch.Tensor,
-    partner: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    label_smoothing: float = 0.0,
-) -> torch.Tensor:
-    """Cross-entropy against the true classes of both images of a mixed view, by their weights."""
-    first = F.cross_entropy(output, own, reduction="none", label_smoothing=label_smoothing)
-    second = F.cross_entropy(output, partner, reduction="none", label_smoothing=label_smoothing)
-    return (weight * first + (1 - weight) * second).mean()
+def true_class_loss(
+    own: torch.Tensor, partner: torch.Tensor, weight: torch.Tensor, label_smoothing: float = 0.0
+) -> LossOf:
+    """Return the cross-entropy against the true classes of both images of each view, by their weights."""
+
+    def loss_of(output: torch.Tensor, rows: slice) -> torch.Tensor:
+        first, second = (
+            F.cross_entropy(output, classes[rows], reduction="none", label_smoothing=label_smoothing)
+            for classes in (own, partner)
+        )
+        return (weight[rows] * first + (1 - weight[rows]) * second).mean()
+
+    return loss_of

@@ -21,12 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 from lpld_core.networks.models import seeded
 from lpld_core.networks.weights import Tensors, with_prefix
 from lpld_core.train.evaluate import Accuracy, ValidationSet
-from lpld_core.train.losses import LossOf
 from lpld_core.train.ranks import ALONE, Ranks
 from lpld_core.train.settings import TrainSettings, rate_factor
 from lpld_labels.errors import ComputationError, InvalidArgumentError
 from lpld_labels.format.random_streams import Stream, keyed_generator
 from lpld_labels.render import normalise
+
+LossOf = Callable[[torch.Tensor, slice], torch.Tensor]
+"""(logits [n, C] of n rows of a batch, which rows) -> their mean loss, a scalar on the training device."""
 
 VECTOR_CHANNELS = 16
 _MODEL, _OPTIMIZER = "model.", "optimizer."
@@ -92,7 +94,7 @@ class Trainer:
     ) -> EpochProgress:
         """Take one step per batch.
 
-        steps: batches of the whole epoch. begin: progress of a resumed epoch; `batches` are the rest.
+        steps: batches of a complete epoch. begin: progress of a resumed epoch; `batches` are the rest.
         """
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
@@ -217,11 +219,11 @@ def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimiz
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
     """Return the optimizer's groups: parameters with weight decay, and those without."""
     decaying: list[nn.Parameter] = []
-    spared: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
     for parameter in model.parameters():
         weight = parameter.ndim > 1 or settings.decay_on == "all"
-        (decaying if weight else spared).append(parameter)
-    groups = [(decaying, settings.weight_decay), (spared, 0.0)]
+        (decaying if weight else exempt).append(parameter)
+    groups = [(decaying, settings.weight_decay), (exempt, 0.0)]
     return [{"params": tensors, "weight_decay": decay} for tensors, decay in groups if tensors]
 
 

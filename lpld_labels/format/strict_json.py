@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -153,7 +153,7 @@ def convert(document: object, kind: type[T], *, where: str, all_known: bool = Fa
         # The message may quote the file.
         problem = repr(found["problem"] if found else str(error))[1:-1][:_SHOWN].replace("`", "")
         raise ManifestError(f"field '{field}' is wrong: {problem}", where=where) from None
-    _compare_fields(document, msgspec.to_builtins(record), "", where, all_known=all_known)
+    _compare_fields(document, asdict(record), "", where, all_known=all_known)  # type: ignore[call-overload]
     return record
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import TeacherChoice
+from lpld_core.settings import BuildSettings, TeacherChoice
 from lpld_labels import PoolWriter, Teacher
 from lpld_labels.format.manifest import LineageStep
 from lpld_labels.render.images import find_images

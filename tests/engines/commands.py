@@ -14,9 +14,7 @@ from lpld_core.images import RealFolder
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import RecoverSettings
 from lpld_core.relabel.build import Build, run_build
-from lpld_core.relabel.settings import BuildSettings
-from lpld_core.settings import TeacherChoice
-from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.settings import BuildSettings, SqueezeSettings, TeacherChoice
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import Machine

@@ -17,7 +17,7 @@ from click.testing import Result
 
 from lpld_core.images import RealFolder
 from lpld_core.relabel.build import Build, run_build
-from lpld_core.squeeze.settings import SqueezeSettings
+from lpld_core.settings import SqueezeSettings
 from lpld_core.squeeze.squeeze import squeeze_folder
 from lpld_labels.errors import ImageReadError, LabelPoolError, PoolWriteError
 from lpld_labels.exec.job import Job, Progress, Start, Worker

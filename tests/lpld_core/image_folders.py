@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import BuildSettings
 from lpld_labels.format.images import ImageTable
 
 NETWORK = "small-resnet10:width=8,stem_stride=2"

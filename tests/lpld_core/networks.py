@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from lpld_core.networks.weights import weights_digest
-from lpld_core.squeeze.moments import ClassMoments, gather
-from lpld_core.squeeze.settings import SqueezeSettings, Update
-from lpld_core.squeeze.squeeze import batch_rows, require_same_classes, statistics_of
+from lpld_core.settings import SqueezeSettings, Update
+from lpld_core.squeeze.squeeze import ClassMoments, batch_rows, gather, statistics_of
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.format.manifest import Teacher
@@ -106,7 +105,7 @@ def collect_statistics(
 ) -> ClassStatistics:
     """Return the class statistics of batches: normalised images float [B, 3, H, W] and labels int64 [B]."""
     settings = SqueezeSettings(update=update, momentum=momentum)
-    require_same_classes(teacher, class_names)
+    teacher.require_classes(len(class_names), "data")
     rows = batch_rows(teacher)
     moments = ClassMoments(teacher.classes, rows.shift, settings.average)
     for _ in gather(teacher, batches, rows, moments):

@@ -103,7 +103,7 @@ def test_folders_stand_side_by_side(tmp_path: Path) -> None:
     assert calls[-1] == (80, 80)
     assert calls == sorted(calls)
     three = RealFolder.open(noisy_folder(tmp_path / "three", classes=3, images=2))
-    with pytest.raises(InvalidArgumentError, match=r"three \(.*expected 4 .the model's., got 3"):
+    with pytest.raises(InvalidArgumentError, match=r"three: .*expected 4 .the teacher's., got 3"):
         analyse(tiny_teacher(), [("three", three)], real)
 
 

@@ -13,9 +13,8 @@ import torch
 
 from lpld_core.relabel import build as building
 from lpld_core.relabel.build import Build, build_pool, run_build
-from lpld_core.relabel.settings import BuildSettings
 from lpld_core.relabel.source import load_teachers
-from lpld_core.settings import Part, TeacherChoice
+from lpld_core.settings import BuildSettings, Part, TeacherChoice
 from lpld_labels.errors import PoolConflictError, StagingMismatchError
 from lpld_labels.format.images import ImageTable
 from lpld_labels.pool.reader import PoolReader

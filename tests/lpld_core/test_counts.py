@@ -11,7 +11,7 @@ from click.testing import Result
 
 from lpld_core.recover.settings import OptimisedMethod, RdedSettings, RecoverSettings
 from lpld_core.relabel.build import wanted_batches
-from lpld_core.relabel.settings import BuildSettings
+from lpld_core.settings import BuildSettings
 from lpld_core.train.settings import TrainSettings
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.exec.job import MAX_PIECES
@@ -38,7 +38,7 @@ def test_what_no_pool_has_room_for_is_refused(settings: dict[str, Any], said: st
 @pytest.mark.parametrize("ratio", [1.0, 40.0, 1e9])
 def test_more_batches_than_are_ever_listed_are_refused(ratio: float) -> None:
     with pytest.raises(InvalidArgumentError, match=r"too many label batches.*16777216, got 3000000000"):
-        wanted_batches(27, batch_size=9, epochs=10**9, ratio=ratio)
+        wanted_batches(27, BuildSettings(batch_size=9, epochs=10**9, ratio=ratio))
 
 
 @pytest.mark.parametrize("method", ["lpld", "sre2l", "rded"])

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from lpld_core.train.losses import StudentLoss
 from lpld_core.train.settings import TrainSettings
-from lpld_core.train.student import train_student
+from lpld_core.train.student import StudentLoss, train_student
 from lpld_labels.codecs.label_semantics import softened
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.interop.importing import import_labels

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lpld_core.relabel import build as building
 from lpld_core.relabel.build import Build, build_pool, run_build, wanted_batches
-from lpld_core.relabel.preflight import require_room
-from lpld_core.settings import Part, TeacherChoice
+from lpld_core.relabel.source import require_room
+from lpld_core.settings import BuildSettings, Part, TeacherChoice
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_labels.errors import (
     ImageMismatchError,
@@ -66,16 +66,17 @@ def digest(path: Path) -> str:
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 12), st.integers(0, 5))
 def test_wanted_batches_nest(images: int, batch_size: int, epochs: int, seed: int) -> None:
-    everything = wanted_batches(images, batch_size=batch_size, epochs=epochs, seed=seed)
+    settings = BuildSettings(batch_size=batch_size, epochs=epochs, seed=seed)
+    everything = wanted_batches(images, settings)
     assert len(everything) == epochs * -(-images // batch_size)
     inner = set(everything)
     for ratio in (1.5, 2, 4, 40):
         complete = epochs * (images // batch_size)
         if complete < ratio:
             with pytest.raises(InvalidArgumentError, match="ratio is too large"):
-                wanted_batches(images, batch_size=batch_size, epochs=epochs, seed=seed, ratio=ratio)
+                wanted_batches(images, replace(settings, ratio=ratio))
             break
-        kept = wanted_batches(images, batch_size=batch_size, epochs=epochs, seed=seed, ratio=ratio)
+        kept = wanted_batches(images, replace(settings, ratio=ratio))
         assert len(kept) == int(complete // ratio)
         assert set(kept) <= inner
         assert kept == sorted(kept)

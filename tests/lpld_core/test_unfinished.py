@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lpld_core.recover.folder import RecoveredFolder
+from lpld_core.recover.settings import RdedSettings
 from lpld_core.unfinished import SUFFIX, workplace
 from lpld_labels.errors import PoolConflictError, PoolWriteError
 from lpld_labels.interop.exporting import export_pool
@@ -70,7 +71,7 @@ def test_nothing_behind_a_link_is_swept_away(tmp_path: Path, elsewhere: Path) ->
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / SUFFIX).symlink_to(elsewhere)
     with pytest.raises(PoolConflictError, match="link"):
-        RecoveredFolder(tmp_path / "images", class_names=["a"], image_format="png", quality=95)
+        RecoveredFolder(tmp_path / "images", ["a"], RdedSettings(ipc=1, size=(2, 2)))
     (tmp_path / ".labels.unfinished").symlink_to(elsewhere)
     with (
         write_pool(tmp_path / "pool", make_batches(1, 2)) as pool,

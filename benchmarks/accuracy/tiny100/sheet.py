@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lpld_core.recover.folder import contact_sheet, evenly
+from lpld_core.images import evenly
+from lpld_core.recover.folder import contact_sheet
 
 CLASSES = 4
 IMAGES = 10

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lpld_core.images import RealFolder
-from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, evenly, to_pixels
+from lpld_core.images import RealFolder, evenly
+from lpld_core.recover.folder import CONTACT_SHEET_FILE, RECORD_FILE, contact_sheet, to_pixels
 from lpld_core.recover.run import recover_images
 from lpld_core.recover.settings import RdedSettings, RecoverSettings
 from lpld_core.settings import Part
@@ -162,7 +162,7 @@ def test_folder_of_another_run_is_refused(
         other = dataclasses.replace(SETTINGS, **changes)
         ((name, value),) = changes.items()
         begun = getattr(SETTINGS, name)
-        message = f"'{name}' differs .expected {begun}, got {value}"
+        message = f"'{name}' differs .expected {begun!r}, got {value!r}"
         with pytest.raises(PoolConflictError, match=message):
             recover_images(teacher, tmp_path / "out", settings=other, statistics=statistics)
     other = dataclasses.replace(SETTINGS, format="png")
@@ -187,12 +187,14 @@ def test_nan_keeps_finished_groups(
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 6
 
 
-def test_class_names_must_fit(teacher: LoadedTeacher, tmp_path: Path) -> None:
+def test_class_names_must_fit(teacher: LoadedTeacher, statistics: ClassStatistics, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, statistics_kind="global", iterations=1)
+    real = RealFolder.open(noisy_folder(tmp_path / "real", classes=2, images=1))
     with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 2"):
-        recover_images(teacher, tmp_path / "a", settings=settings, class_names=("x", "y"))
+        recover_images(teacher, tmp_path / "a", settings=settings, real=real)
+    unsorted = dataclasses.replace(statistics, class_names=("d", "c", "b", "a"))
     with pytest.raises(InvalidArgumentError, match="not sorted"):
-        recover_images(teacher, tmp_path / "b", settings=settings, class_names=("d", "c", "b", "a"))
+        recover_images(teacher, tmp_path / "b", settings=settings, statistics=unsorted)
     recover_images(teacher, tmp_path / "c", settings=settings)
     assert (tmp_path / "c" / "0003" / "0003_00002.jpg").exists()
 

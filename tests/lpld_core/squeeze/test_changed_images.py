@@ -14,7 +14,7 @@ from click.testing import Result
 from PIL import Image
 
 from lpld_core.images import RealFolder
-from lpld_core.squeeze.settings import SqueezeSettings, Update
+from lpld_core.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import finished_squeeze, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
 from tests.lpld_core.networks import tiny_teacher

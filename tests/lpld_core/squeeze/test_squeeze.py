@@ -11,8 +11,8 @@ import torch
 
 from lpld_core import images as real_images
 from lpld_core.images import RealFolder, labelled_batches, prepared, random_view
+from lpld_core.settings import SqueezeSettings, Update
 from lpld_core.squeeze import squeeze
-from lpld_core.squeeze.settings import SqueezeSettings, Update
 from lpld_core.squeeze.squeeze import class_groups, folder_bound, squeeze_folder
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_labels.errors import InvalidArgumentError

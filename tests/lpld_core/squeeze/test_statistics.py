@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from lpld_core.networks.batchnorm import batchnorm_layers, image_sums, watched_inputs
 from lpld_core.networks.weights import read_weights, save_weights, weights_digest
-from lpld_core.squeeze.moments import BatchRows, ClassMoments
-from lpld_core.squeeze.squeeze import update_bound
+from lpld_core.squeeze.squeeze import BatchRows, ClassMoments, update_bound
 from lpld_core.squeeze.statistics import ClassStatistics
 from lpld_core.teachers.teacher import LoadedTeacher
 from lpld_labels.errors import InvalidArgumentError, ManifestError
@@ -164,7 +163,7 @@ def test_statistics_of_another_teacher_are_refused() -> None:
 
 def test_wrong_data_is_refused() -> None:
     images, labels = data()
-    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3 class folders"):
+    with pytest.raises(InvalidArgumentError, match=r"expected 4 .the teacher's., got 3"):
         collect_statistics(tiny_teacher(), [(images, labels)], class_names=NAMES[:3])
     with pytest.raises(InvalidArgumentError, match="class 'cat' has no image"):
         collect_statistics(tiny_teacher(), [(images, labels * (labels != 2))], class_names=NAMES)

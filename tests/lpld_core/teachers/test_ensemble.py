@@ -73,8 +73,8 @@ def test_teachers_that_disagree_are_refused() -> None:
         [TeacherChoice(name=SMALL, weights="random", input_size=(32, 32))], classes=4
     ).teachers
     with pytest.raises(InvalidArgumentError, match="number of classes"):
-        Ensemble(four + five)
+        Ensemble([*four, *five])
     with pytest.raises(InvalidArgumentError, match="different image sizes"):
-        _ = Ensemble(four + large).input_size
+        _ = Ensemble([*four, *large]).input_size
     with pytest.raises(InvalidArgumentError, match="no teacher"):
         Ensemble([])

@@ -18,8 +18,15 @@ from lpld_cli.train import command
 from torch import nn
 
 from lpld_core.networks.models import seeded
-from lpld_core.train.presets import EXPERIMENT_PRESETS, preset_named
-from lpld_core.train.settings import SamplingPolicy, Schedule, TrainSettings, rate_factor, temperature_in
+from lpld_core.train.settings import (
+    EXPERIMENT_PRESETS,
+    SamplingPolicy,
+    Schedule,
+    TrainSettings,
+    preset_named,
+    rate_factor,
+    temperature_in,
+)
 from lpld_core.train.trainer import WeightAverage, parameter_groups
 from lpld_labels.errors import InvalidArgumentError
 from lpld_labels.loader import pool_loader

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lpld_core.analysis import Analysis, FolderAnalysis, Similarity
-from lpld_core.image_pages import analysis_page
+from lpld_core.analysis import Analysis, FolderAnalysis, Similarity, analysis_page
 from lpld_core.images import RealFolder
 from lpld_labels.inspect.report import make_report, report_page
 from tests.factories import make_batches, write_pool

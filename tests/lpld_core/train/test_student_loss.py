@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from lpld_core.train.losses import (
+from lpld_core.train.settings import TrainSettings
+from lpld_core.train.student import (
     CALIBRATION_GRID,
     StudentLoss,
     largest_only,
 )
-from lpld_core.train.settings import TrainSettings
-from lpld_core.train.train_teacher import mixed_cross_entropy
+from lpld_core.train.train_teacher import true_class_loss
 from lpld_labels.errors import InvalidArgumentError
 
 OUTPUT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.2]])
@@ -68,7 +68,7 @@ def test_label_smoothing_shrinks_the_logits() -> None:
 
 def test_mse_and_ground_truth() -> None:
     mixed = 0.7 * F.cross_entropy(OUTPUT, OWN) + 0.3 * F.cross_entropy(OUTPUT, PARTNER)
-    torch.testing.assert_close(mixed_cross_entropy(OUTPUT, OWN, PARTNER, WEIGHT), mixed)
+    torch.testing.assert_close(true_class_loss(OWN, PARTNER, WEIGHT)(OUTPUT, ALL), mixed)
     squares = ((OUTPUT - LABELS) ** 2).mean()
     own = F.cross_entropy(OUTPUT, OWN)
     torch.testing.assert_close(loss_of(loss="mse+gt", gamma=0.1), squares + 0.1 * own)
