@@ -11,7 +11,7 @@ import click
 from lpld_labels.format.limits import MAX_SEED
 from lpld_labels.settings import Setting
 
-from .console import note, print_json, stdout_console
+from .console import print_json, stdout_console
 from .groups import NetworkOptions
 from .options import FOLDER, json_option, settings_options
 from .progress import progress_bar
@@ -33,9 +33,8 @@ class Options(NetworkOptions):
 @click.argument("folders", nargs=-1, required=True, type=FOLDER)
 @click.option("--real", type=FOLDER, required=True, help="Image folder of real images.")
 @settings_options(Options)
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write an HTML page.")
 @json_option
-def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: bool, **given: Any) -> None:
+def command(folders: tuple[Path, ...], real: Path, as_json: bool, **given: Any) -> None:
     """Compare image folders with real images through the features of a pretrained teacher.
 
     \b
@@ -49,7 +48,7 @@ def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: b
 
     \b
     Examples:
-      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --teacher resnet18 --html diversity.html
+      lpld-labels analyze syn/lpld syn/sre2l --real imagenet/val --teacher resnet18
       lpld-labels analyze syn/lpld syn/sre2l --real small/train \\
           --teacher small-resnet10:width=32,stem_stride=2 --teacher-weights teacher.safetensors
     """
@@ -57,10 +56,7 @@ def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: b
     options.prepare_machine()
     from lpld_core.analysis import analyse
     from lpld_core.images import RealFolder
-    from lpld_labels.inspect.page import require_page_place
 
-    if html is not None:
-        require_page_place(html, real, *folders)
     real_images = RealFolder.open(real)
     opened = [(path.resolve().name, RealFolder.open(path)) for path in folders]
     model = options.load(classes=real_images.classes)
@@ -79,12 +75,6 @@ def command(folders: tuple[Path, ...], real: Path, html: Path | None, as_json: b
         print_json({"teacher": options.network, "bandwidth": analysis.bandwidth, "folders": found})
     else:
         _show(analysis)
-    if html is not None:
-        from lpld_core.analysis import analysis_page
-        from lpld_labels.inspect.page import save_page
-
-        save_page(html, analysis_page(analysis, [*opened, ("real", real_images)]))
-        note(f"page saved as {html}")
 
 
 def _show(analysis: Analysis) -> None:

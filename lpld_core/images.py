@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,13 +28,12 @@ from lpld_labels.format.records import BatchKey, ViewBatch
 from lpld_labels.render import ImageStore, apply_views, normalise
 from lpld_labels.render.apply import resize_torch
 from lpld_labels.render.decode import decode_image
-from lpld_labels.render.images import class_names, file_status, list_images, read_file
+from lpld_labels.render.images import THREADS, class_names, file_status, list_images, map_ahead, read_file
 
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 Size = tuple[int, int]
 """Height and width."""
-THREADS = min(8, os.cpu_count() or 1)
 _BATCHES_AHEAD = 2
 
 
@@ -204,27 +201,6 @@ def resized_crop(image: Pixels, crop: Sequence[int], size: Size) -> Tensor:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def map_ahead(
-    work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
-) -> Generator[R, None, None]:
-    """Yield work(item) in order, computed by threads up to `ahead` items before use.
-
-    Closing the iterator, or an error in it, waits for running work and cancels the rest.
-    """
-    with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
-        waiting: deque[Future[R]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 V = TypeVar("V", bound=ViewBatch)

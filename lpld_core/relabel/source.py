@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpld_core.images import map_ahead, rendered
+from lpld_core.images import rendered
 from lpld_core.settings import BuildSettings
 from lpld_core.teachers.ensemble import Ensemble, load_ensemble
 from lpld_core.teachers.teacher import Machine
@@ -33,7 +33,7 @@ from lpld_labels.interop.image_ids import SampledOrders
 from lpld_labels.pool.shard import EncodedBatch, views_file_bytes
 from lpld_labels.pool.sizes import SizeModel
 from lpld_labels.render import ImageStore, apply_views, draw_views
-from lpld_labels.render.images import FolderImages, class_names
+from lpld_labels.render.images import FolderImages, class_names, map_ahead
 from lpld_labels.transforms.prune import kept_count
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
@@ -30,8 +29,8 @@ from lpld_labels.render.decode import BYTES_PER_PIXEL, VARIABLE, decode_image, i
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 ARCHIVE_REMAINS = "__MACOSX"
-_AHEAD = 64
-_THREADS = min(8, os.cpu_count() or 1)
+AHEAD = 64
+THREADS = min(8, os.cpu_count() or 1)
 
 Location = str | os.PathLike[str]
 T = TypeVar("T")
@@ -98,7 +97,7 @@ def scan_image_folder(root: Location, *, decode: bool = True, progress: Progress
         return width, height, image_digest(data)
 
     facts = []
-    for fact in map_in_threads(examine, paths):
+    for fact in map_ahead(examine, paths, workers=THREADS, ahead=AHEAD):
         facts.append(fact)
         if progress is not None:
             progress(len(facts), len(paths))
@@ -171,17 +170,24 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == ARCHIVE_REMAINS
 
 
-def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield work(item) in order, some items ahead; reading, hashing and decoding release the GIL."""
-    waiting = iter(items)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        running = deque(pool.submit(work, item) for item in islice(waiting, _AHEAD))
+def map_ahead(
+    work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
+) -> Generator[R, None, None]:
+    """Yield work(item) in order, computed by threads up to `ahead` items before use.
+
+    Closing the iterator, or an error in it, waits for running work and cancels the rest.
+    """
+    with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
+        waiting: deque[Future[R]] = deque()
         try:
-            while running:
-                yield running.popleft().result()
-                running.extend(pool.submit(work, item) for item in islice(waiting, 1))
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
-            for future in running:
+            for future in waiting:
                 future.cancel()
 
 
@@ -255,6 +261,6 @@ def check_images(source: ImageSource, *, progress: Progress | None = None) -> No
     Rows without a digest are only checked for existence.
     """
     rows = range(len(source.table))
-    for done, _ in enumerate(map_in_threads(source.read, rows), 1):
+    for done, _ in enumerate(map_ahead(source.read, rows, workers=THREADS, ahead=AHEAD), 1):
         if progress is not None:
             progress(done, len(rows))

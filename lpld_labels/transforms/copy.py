@@ -23,7 +23,15 @@ from lpld_labels.pool.packing import Packed, PackedImages, carried
 from lpld_labels.pool.plan import PoolPlan, cut_by_size, pool_identity, require_alike
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.unfinished import Unfinished, finish, unfinished
-from lpld_labels.render.images import FolderImages, ImageSource, check_images, find_images, map_in_threads
+from lpld_labels.render.images import (
+    AHEAD,
+    THREADS,
+    FolderImages,
+    ImageSource,
+    check_images,
+    find_images,
+    map_ahead,
+)
 from lpld_labels.transforms.batch_sources import CopiedBatches
 from lpld_labels.transforms.outputs import local_directory, pool_path, require_apart
 from lpld_labels.transforms.pipeline import require_output, run_plan
@@ -178,7 +186,10 @@ def unpack_images(images: PackedImages, out: Location, *, progress: Progress | N
         work.begin({"unpack": table.digest().hex()})
         written = 0
         rows = range(len(table))
-        for done, new in enumerate(map_in_threads(lambda row: _write_image(images, row, work), rows), 1):
+        written_ahead = map_ahead(
+            lambda row: _write_image(images, row, work), rows, workers=THREADS, ahead=AHEAD
+        )
+        for done, new in enumerate(written_ahead, 1):
             written += new
             if progress is not None:
                 progress(done, len(rows))

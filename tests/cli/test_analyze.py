@@ -8,7 +8,6 @@ import pytest
 from click.testing import Result
 
 from tests.lpld_core.networks import noisy_folder
-from tests.lpld_labels.inspect.pages import read_page
 
 Cli = Callable[..., Result]
 MODEL = ("--teacher", "tests.lpld_core.networks:tiny_net", "--teacher-weights", "random", "--size", "8")
@@ -30,22 +29,6 @@ def test_the_table_puts_folders_side_by_side(cli: Cli, folders: dict[str, Path])
     lines = [line for line in result.stdout.splitlines() if "+/-" in line]
     assert [line.strip("│ ").split()[0] for line in lines] == ["near", "far", "real"]
     assert "bandwidth" in result.stdout
-
-
-def test_the_page_shows_folders_class_by_class(cli: Cli, folders: dict[str, Path], tmp_path: Path) -> None:
-    html = tmp_path / "page.html"
-    result = cli(
-        "analyze", folders["near"], folders["far"], "--real", folders["real"], *MODEL, "--html", html
-    )
-    assert result.exit_code == 0, result.output
-    page = read_page(html.read_bytes())
-    marks = [int(a["data-marks"] or 0) for _, a in page.tags if "data-marks" in a]
-    assert marks == [3, 2]
-    pictures = [a for name, a in page.tags if name == "img"]
-    assert len(pictures) == 3 * (3 + 3 + 10)
-    assert all((a["src"] or "").startswith("data:image/jpeg;base64,") and a["alt"] for a in pictures)
-    for text in ("near", "far", "real", "Distance to real images"):
-        assert text in page.text
 
 
 def test_json_has_every_measure(cli: Cli, folders: dict[str, Path]) -> None:

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from lpld_core.images import map_ahead
+from lpld_labels.render.images import map_ahead
 
 
 @pytest.mark.parametrize("workers", [1, 3])

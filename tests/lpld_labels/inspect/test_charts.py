@@ -24,7 +24,7 @@ def page_of(*charts: Chart, text: str = "t") -> bytes:
     """Return a page that holds charts, a table and pictures, with a text in every place."""
     folders = [(text, [("data:,", text)])]
     return render_page(
-        "images.html",
+        Path(__file__).with_name("charts.html"),
         title=text,
         lead=text,
         charts=charts,
