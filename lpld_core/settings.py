@@ -151,13 +151,13 @@ class BuildSettings(ViewSettings):
     views: Annotated[
         PoolViews, Setting("Store the views, or let readers draw them again from the seed: smaller.")
     ] = "stored"
-    pack: Annotated[bool, Setting("Put the images into the pool too, as copy --pack does.")] = False
+    pack: Annotated[bool, Setting("Put the images into the pool too, as copy --images does.")] = False
 
     device: Annotated[str, Setting("cpu, cuda, cuda:1, mps ...")] = "cpu"
     amp: Annotated[bool, Setting("Mixed precision: faster on GPUs, no longer bit-identical.")] = False
-    threads: Annotated[int | None, Setting("CPU threads per process.  [default: all, shared out]", ge=1)] = (
-        None
-    )
+    threads: Annotated[
+        int | None, Setting("CPU threads per process.  [default: all, divided among processes]", ge=1)
+    ] = None
     workers: Annotated[int, Setting("Threads that prepare pixels.", option=False, ge=1)] = 1
     image_cache: ImageCache = None
     part: Annotated[Part | None, Setting("Label one share; the last one publishes. See the examples.")] = None
