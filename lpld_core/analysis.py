@@ -20,10 +20,7 @@ _KERNEL_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Cosine similarity of images of the same class: mean and standard deviation over classes.
-
-    with_self: the mean if images are also paired with themselves, as in the paper.
-    """
+    """Cosine similarity within classes. with_self: the mean with pairs of an image and itself (paper)."""
 
     mean: float
     std: float

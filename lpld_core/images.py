@@ -1,7 +1,4 @@
-"""Images, prepared ahead of use by threads: real ones from a class folder, and views of labelled ones.
-
-Decoding and resizing release the GIL, so threads suffice.
-"""
+"""Images, prepared ahead of use by threads, which suffice because decoding and resizing release the GIL."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RealFolder:
-    """The images of a class folder in ImageFolder order.
-
-    paths: relative POSIX paths. labels: int64 [N]. class_names: in class order.
-    """
+    """The images of a class folder in ImageFolder order. paths: relative, POSIX. labels: int64 [N]."""
 
     root: Path
     paths: tuple[str, ...]
@@ -68,7 +62,6 @@ class RealFolder:
         return len(self.class_names)
 
     def counts(self) -> Rows:
-        """Return the images per class: int64 [classes]."""
         return np.bincount(self.labels, minlength=self.classes)
 
     def rows_of(self, label: int) -> Rows:
@@ -177,10 +170,7 @@ def random_crops(
     ratio: tuple[float, float] = CROP_RATIO,
     count: int = 1,
 ) -> list[list[int]]:
-    """Return random crops (top, left, height, width) of an image of this height and width.
-
-    least: share of the image's area. ratio: of width to height, lowest and highest.
-    """
+    """Return crops (top, left, height, width). least: share of the area. ratio: of width to height."""
     augmentation = Augmentation(
         output_height=output[0],
         output_width=output[1],

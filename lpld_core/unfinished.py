@@ -31,10 +31,7 @@ def unfinished_beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def workplace(directory: Path, *, wait: bool = False) -> Iterator[Path]:
-    """Lock a directory for this process; delete it if the block succeeds or leaves nothing in it.
-
-    wait: for another process that has the lock, instead of raising PoolConflictError.
-    """
+    """Lock a directory; delete it on success or if empty. wait: for the lock; else PoolConflictError."""
     refuse_links([directory])
     with contextlib.ExitStack() as stack:
         try:
@@ -76,7 +73,6 @@ class Checkpoint:
         self._saved = time.monotonic()
 
     def load(self) -> WeightsFile | None:
-        """Return the saved state, if there is any."""
         return read_weights(self.path) if self.path.exists() else None
 
     def due(self) -> bool:

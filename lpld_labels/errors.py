@@ -40,7 +40,6 @@ def without_secrets(text: str) -> str:
 
 
 def _one_line(where: str, problem: str, expected: str, got: str, hint: str) -> str:
-    """Join the parts of a message, leaving out the empty ones."""
     text = f"{where}: {problem}" if where else problem
     if expected and got:
         text += f" (expected {expected}, got {got})"

@@ -20,10 +20,7 @@ from lpld_labels.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Setting:
-    """Help text of a field, and the range of its number (of each number, for a tuple).
-
-    option: whether the command line has an option for it.
-    """
+    """Help text of a field, and the range of its numbers. option: whether the command line has one for it."""
 
     help: str = ""
     option: bool = True
@@ -33,7 +30,6 @@ class Setting:
     lt: float | None = None
 
     def allows(self, number: float) -> bool:
-        """Whether a number is finite and in the range."""
         return (
             math.isfinite(number)
             and (self.ge is None or number >= self.ge)
@@ -44,7 +40,6 @@ class Setting:
 
     @property
     def range(self) -> str:
-        """The range in words, for errors."""
         bounds = ((">=", self.ge), (">", self.gt), ("<=", self.le), ("<", self.lt))
         return " and ".join(f"{sign} {bound:.15g}" for sign, bound in bounds if bound is not None)
 
@@ -60,7 +55,6 @@ class SettingField:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that a ``Literal`` allows."""
         return tuple(word for kind in self.kinds if get_origin(kind) is Literal for word in get_args(kind))
 
 

@@ -44,10 +44,7 @@ class Network:
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """Builds a named network: `build` with fresh weights, `pretrained` with published ones, if any.
-
-    The class count given to `build` may be None for the network's default.
-    """
+    """Builds a network with fresh weights (class count None: its default), or published ones if any."""
 
     name: str
     build: Callable[[int | None], Network]
@@ -198,7 +195,6 @@ def _imported(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def _download(name: str) -> Iterator[None]:
-    """Raise one error for failed downloads."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:

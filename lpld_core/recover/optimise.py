@@ -184,7 +184,6 @@ class GroupOptimiser:
         self._adam = torch.optim.Adam([self.images], lr=settings.learning_rate, betas=BETAS)
 
     def state(self) -> Tensors:
-        """Return all that the next iteration depends on."""
         moments = {f"{_ADAM}{name}": value for name, value in self._adam.state[self.images].items()}
         return {_IMAGES: self.images.detach(), **moments}
 
@@ -195,7 +194,6 @@ class GroupOptimiser:
         self._adam.load_state_dict({"state": {0: with_prefix(tensors, _ADAM)}, "param_groups": groups})
 
     def losses(self, iteration: int) -> UnitLosses:
-        """Return both losses of every unit, seen through the views of an iteration."""
         views = [draw_view(self.settings, unit.key, iteration) for unit in self.group.units]
         return unit_losses(
             self._model,
@@ -270,7 +268,6 @@ def _refuse_not_finite(per_unit: Tensor, group: Group, iteration: int) -> None:
 
 @contextlib.contextmanager
 def _memory_errors(settings: RecoverSettings) -> Iterator[None]:
-    """Raise ComputationError with advice when memory runs out."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

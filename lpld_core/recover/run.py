@@ -35,10 +35,7 @@ LastLosses = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """Groups and images made now, groups found finished, and whether all images are there.
-
-    cross_entropy, batchnorm: mean last losses of the groups made now, if any.
-    """
+    """What was made now and what was found finished; losses are means over the groups made now."""
 
     made_groups: int
     kept_groups: int
@@ -174,7 +171,6 @@ class GroupWorker:
 
     @cached_property
     def _steps(self) -> int:
-        """Steps of a group."""
         if isinstance(self.settings, RecoverSettings):
             return self.settings.iterations
         assert self.real is not None  # noqa: S101  # checked by recover_images

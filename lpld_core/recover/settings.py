@@ -25,10 +25,7 @@ _PASS_IMAGES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Images that share BatchNorm statistics and views.
-
-    key: of the unit's random draws. members: (class, number within the class) of each image.
-    """
+    """Images that share BatchNorm statistics and views. members: (class, number). key: of its draws."""
 
     key: tuple[int, int]
     members: tuple[tuple[int, int], ...]
@@ -43,7 +40,6 @@ class Group:
 
     @property
     def members(self) -> tuple[tuple[int, int], ...]:
-        """(class, number) of all images in the order of units."""
         return tuple(member for unit in self.units for member in unit.members)
 
     @property
@@ -126,7 +122,6 @@ class RdedSettings(ImageSettings):
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Height and width of a crop in an image."""
         return self.size[0] // self.tiles, self.size[1] // self.tiles
 
     def groups(self, classes: int) -> list[Group]:
@@ -151,11 +146,7 @@ def method_settings(
     preset: PresetName | None = None,
     **given: Any,
 ) -> RecoverSettings | RdedSettings:
-    """Return the settings of a method: those given, and the preset's for the rest.
-
-    preset: None chooses by image size. given: fields of RecoverSettings and RdedSettings; those that the
-    method does not have are ignored.
-    """
+    """Return the given settings, else the preset's (None: by image size). Ignores fields of other methods."""
     kind = RdedSettings if method == "rded" else RecoverSettings
     known = {entry.name for entry in fields(kind)}
     chosen = {name: value for name, value in given.items() if name in known}

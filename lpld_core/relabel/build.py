@@ -72,10 +72,7 @@ class Build:
         device: str | None = None,
         image_progress: Progress | None = None,
     ) -> Build:
-        """Load what is not given; invalid settings fail before anything is written.
-
-        device: where to load the teachers in this process, overriding the settings.
-        """
+        """Load what is not given; invalid settings fail before any write. device: of teachers loaded here."""
         if settings.image_cache is not None:
             require_apart(settings.image_cache, images)
             require_apart(pool, settings.image_cache)
@@ -119,7 +116,6 @@ class Build:
 
     @cached_property
     def wanted(self) -> list[BatchKey]:
-        """All batches of the finished pool, in key order."""
         return wanted_batches(len(self.table), self.settings)
 
     @cached_property
@@ -187,7 +183,6 @@ class Build:
                     )
 
     def plan(self, base: Manifest | None, present: Collection[BatchKey], executor: Executor) -> PoolPlan:
-        """Return the plan for the missing batches."""
         settings = self.recorded_settings
         parent = base.content_digest if base else None
         step = lineage.step("build", parent, settings, batches=len(self.wanted))
@@ -270,7 +265,6 @@ def wanted_batches(images: int, settings: BuildSettings) -> list[BatchKey]:
 
 
 def _refuse_other_images(labelled: ImageTable, found: ImageTable, folder: Path) -> None:
-    """Refuse other images than the pool's; name the first."""
     before = zip(labelled.paths, labelled.digests, strict=True)
     now = zip(found.paths, found.digests, strict=True)
     for (path, digest), (other, other_digest) in zip_longest(before, now, fillvalue=("no more images", None)):

@@ -39,11 +39,7 @@ from lpld_labels.transforms.prune import kept_count
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherLabels:
-    """A teacher as the source of a pool's batches; items are keys.
-
-    ensemble: the teachers loaded in this process. Other processes of this machine load them again; workers
-    on other machines receive them (`sent`).
-    """
+    """A teacher as the source of a pool's batches. Local workers reload it; others receive it (`sent`)."""
 
     images: FolderImages
     settings: BuildSettings
@@ -54,7 +50,6 @@ class TeacherLabels:
     home: int = field(default_factory=os.getpid)
 
     def begin(self, number: int) -> TeacherLabels:
-        """Return the source for a worker, with its teachers on its device."""
         if self.ensemble is not None and self.home == os.getpid():
             return self
         settings = replace(self.settings, device=Machine(device=self.settings.device).device_of(number))

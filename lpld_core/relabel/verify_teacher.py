@@ -176,7 +176,6 @@ class _Meaning:
     hard: bool
 
     def of(self, logits: FloatArray) -> FloatArray:
-        """Return what is stored for logits [B, C]."""
         return logits if self.kind == "logits" else softened(logits, "logits", self.temperature)
 
 
@@ -263,10 +262,7 @@ def _sparse_difference(
 def _rounding(
     expected: FloatArray, logits: FloatArray, meaning: _Meaning, dtype: np.dtype[Any]
 ) -> FloatArray:
-    """Return how far a stored value may be from the expected one [B, C]: one step of its type, plus noise.
-
-    Half of the step is rounding, the other half noise at a rounding boundary.
-    """
+    """Return how far a stored value may be off: one step (half rounding, half boundary noise), plus noise."""
     noise = SUM_NOISE * np.abs(logits).max(axis=1, keepdims=True)
     if meaning.kind == "logits":
         dtype = np.dtype(np.float16)

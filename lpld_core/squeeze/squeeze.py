@@ -132,7 +132,6 @@ class ClassGroup:
         return place / f"classes-{self.first:06d}-{self.fingerprint}.safetensors"
 
     def is_done(self, place: Path) -> bool:
-        """Whether the file holds the moments of all views."""
         path = self.file(place)
         return path.exists() and int(read_weights(path).tensors["counts"].sum()) == self.views
 
@@ -364,7 +363,7 @@ def update_bound(*, smallest_class: int, images: int, batch_size: int, momentum:
     """Return the paper's bound (equation 6). smallest_class: images of the rarest class."""
     failure, deviation, start_error, tolerance = 0.05, 0.2, 1.0, 0.01
     appearance = 1 - (1 - smallest_class / images) ** batch_size
-    # Until every class has turned up about as often as expected, and the average has forgotten its start.
+    # Until every class has been seen about as often as expected, and the average has forgotten its start.
     chernoff = -2 * math.log(failure / 2) / (deviation**2 * appearance)
     convergence = math.log(start_error / tolerance) / ((1 - deviation) * momentum * appearance)
     required, available = math.ceil(max(chernoff, convergence)), math.ceil(images / batch_size)

@@ -120,7 +120,6 @@ class ClassStatistics(_About):
         )
 
     def check_teacher(self, teacher: LoadedTeacher) -> None:
-        """Refuse a teacher these statistics were not taken from."""
         teacher.require_classes(self.classes, "statistics")
         ours, theirs = self.teacher, teacher.description
         if ours.weights_digest != theirs.weights_digest:

@@ -1,7 +1,4 @@
-"""Several teachers as one: logits scaled to a common norm, then averaged (G-VBSM).
-
-Without the scaling, the teacher with the largest logits would decide. Imported pools may hold plain averages.
-"""
+"""Several teachers as one: logits scaled to a common norm, so that none dominates, then averaged (G-VBSM)."""
 
 from __future__ import annotations
 
@@ -71,7 +68,6 @@ class Ensemble:
 
     @property
     def rule(self) -> str | None:
-        """The rule in words; None for a single teacher."""
         return ENSEMBLE_WORDS[self.combine] if len(self.teachers) > 1 else None
 
     @torch.inference_mode()

@@ -42,7 +42,6 @@ class LoadedTeacher:
         return self.description.std or ()
 
     def require_classes(self, count: int, what: str, *, where: object = "") -> None:
-        """Refuse data with another number of classes."""
         if count != self.classes:
             raise InvalidArgumentError(
                 f"teacher and {what} differ in their number of classes",
@@ -110,7 +109,6 @@ def _with_weights(source: NetworkSource, weights: str, classes: int | None) -> N
 def _expecting(
     network: Network, size: Sequence[int] | None, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Network:
-    """Return a network with the input size and normalisation that are given."""
     height, width = network.input_size if size is None else size
     mean, std = (network.mean if mean is None else mean), (network.std if std is None else std)
     require_normalisation(mean, std, where="teacher")
@@ -120,7 +118,7 @@ def _expecting(
 
 @torch.inference_mode()
 def output_classes(model: nn.Module, size: tuple[int, int], name: str) -> int:
-    """Return the number of a network's outputs for a blank image; refuse what is no classifier."""
+    """Return the number of a network's outputs for a blank image; refuse all but classifiers."""
     device = next(model.parameters()).device
     try:
         logits = model(torch.zeros(1, 3, *size, device=device))

@@ -47,7 +47,6 @@ class Ranks:
         return total.cpu()
 
     def broadcast(self, value: Value | None) -> Value | None:
-        """Return the first process's value."""
         if self.world == 1:
             return value
         box: list[Any] = [value]
@@ -56,7 +55,6 @@ class Ranks:
         return received
 
     def copy_from_first(self, model: nn.Module) -> None:
-        """Copy the first process's parameters and buffers to all."""
         if self.world > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, src=0)

@@ -114,8 +114,6 @@ def train_student(
 
 @dataclass
 class _Training:
-    """The epochs of a run: train, evaluate, log, save."""
-
     trainer: Trainer
     loss: StudentLoss
     run: TrainingRun
@@ -140,7 +138,6 @@ class _Training:
             self._save(0)
 
     def train(self) -> None:
-        """Train the remaining epochs and evaluate."""
         settings = self.trainer.settings
         if self.epochs_done == settings.epochs:
             self.accuracy = self.trainer.accuracy(self.validation)
@@ -253,7 +250,6 @@ class StudentLoss:
         return kl_of
 
     def target(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the target probabilities [B, C]."""
         kind, share = self._label_kind, self._settings.label_smoothing
         if self._kept is not None and self._kept < labels.shape[1]:
             labels, kind = largest_only(as_logits(labels, kind), self._kept), "logits"
@@ -273,7 +269,6 @@ class StudentLoss:
         self._last = []
 
     def state(self) -> Tensors:
-        """Return what the next epoch depends on."""
         return {_STUDENT_TEMPERATURE: torch.tensor(self._calibrated, dtype=torch.float64)}
 
     def load_state(self, tensors: Tensors) -> None:

@@ -64,10 +64,7 @@ def train_teacher(
     validation: ValidationSet | None = None,
     progress: Progress | None = None,
 ) -> Accuracy | None:
-    """Train on the folder's own classes and save the weights; return the accuracy on `validation`.
-
-    The same call resumes after a kill. A finished file of the same job is only evaluated.
-    """
+    """Train and save, or resume; return the accuracy on `validation`. A finished file is only evaluated."""
     table = scan_image_folder(images_dir)
     classes = int(table.classes.max()) + 1
     if validation is not None:

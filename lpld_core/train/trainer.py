@@ -92,10 +92,7 @@ class Trainer:
         begin: EpochProgress | None = None,
         after_step: Callable[[EpochProgress], None] | None = None,
     ) -> EpochProgress:
-        """Take one step per batch.
-
-        steps: batches of a complete epoch. begin: progress of a resumed epoch; `batches` are the rest.
-        """
+        """Take one step per batch. steps: of a full epoch. begin: progress of a resumed one."""
         progress = begin or EpochProgress()
         start = time.perf_counter() - progress.seconds
         self.model.train()
@@ -123,7 +120,6 @@ class Trainer:
         return progress
 
     def _seed(self, epoch: int, step: int) -> None:
-        """Seed torch's own draws (dropout) by step and process."""
         place = (self.settings.seed, Stream.TRAINING, epoch, step, self.ranks.rank)
         torch.manual_seed(int(keyed_generator(*place).random() * 2**53))
 

@@ -52,7 +52,6 @@ def planned_codecs(*, fitted: bool) -> tuple[str, ...]:
 
 
 def _unknown(spec: str, *, fitted: bool) -> InvalidArgumentError:
-    """Return the error for an unknown codec. fitted: whether to list codecs that are fitted to labels."""
     kinds = [kind for kind in CODECS.values() if fitted or not kind.fitted]
     known = {name for kind in kinds for name in kind.specs or (kind.name,)}
     near = [name for name in sorted(known) if name.lower() == spec.lower()]

@@ -30,10 +30,7 @@ _WIDEST = 0.99 * float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowGrid:
-    """Rows of codes with the grid of each row.
-
-    codes: uint8 [B, n]. scale, offset: float16 or float32 [B]; scale is 0 for a constant row.
-    """
+    """Rows of codes, uint8 [B, n], and their grids, float16/float32 [B]. A constant row has scale 0."""
 
     codes: npt.NDArray[np.uint8]
     scale: npt.NDArray[np.floating[Any]]
@@ -83,7 +80,6 @@ class RowGrid:
                 raise PoolCorruptError("a probability is negative", expected="at least 0", got=lowest)
 
     def values(self) -> npt.NDArray[np.float32]:
-        """Return the decoded values, float32 [B, n]."""
         values = empty(self.codes.shape, np.float32)
         np.copyto(values, self.codes)
         values *= self.scale.astype(np.float32)[:, None]
@@ -156,7 +152,6 @@ class AffineCodec(Codec):
         return self.grid(payload, rows, classes).canonical()
 
     def grid(self, payload: Payload, rows: int, classes: int) -> RowGrid:
-        """Return codes [rows, classes] and the grid of each row."""
         codes = payload["codes"]
         width = packed_width(classes, self.bits)
         if len(codes) != rows or codes.type.byte_width != width:
@@ -243,5 +238,5 @@ def unpack_bits(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDA
 
 
 def _cycle(bits: int) -> int:
-    """Return the number of codes after which the packing starts at a byte's first bit again."""
+    """Return after how many codes the packing is aligned to bytes again."""
     return 8 // math.gcd(bits, 8)

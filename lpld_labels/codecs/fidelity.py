@@ -31,10 +31,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity:
-    """Fidelity of a codec on some rows.
-
-    kept: temperature -> share of the information. top1: share of rows whose largest class is a true largest.
-    """
+    """Share of the information kept, by temperature, and share of rows that keep a largest class."""
 
     kept: dict[float, float]
     top1: float
@@ -65,7 +62,6 @@ class FidelityMeter:
         self._rows = 0
 
     def add(self, true: LabelArray, decoded: LabelArray) -> None:
-        """Compare float16/float32 [B, C] labels with their decoded form."""
         for start in range(0, len(true), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             expected, found = self._logits(true[part]), self._logits(decoded[part])

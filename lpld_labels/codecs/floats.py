@@ -78,7 +78,6 @@ class _FloatCodec(Codec):
         return EncodedLabels(payload=payload, canonical=canonical)
 
     def _stored(self, labels: LabelArray) -> LabelArray:
-        """Return the labels in the stored dtype; refuse values that overflow it."""
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(labels, dtype=self.dtype)
         # float16 input cannot overflow; only a narrowing conversion needs the check.
@@ -156,11 +155,7 @@ class Float32Codec(_FloatCodec):
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an uninitialised array, like `numpy.empty`, from Arrow's memory pool.
-
-    The C library maps fresh zeroed pages for each array above 128 KB, which costs more than most operations
-    on a label batch; Arrow's pool reuses its pages.
-    """
+    """Like `numpy.empty`, from Arrow's pool: malloc maps fresh zeroed pages above 128 KB, which is slow."""
     kind = np.dtype(dtype)
     sides = (shape,) if isinstance(shape, int) else shape
     buffer = pa.allocate_buffer(math.prod(sides) * kind.itemsize)

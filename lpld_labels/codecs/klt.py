@@ -176,7 +176,6 @@ class KltCodec(Codec):
         return self._rebuilt(self.numbers(labels))
 
     def numbers(self, labels: LabelArray) -> Numbers:
-        """Return the integers of labels float16/float32 [B, C]."""
         logits = as_finite_logits(converted(labels, np.float32), self.label_kind)
         integers = self._integers(logits)
         if not self.peaks:
@@ -207,10 +206,7 @@ class KltCodec(Codec):
 
     @cached_property
     def _projection(self) -> Doubles:
-        """float64 [L + 1, C]: labels @ projection.T are the least-squares coefficients.
-
-        Solving compensates the rounding of the basis, which is coarse in small pools.
-        """
+        """float64 [L + 1, C]: labels @ projection.T are least-squares coefficients in the rounded basis."""
         basis = self.basis.astype(np.float64)
         return np.asarray(np.linalg.solve(basis @ basis.T, basis))
 

@@ -78,13 +78,11 @@ class KltFitter:
         self._measured: dict[tuple[bytes, object], float] = {}  # By the codec's identity and the quantity.
 
     def for_rows(self, rows: int) -> KltFitter:
-        """Return a fitter with the same sample for a pool of another number of rows."""
         other = copy.copy(self)
         other.rows = rows
         return other
 
     def codec(self, step: float, *, peaks: int = 1) -> KltCodec:
-        """Return the codec for a quantisation step in logits and a number of corrected peaks."""
         # Few digits, because the manifest shows the step.
         step = float(f"{step:.6g}")
         if not (step > 0 and math.isfinite(step)):
@@ -129,7 +127,6 @@ class KltFitter:
         return codec
 
     def measure(self, codec: KltCodec, *, temperatures: Sequence[float] = TEMPERATURES) -> Fidelity:
-        """Return the codec's fidelity on the rows to tune on."""
         meter = FidelityMeter(temperatures=temperatures, label_kind=self.label_kind)
         for block in self._tune:
             meter.add(block, codec.approximated(block))
@@ -272,7 +269,6 @@ class Spectrum:
     spreads: FloatArray
 
     def coordinates(self, blocks: Sequence[FloatArray]) -> FloatArray:
-        """Return the coordinates of logits, float32 [n, K]."""
         parts = [_centred(group, self.mean) @ self.directions.T for group in _groups(blocks)]
         return np.concatenate(parts) if parts else np.empty((0, len(self.directions)), np.float32)
 

@@ -46,10 +46,7 @@ def as_logits(labels: Labels, kind: str) -> Labels:
 
 
 def as_finite_logits(labels: Labels, kind: str) -> Labels:
-    """Return finite logits [B, C]: a probability of 0 counts as SMALLEST.
-
-    Not for softening: at T = 20 a class of SMALLEST has .43 of the weight of a class of probability 1.
-    """
+    """Like `as_logits`, but a 0 counts as SMALLEST. Not for softening: at T = 20 it weighs .43 of a 1."""
     if kind == "logits":
         return labels
     if isinstance(labels, np.ndarray):
@@ -81,11 +78,7 @@ def check_temperature(temperature: float) -> None:
 def find_normalisation(
     header: PoolHeader, mean: Sequence[float] | None, std: Sequence[float] | None, *, where: object
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std as given, or by default those that all teachers of the pool share.
-
-    An unknown normalisation is refused: with another one, labels do not match the pixels.
-    where: the pool, for the message.
-    """
+    """Return mean and std, by default those that all teachers share. An unknown normalisation is refused."""
     if mean is not None and std is not None:
         require_normalisation(mean, std)
         return tuple(mean), tuple(std)

@@ -170,10 +170,7 @@ def unpack_integers(blob: bytes, shape: tuple[int, ...], *, where: str) -> Integ
 
 
 def band_edges(spreads: npt.NDArray[np.floating[Any]], rows: int) -> tuple[int, ...]:
-    """Split coefficients, given in descending order of spread [n], into bands for batches of `rows` rows.
-
-    Returns edges (0, ..., n): band b holds coefficients edges[b] to edges[b + 1] - 1.
-    """
+    """Split coefficients, by descending spread [n], into bands for batches of `rows`; return edges (0..n)."""
     count = len(spreads)
     width = max(1, SMALLEST_BAND // max(rows, 1))
     edges = [0]

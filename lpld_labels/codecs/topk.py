@@ -39,11 +39,7 @@ NO_MASS = {"logits": -10_000.0, "probabilities": 0.0}
 
 
 class SparseLabels(NamedTuple):
-    """The k largest labels of each row of a batch.
-
-    values: float16 or float32 [B, k]. indices: int32 [B, k], distinct in a row.
-    tail: float32 [B], level of every other class, or None where none was stored.
-    """
+    """Values float16/float32 [B, k], distinct classes int32 [B, k], and the others' level [B], if stored."""
 
     values: LabelArray
     indices: IntArray
@@ -51,10 +47,7 @@ class SparseLabels(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries of a payload in class order.
-
-    grid: of the values, at 8 bits. rank: int64 [B, k], see `_rank`; None for descending values.
-    """
+    """Entries in class order. rank: int64 [B, k], see `_rank`; None for descending values."""
 
     indices: IntArray
     values: LabelArray
@@ -139,11 +132,7 @@ class TopKCodec(Codec):
     def encode_sparse(
         self, values: LabelArray, indices: IntArray, tail: FloatArray | None, *, classes: int
     ) -> EncodedLabels:
-        """Encode imported entries; 16 and 32 bits preserve every value bit for bit.
-
-        values: float16 (32 bits: float32) [B, k] in any order. indices: int32 [B, k].
-        tail: float32 [B], the level every other class decodes to, or None.
-        """
+        """Encode imported entries in any order. 16 and 32 bits preserve every value bit for bit."""
         self._check_k(classes)
         shape = (len(values), self.k)
         if values.shape != shape or indices.shape != shape:
@@ -170,7 +159,6 @@ class TopKCodec(Codec):
         return self._with_order(encoded, by_class, classes)
 
     def _stored(self, values: LabelArray) -> LabelArray:
-        """Return the values in the stored dtype (8 bits: unchanged); refuse overflow."""
         if self.value_bits == 8:
             return values
         with np.errstate(over="ignore"):

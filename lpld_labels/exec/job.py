@@ -27,10 +27,7 @@ class Worker(Protocol[Task_contra]):
     """Runs tasks one after the other."""
 
     def do(self, task: Task_contra, *, again: bool) -> Steps:
-        """Run a task and count all its units, also those already done.
-
-        again: a lost worker may have sealed a part of it.
-        """
+        """Run a task; count also units done before. again: a lost worker may have sealed a part of it."""
         ...
 
 
@@ -43,10 +40,7 @@ class Outcome:
 
 
 def run_task(steps: Steps, report: Callable[[int], bool]) -> Outcome | None:
-    """Run the steps of a task; return None if it was stopped.
-
-    report: called with the units finished so far; returns whether to continue.
-    """
+    """Run a task; return None if stopped. report: takes the units so far, returns whether to continue."""
     units = 0
     # Closing saves the finished work before an error of `report` propagates.
     with closing(steps):
@@ -104,10 +98,7 @@ class TaskWatcher(Protocol):
 
 
 class Executor(ABC):
-    """Runs jobs.
-
-    on_this_machine: whether all workers share this machine's disks.
-    """
+    """Runs jobs. on_this_machine: whether all workers share this machine's disks."""
 
     on_this_machine: bool
 
@@ -134,10 +125,7 @@ class Attempt:
 
 
 class JobProgress:
-    """Hands out the tasks of a job, collects their facts, and reports progress. Workers are numbers.
-
-    running: the attempts in progress, by worker.
-    """
+    """Hands out tasks, collects their facts and reports progress. running: attempts by worker number."""
 
     def __init__(self, job: Job[Any], progress: Progress | None) -> None:
         watcher: object = progress
@@ -182,7 +170,6 @@ class JobProgress:
         self._report()
 
     def named(self, error: Exception, worker: int) -> Exception:
-        """Add the name of the worker's task to an error."""
         if not isinstance(error, LabelPoolError) or worker not in self.running:
             return error
         problem = f"{error.problem}, in {self._job.name(self.running[worker].task)}"
@@ -191,7 +178,6 @@ class JobProgress:
         )
 
     def died(self, problem: str, worker: int) -> Exception:
-        """Return the error of a worker that died, and will not be replaced."""
         hint = "finished work is kept; run the same command again, with fewer --jobs if memory ran out"
         return self.named(WorkerDiedError(problem, where=self._job.where, hint=hint), worker)
 

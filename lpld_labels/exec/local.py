@@ -69,10 +69,7 @@ def _run_here(job: Job[Any], state: JobProgress) -> list[Any]:
 
 
 class _Processes:
-    """The processes of one job. connected: the number of each running process, by connection.
-
-    A process sends None when it is ready, units (int) during a task, then an Outcome or an Exception.
-    """
+    """Processes of one job. Each sends None when ready, units (int), then an Outcome or an Exception."""
 
     def __init__(self, job: Job[Any], state: JobProgress) -> None:
         self._job, self._state = job, state
@@ -147,12 +144,10 @@ class _Processes:
 
 
 def _serve(connection: Connection, stop: Any, number: int) -> None:
-    """Run tasks for the parent in a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
     def send(message: Any) -> bool:
-        """Send a message and return whether to continue."""
         with contextlib.suppress(ConnectionError):
             connection.send(message)
         return not stop.value and os.getppid() == parent

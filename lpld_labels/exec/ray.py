@@ -55,7 +55,6 @@ class RayExecutor(Executor):
     on_this_machine = False
 
     def __init__(self, settings: RaySettings) -> None:
-        """Refuse settings that cannot work: Ray is not installed, or nothing listens at the address."""
         if settings.cpus_per_task <= 0 and settings.gpus_per_task <= 0:
             raise ClusterError(
                 "a task must hold something", hint="give cpus_per_task or gpus_per_task above 0"
@@ -121,7 +120,6 @@ class RayExecutor(Executor):
             raise _no_cluster(address, str(error).partition("\n")[0]) from None
 
     def _room(self) -> int:
-        """Return how many workers fit; refuse a cluster without room for one."""
         wanted = {"CPU": self._settings.cpus_per_task, "GPU": self._settings.gpus_per_task}
         wanted = {name: amount for name, amount in wanted.items() if amount > 0}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -189,8 +187,6 @@ class _Seat:
 
 
 class _WorkerGroup:
-    """The workers of one job."""
-
     def __init__(self, ray: Any, settings: RaySettings, job: Job[Any], state: JobProgress) -> None:
         self._ray, self._state = ray, state
         self._seats: list[_Seat] = []
@@ -214,7 +210,6 @@ class _WorkerGroup:
         self._awaited[seat.actor.set_up.options(concurrency_group="work").remote()] = seat
 
     def work(self, count: int) -> None:
-        """Start workers and hand out tasks until all are done."""
         for number in range(count):
             self._seats.append(_Seat(number))
             self._fill(self._seats[-1])
@@ -253,7 +248,6 @@ class _WorkerGroup:
                 self._state.ended(seat.number, result)
 
     def _result(self, reference: Any) -> Any:
-        """Return the answer of a worker, or _GONE."""
         exceptions = self._ray.exceptions
         try:
             return self._ray.get(reference)
@@ -271,7 +265,6 @@ class _WorkerGroup:
             return _GONE
 
     def _replace(self, seat: _Seat) -> None:
-        """Replace a lost worker; its task is handed out next."""
         # It may only be unreachable, and two workers must not run the same task.
         self._ray.kill(seat.actor)
         attempt = self._state.running.get(seat.number)
@@ -287,7 +280,6 @@ class _WorkerGroup:
         self._fill(seat)
 
     def _ask_for_news(self) -> None:
-        """Ask all busy workers for their progress, except those that have not answered yet."""
         now = time.monotonic()
         if now - self._last_news < NEWS_SECONDS:
             return
@@ -357,7 +349,6 @@ class RayWorker:
         return None
 
     def do(self, task: Any, again: bool) -> Outcome | LabelPoolError | None:
-        """Run a task; None if it was stopped."""
         self._units = 0
         try:
             return run_task(self._worker.do(task, again=again), self._report)
@@ -372,5 +363,4 @@ class RayWorker:
         return self._units
 
     def stop(self) -> None:
-        """Stop the current task after saving its finished work."""
         self._stop = True

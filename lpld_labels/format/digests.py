@@ -87,11 +87,7 @@ def _view_parts(views: ViewBatch) -> list[bytes | memoryview]:
 def pool_digest(
     header: PoolHeader, *, codec: str, identity: bytes, images: bytes, batches: Sequence[bytes]
 ) -> str:
-    """Return the pool's content digest, hex.
-
-    codec, identity: the codec's name and identity bytes. images: the image table's digest, 32 bytes.
-    batches: batch digests in key order.
-    """
+    """Return the content digest, hex. images: the table's digest, 32 bytes. batches: digests in key order."""
     augmentation = header.augmentation
     parts = [
         text_bytes("lpld-label-pool"),

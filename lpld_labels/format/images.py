@@ -1,7 +1,4 @@
-"""The image table: the labelled image files, in the order that views refer to.
-
-Digests let readers verify that a folder contains the labelled images.
-"""
+"""The image table: labelled files in the order that views refer to, with digests to verify a folder by."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Limits of the format: readers refuse what exceeds them before spending memory or time on it.
-
-They are part of format version 1; SPEC.md states each, and a test compares them. Raising one needs a new
-format version.
-"""
+"""Limits (SPEC.md) that readers check before spending memory or time. Raising one needs a new version."""
 
 from __future__ import annotations
 

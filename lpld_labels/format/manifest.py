@@ -143,7 +143,6 @@ class PoolHeader:
     lineage: tuple[LineageStep, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        """Yield fields that do not fit together."""
         most = MAX_BATCH_VALUES // self.classes
         if self.batch_size > most:
             yield "batch_size", f"1 to {most}", self.batch_size
@@ -182,7 +181,6 @@ class FileEntry:
     footer_digest: HexDigest | None = None
 
     def problems(self) -> Iterator[Problem]:
-        """Yield fields that do not fit together."""
         wrong_path = pool_path_problem(self.path, self.role)
         if wrong_path is not None:
             yield "path", wrong_path, self.path
@@ -210,10 +208,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How often images were viewed, not counting mixing partners.
-
-    minimum, median, maximum: views per image. images, classes: numbers with at least one view.
-    """
+    """Views per image, not counting mixing partners, and numbers of images and classes with any view."""
 
     minimum: Count
     median: float
@@ -222,7 +217,6 @@ class Coverage:
     classes: Count
 
     def problems(self, counts: Counts, classes: int) -> Iterator[Problem]:
-        """Yield rules that do not hold for a pool of this size."""
         rules = (
             (self.minimum <= self.median <= self.maximum, "minimum <= median <= maximum"),
             (self.images <= counts.images and self.classes <= classes, "no more than there are"),
@@ -308,16 +302,12 @@ class _Document(PoolHeader, _Contents):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(_Contents):
-    """The contents of pool.json.
-
-    views: stored in files, or drawn by the reader. components: bytes of all files by component.
-    """
+    """The contents of pool.json. views: stored in files, or drawn by the reader."""
 
     header: PoolHeader
     views: Views = "stored"
 
     def files_of(self, role: FileRole) -> tuple[FileEntry, ...]:
-        """Return the files of one role in manifest order."""
         return tuple(entry for entry in self.files if entry.role == role)
 
     def dump(self) -> bytes:

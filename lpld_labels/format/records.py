@@ -128,11 +128,7 @@ class ViewBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelBatch(ViewBatch):
-    """A view batch with its labels.
-
-    labels: float16 or float32 [B, C], one finite row per view: logits before softmax, or
-        probabilities where the pool says so.
-    """
+    """Views with labels float16/float32 [B, C]: finite logits, or probabilities where the pool says so."""
 
     labels: LabelArray
 

@@ -1,7 +1,4 @@
-"""The on-disk layout: names, paths, versions and columns (limits are in limits.py).
-
-SPEC.md describes the same; a test compares them, so change both together.
-"""
+"""The on-disk layout: names, paths, versions and columns. A test compares it with SPEC.md: change both."""
 
 from __future__ import annotations
 
@@ -153,10 +150,7 @@ def pool_path_problem(path: str, role: str) -> str | None:
 
 
 def image_paths_problem(paths: Sequence[str]) -> tuple[int, str] | None:
-    """Return the number of the first path that is not allowed and what was expected, or None.
-
-    Searching all paths as one text first takes a fraction of the time.
-    """
+    """Return the index of the first bad path and what was expected; searching all as one text is fast."""
     text = "\n".join(paths)
     long = max(map(len, paths), default=0) > MAX_PATH_BYTES // 4  # A character has at most 4 bytes.
     if long or text.count("\n") >= max(len(paths), 1) or any(rule.search(text) for rule, _ in _FORBIDDEN):

@@ -44,7 +44,6 @@ def to_json(document: dict[str, Any]) -> bytes:
 
 
 def _refuse_unwritable(value: object, field: str) -> None:
-    """Name the first field that JSON cannot hold."""
     expected = None
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -139,10 +138,7 @@ def _integer(text: str) -> int:
 
 
 def convert(document: object, kind: type[T], *, where: str, all_known: bool = False) -> T:
-    """Convert a parsed JSON object to a dataclass; refuse wrong types, missing and unknown fields.
-
-    all_known: also refuse unknown fields that are marked as ignorable.
-    """
+    """Convert a parsed object; refuse wrong types, missing and (all_known: even ignorable) unknown fields."""
     if not isinstance(document, Mapping):
         raise field_error("", "an object", document, where=where)
     try:

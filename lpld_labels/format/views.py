@@ -60,10 +60,7 @@ def _array(name: str, values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | No
 def _nullable(
     names: tuple[str, ...], parts: Sequence[npt.NDArray[Any] | None], rows: Sequence[int]
 ) -> dict[str, arrow.Array]:
-    """Return columns that are null in the same batches.
-
-    parts: the values of each batch, [B, n] or [1, n] for all of its rows; None for a null batch.
-    """
+    """Return columns that are null in the same batches. parts: [B, n], or [1, n] for all rows of a batch."""
     given = [(part, count) for part, count in zip(parts, rows, strict=True) if part is not None]
     if not given:
         return {name: _nulls(name, sum(rows)) for name in names}
@@ -167,10 +164,7 @@ def _trusted(kind: type[T], values: dict[str, Any]) -> T:
 
 
 class ViewConstraints(NamedTuple):
-    """What views are validated against; views of a pool with equal constraints need no new check.
-
-    sizes: digest of the image sizes. views: stored, or drawn and therefore determined by the seed.
-    """
+    """What views are validated against; views of a pool with equal constraints need no new check."""
 
     augmentation: Augmentation
     sizes: bytes

@@ -35,10 +35,7 @@ def card_text(
     classes: Sequence[str] | None = None,
     recipe: Sequence[str] = (),
 ) -> str:
-    """Return the card of a pool.
-
-    licence: as Hugging Face spells it. classes: their names. recipe: commands that make the pool again.
-    """
+    """Return the card of a pool. licence: as Hugging Face spells it. recipe: commands that make the pool."""
     if not is_text(name):
         raise InvalidArgumentError(
             "not a name of a pool", expected="text", got=repr(name), hint="give another (--name)"
@@ -67,7 +64,7 @@ def card_text(
 
 
 def class_folders(table: ImageTable) -> list[str] | None:
-    """Return the folder of each class; None unless every class has exactly one of its own."""
+    """Return the folder of each class; None unless each class has exactly one, not shared with others."""
     folders = [path.rpartition("/")[0].partition("/")[0] for path in table.paths]
     pairs = sorted(set(zip(table.classes.tolist(), folders, strict=True)))
     names = [folder for _, folder in pairs]
@@ -105,7 +102,6 @@ class _Markdown(str):
 
 
 def _escaped(value: object) -> str:
-    """Return a text escaped for Markdown, on one line."""
     if isinstance(value, _Markdown):
         return value
     return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", html.escape(printable(str(value)), quote=False))

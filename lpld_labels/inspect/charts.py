@@ -23,10 +23,7 @@ _LETTERS_PER_LINE = 62
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart, one sentence about it, and its numbers as a table.
-
-    kind: the macro that draws it, with `shapes`. marks: how many bars or points it has; 0 without data.
-    """
+    """A chart and its numbers as a table. kind: the macro that draws `shapes`. marks: 0 without data."""
 
     title: str
     says: str
@@ -41,11 +38,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One horizontal bar.
-
-    text: the value for display. colour: 0 to 5. spread: half the length of a whisker.
-    more: further cells of its row in the table.
-    """
+    """One horizontal bar. colour: 0 to 5. spread: half the length of a whisker. more: further table cells."""
 
     label: str
     value: float
@@ -91,10 +84,7 @@ def histogram(
     counted: str,
     whole: bool = False,
 ) -> Chart:
-    """Return a histogram: counts [n] between edges [n + 1].
-
-    whole: values and edges are integers; a column from a to b then holds a to b - 1.
-    """
+    """Return a histogram: counts [n], edges [n + 1]. whole: a column from a to b holds a to b - 1."""
     across = Scale(low=edges[0], high=edges[-1], start=_LEFT, end=WIDTH - _RIGHT)
     up = scale(counts, _FLOOR, _TOP)
     ticks = [(value, value) for value in across.ticks(4)]
@@ -142,12 +132,10 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the coordinate of a value, clipped to the scale."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self, wanted: int = 5) -> list[float]:
-        """Return a few round values within the scale."""
         rough = (self.high - self.low) / wanted
         power = 10 ** math.floor(math.log10(rough))
         step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough)

@@ -1,6 +1,6 @@
 """Check a pool from end to end: every byte, every row, every label.
 
-Lists all damaged files instead of stopping at the first. A strict check, for pools from strangers, runs in a
+Lists all damaged files instead of stopping at the first. A strict check, for untrusted pools, runs in a
 child process with limits of memory and time, so that no file can crash the caller or exhaust its memory.
 """
 
@@ -113,8 +113,6 @@ def _check_here(location: Location, *, strict: bool, progress: Progress | None) 
 
 
 class _Check:
-    """One check of one pool."""
-
     def __init__(self, location: Location, cache: DiskCache | None, progress: Progress | None) -> None:
         self._location, self._cache, self._progress = location, cache, progress
         self._files = open_files(location, cache)
@@ -158,7 +156,6 @@ class _Check:
             self._problems.append(Problem(file=file, message=str(error)))
 
     def _record(self, file: str, messages: Iterable[str]) -> None:
-        """Record problems of a file, and the error that ends them."""
         with self._blame(file):
             for message in messages:
                 self._problems.append(Problem(file=file, message=message))
@@ -166,7 +163,6 @@ class _Check:
     # Files
 
     def _check_bytes(self, entry: FileEntry) -> None:
-        """Compare a file with its digest."""
         try:
             for _ in verified(entry, self._files.chunks(entry), self._files.at(entry.path)):
                 pass
@@ -176,7 +172,6 @@ class _Check:
             self._record(entry.path, [f"{error.problem}{facts}"])
 
     def _finish(self, entry: FileEntry) -> None:
-        """Drop a checked file from the cache and report progress."""
         if self._cache is not None and entry.role in _WITH_CONTENTS:
             self._cache.drop(entry.digest)
         self._done += entry.bytes
@@ -389,14 +384,11 @@ def _manifest_problems(
             yield f"field '{name}' is wrong (expected {stated}, got {got})"
 
 
-# Pools from strangers
+# Untrusted pools
 
 
 def _manifest_oddities(files: PoolFiles, manifest: Manifest) -> Iterator[str]:
-    """Yield what the format allows and no pool of ours has.
-
-    None of it changes a label, but other versions may show other things, and data could hide there.
-    """
+    """Yield what the format allows and our pools lack. It changes no label, but data could hide there."""
     if json.loads(files.manifest_text()) != json.loads(manifest.dump()):
         yield "holds fields that readers of this version ignore ('must_understand' is false)"
     resize = manifest.header.augmentation.resize
@@ -434,14 +426,12 @@ def _check_in_child(location: str, manifest: Manifest, progress: Progress | None
 
 
 def _failed(manifest: Manifest, message: str) -> CheckReport:
-    """Return the report of a check that could not be finished."""
     problem = Problem(file=MANIFEST_FILE, message=message)
     files, size = len(manifest.files) + 1, pool_bytes(manifest)
     return CheckReport(files=files, bytes=size, batches=0, rows=0, problems=(problem,))
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Limit memory and time of this process, on systems that can."""
     try:
         import resource
 

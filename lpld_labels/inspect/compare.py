@@ -23,11 +23,10 @@ from lpld_labels.pool.reader import PoolReader
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """How two pools (names) are related.
+    """How two pools (names) are related; `text` says it in words.
 
     steps: the operations that made `second` from `first` according to its lineage, or ().
-    shared: batches of the same key in both. identical: those with the same views and labels, by digest.
-    text: all this in words.
+    shared: batches of the same key. identical: those with the same views and labels, by digest.
     """
 
     first: str
@@ -57,17 +56,14 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, list[str]]:
-        """Settings in words: name -> value of each pool."""
         found = [pool.summary.settings() for pool in self.pools]
         return {name: [settings[name] for settings in found] for name in found[0]}
 
     @property
     def differing(self) -> dict[str, list[str]]:
-        """Settings that are not the same in all pools."""
         return {name: values for name, values in self.settings.items() if len(set(values)) > 1}
 
     def as_json(self) -> dict[str, Any]:
-        """Return all facts as JSON values."""
         return {
             "pools": [
                 {
@@ -150,7 +146,6 @@ def _steps_from(pool: PoolReader, parent: PoolReader) -> tuple[LineageStep, ...]
 
 
 def _step(step: LineageStep) -> str:
-    """Return a step in a few words."""
     known = step_words(step)
     if step.operation == "prune":
         return f"pruned {known['ratio']}x" if "ratio" in known else "pruned to a budget"

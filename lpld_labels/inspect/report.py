@@ -62,10 +62,7 @@ def make_report(
     recipe: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Read a pool's manifest, its index and a sample of label batches.
-
-    images: its image folder, for the pictures; a pool that carries its images needs none.
-    """
+    """Read manifest, index and sampled labels. images: the image folder, if the pool does not carry it."""
     facts = gather_facts(pool)
     source = packed_images(pool) if images is None else find_images(pool, images)
     sample = take_sample(pool, progress=progress)
@@ -183,7 +180,6 @@ def _agreement_chart(agreement: Whole, over: str) -> Chart:
 
 
 def _shares(title: str, says: str, values: Doubles, most: float, unit: str, counted: str) -> Chart:
-    """Return a histogram of numbers from 0 to `most`."""
     edges = np.linspace(0, most, _BINS + 1)
     # Rounding may make a confidence larger than 1; it belongs to the last column.
     counts, _ = np.histogram(np.clip(values[np.isfinite(values)], 0, most), edges)
@@ -193,7 +189,6 @@ def _shares(title: str, says: str, values: Doubles, most: float, unit: str, coun
 def _whole_numbers(
     title: str, says: str, values: Whole, weights: Whole | None, unit: str, counted: str
 ) -> Chart:
-    """Return a histogram of integers, each column the same number of integers wide."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     width = -(-(high - low + 1) // _BINS)
     # Add a few empty columns: a single one would fill the chart.
@@ -284,7 +279,6 @@ def _card(
 def _source(
     facts: PoolFacts, views: ViewBatch, slot: int, store: ImageStore | None, says: str
 ) -> dict[str, Any]:
-    """Return a small picture of a view's image with the view's crop."""
     image, uri = int(views.images[slot]), None
     if store is not None:
         picture = Image.fromarray(store[image])
@@ -297,7 +291,6 @@ def _source(
 
 
 def _seen(pool: PoolReader, views: ViewBatch, slot: int, store: ImageStore | None) -> dict[str, Any]:
-    """Return the view as a student sees it."""
     how, uri, box = pool.header.augmentation, None, None
     if store is not None:
         from lpld_labels.render.apply import apply_views, take_views
@@ -315,7 +308,6 @@ def _seen(pool: PoolReader, views: ViewBatch, slot: int, store: ImageStore | Non
 
 
 def _line(views: ViewBatch, slot: int, bits: float) -> str:
-    """Return crop, flip and mix of a view in words."""
     top, left, height, width = views.crops[slot].tolist()
     words = [f"{views.key}, slot {slot}", f"crop {width} x {height} at ({left}, {top})"]
     words.append("mirrored" if views.flips[slot] else "not mirrored")
@@ -333,7 +325,6 @@ def _line(views: ViewBatch, slot: int, bits: float) -> str:
 
 
 def _warnings(facts: PoolFacts, sample: Sample) -> list[str]:
-    """Return warnings about the pool, then about the sampled labels and views."""
     if not facts.summary.manifest.counts.batches:
         return ["The pool holds no label batch: nothing was labelled, or all was pruned away."]
     found = _coverage(facts)
@@ -406,6 +397,5 @@ def _agreement(facts: PoolFacts, sample: Sample) -> list[str]:
 
 
 def _some(names: Sequence[str], places: Whole) -> str:
-    """Return the first few names."""
     listed = ", ".join(shortened(names[place]) for place in places[:_NAMED].tolist())
     return listed + (f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else "")

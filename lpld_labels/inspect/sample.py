@@ -56,11 +56,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Measures of a sample of labels.
-
-    keys: of its batches. whole: it has all batches of the pool. rows: see `row_type`.
-    unreadable: errors of corrupt batches.
-    """
+    """Measures of sampled labels. whole: of all batches. rows: see `row_type`. unreadable: batch errors."""
 
     keys: Sequence[BatchKey]
     whole: bool
@@ -162,7 +158,6 @@ def entropy(shares: Doubles) -> Doubles:
 def _measure(
     pool: PoolReader, views: ViewBatch, part: slice, labels: LabelArray, batch: int
 ) -> npt.NDArray[Any]:
-    """Return the measures of a part of a batch."""
     kind, images, mix = pool.header.label_kind, pool.images, views.mix
     values = np.asarray(labels[part], np.float64)
     shares = probabilities(values, kind)

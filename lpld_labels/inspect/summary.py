@@ -38,7 +38,6 @@ class PoolSummary:
 
     @cached_property
     def components(self) -> dict[Component, int]:
-        """Bytes of all files by part of the pool."""
         components = {name: self.manifest.components[name] for name in COMPONENTS}
         components["container"] += len(self.manifest.dump())
         return components
@@ -72,7 +71,6 @@ class PoolSummary:
         return self.total_bytes / max(self.manifest.counts.images, 1)
 
     def settings(self) -> dict[str, str]:
-        """Return the settings in words, by name."""
         header, counts, coverage = self.manifest.header, self.manifest.counts, self.manifest.coverage
         incomplete = f" ({counts.incomplete_batches:,} incomplete)" if counts.incomplete_batches else ""
         return {
@@ -93,7 +91,6 @@ class PoolSummary:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary as JSON values."""
         manifest = self.manifest
         return {
             "format_version": FORMAT_VERSION,

@@ -68,7 +68,6 @@ def apply_views(
 
 
 def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, plain: torch.Tensor) -> None:
-    """Write each view up to its flip into uint8 [B, 3, H, W]."""
     resize = find_resizer(augmentation.resize)
     slots = plain.permute(0, 2, 3, 1).unbind(0)
     height, width = augmentation.output_height, augmentation.output_width
@@ -83,7 +82,6 @@ def _render(views: ViewBatch, store: ImageStore, augmentation: Augmentation, pla
 
 
 def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
-    """Paint one box per view, in place."""
     # Copied because torch warns about read-only arrays, such as those of a pool.
     fills = torch.from_numpy(cutout.fill.copy())[:, :, None, None]
     for slot, (top, left, bottom, right) in enumerate(cutout.boxes.tolist()):
@@ -91,7 +89,6 @@ def _cut_out(plain: torch.Tensor, cutout: CutOut) -> None:
 
 
 def _cutmix(plain: torch.Tensor, mix: Mix, box: Box) -> None:
-    """Put the partner's pixels inside the box of each view, in place."""
     batch, channels, height, width = plain.shape
     # [B, H, W * 3]: long runs copy faster than threes.
     lines = plain.permute(0, 2, 3, 1).view(batch, height, width * channels)
@@ -101,7 +98,6 @@ def _cutmix(plain: torch.Tensor, mix: Mix, box: Box) -> None:
 
 
 def _mixup(plain: torch.Tensor, mix: Mix, out: torch.Tensor) -> torch.Tensor:
-    """Write strength * view + (1 - strength) * partner to `out`, and return it."""
     views, mixed = plain.unbind(0), out.unbind(0)
     other = torch.empty_like(mixed[0])
     for slot, partner in enumerate(mix.partner.tolist()):
@@ -141,11 +137,7 @@ def _check_out(
 
 
 def take_views(views: ViewBatch, slots: npt.NDArray[np.int64]) -> ViewBatch:
-    """Return some views of a label batch, followed by the partners they are mixed with.
-
-    slots: int64 [n], all different. The first n views look the same as in the full batch; the partners after
-    them are mixed with themselves.
-    """
+    """Return views `slots` (distinct), then their partners, which are mixed with themselves."""
     order, mix = slots, views.mix
     if mix is not None:
         partners = mix.partner[slots]
@@ -171,11 +163,8 @@ def normalise(
 ) -> torch.Tensor:
     """Return (pixels / 255 - mean) / std per channel: float32 [B, 3, H, W], channels-last.
 
-    pixels: uint8 or float32 [B, 3, H, W] on any device, fastest when channels-last.
-    out: tensor to write into; may be `pixels` itself when that is float32.
-
-    Every value is rounded separately, so the result of a row does not depend on its batch. Not for pixels
-    that need a gradient.
+    pixels: uint8 or float32, on any device, without gradient. out: may be `pixels` itself if that is float32.
+    Every value is rounded separately, so the result of a row does not depend on its batch.
     """
     require_normalisation(mean, std)
     if pixels.ndim != 4 or pixels.shape[1] != 3:
@@ -199,10 +188,7 @@ def normalise(
 
 
 def shuffle_patches(image: Pixels, order: npt.NDArray[np.uint8]) -> Pixels:
-    """Return uint8 [H, W, 3] whose tile t (row by row) is tile order[t] of the image.
-
-    Tiles are floor(H / n) by floor(W / n); remaining rows and columns do not move.
-    """
+    """Return an image whose tile t (floor(H / n) x floor(W / n), row by row) is tile order[t] of `image`."""
     grid = math.isqrt(len(order))
     height, width = image.shape[0] // grid, image.shape[1] // grid
     shuffled: Pixels = image.copy()

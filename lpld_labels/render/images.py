@@ -140,10 +140,7 @@ def try_each_kind(root: Location, paths: Iterable[str]) -> None:
 
 
 def _file_paths(folder: Path, class_name: str) -> list[str]:
-    """Return the relative POSIX paths of a class's visible files, in ImageFolder order.
-
-    Links are followed; a directory that is reached twice is refused, because links could form a cycle.
-    """
+    """Return a class's visible files in ImageFolder order. Follows links, but refuses cycles."""
     found: list[tuple[str, list[str]]] = []
     seen: set[tuple[int, int]] = set()
     for directory, below, names in os.walk(folder / class_name, followlinks=True, onerror=_cannot_list):
@@ -173,10 +170,7 @@ def _hidden(name: str) -> bool:
 def map_ahead(
     work: Callable[[T], R], items: Iterable[T], *, workers: int = 1, ahead: int = 2
 ) -> Generator[R, None, None]:
-    """Yield work(item) in order, computed by threads up to `ahead` items before use.
-
-    Closing the iterator, or an error in it, waits for running work and cancels the rest.
-    """
+    """Yield work(item) in order, computed by threads. Closing waits for running work and cancels the rest."""
     with ThreadPoolExecutor(workers, thread_name_prefix="ahead") as pool:
         waiting: deque[Future[R]] = deque()
         try:
@@ -256,10 +250,7 @@ def no_images(pool: str) -> InvalidArgumentError:
 
 
 def check_images(source: ImageSource, *, progress: Progress | None = None) -> None:
-    """Compare all images with the table's digests; raise an error for the first missing or changed one.
-
-    Rows without a digest are only checked for existence.
-    """
+    """Refuse the first image that is missing or changed. Rows without a digest only need to exist."""
     rows = range(len(source.table))
     for done, _ in enumerate(map_ahead(source.read, rows, workers=THREADS, ahead=AHEAD), 1):
         if progress is not None:

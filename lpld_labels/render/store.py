@@ -31,17 +31,15 @@ _FILLED = 1 << 32
 
 
 class ImageStore:
-    """The images of a table as uint8 [H, W, 3], decoded on first use.
+    """The images of a table as uint8 [H, W, 3], decoded on first use. Callers must not write into them.
 
-    source: reads image files and verifies that each is the labelled one.
     memory_bytes: limit of decoded images kept in memory; the others are decoded every time.
-    cache_directory: keep all decoded images in a file there instead, which processes with the same directory
-        share. Not used if the table has images without a digest.
-    workers: number of worker processes that will read the store. On Linux they share memory if it holds all
-        images; otherwise each keeps its share of `memory_bytes`.
+    cache_directory: keep all decoded images in a file there instead, which processes share. Not used if the
+    table has images without a digest.
+    workers: worker processes that will read the store. On Linux they share memory if it holds all images;
+    otherwise each keeps its share of `memory_bytes`.
 
-    Stores can be pickled (without the images in this process's memory), survive fork, and threads may share
-    one. The arrays are shared, so callers must not write into them.
+    Stores can be pickled (without their images), survive fork, and threads may share one.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class ImageStore:
         return len(self.table)
 
     def __getitem__(self, index: int) -> Pixels:
-        """Return image `index` as uint8 [H, W, 3]."""
         if self._file is not None:
             return self._file.get(index, self._decode)
         image = self._held.get(index)
@@ -161,7 +158,6 @@ class PixelFile:
         self._seals = self._bytes[: 8 * len(table)].view("<u8")
 
     def get(self, index: int, decode: Callable[[int], Pixels]) -> Pixels:
-        """Return image `index` as uint8 [H, W, 3]; decode and store it if it is missing."""
         pixels: Pixels = self._bytes[self._starts[index] : self._starts[index + 1]]
         if not self._checked[index]:
             seal = int(self._seals[index])
