@@ -51,9 +51,8 @@ class Item:
 class BatchFile:
     """The validated list of one file.
 
-    coords: [B, 4] fractions from 0 to 1. flips: bool [B]. cutouts: [B, 7] or None.
-    labels: float16 or float32 [B, C], or the top-k values [B, k] where `classes` is given.
-    classes: int32 [B, k] or None. images: int32 [B] or None.
+    coords: [B, 4] fractions 0..1. flips: bool [B]. cutouts: [B, 7] or None. images: int32 [B] or None.
+    labels: float16 or float32 [B, C], or the top-k values [B, k] of `classes`, int32 [B, k] or None.
     """
 
     coords: Floats

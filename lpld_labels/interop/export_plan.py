@@ -29,7 +29,6 @@ class ExportPlan:
     """The file of every batch, in key order.
 
     regular: whether the pool is a complete labelling run. top_k: labels to keep of each row; None for all.
-    notes: one sentence each.
     """
 
     pool: PoolReader
@@ -336,9 +335,8 @@ TRAINERS: Mapping[str, Sequence[Trainer]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What one program, called with one option, does with an exported folder.
+    """Whether one program, called with one option, replays every labelled view with its own label.
 
-    holds: whether it replays every labelled view with its own label.
     why: problems and required options.
     """
 

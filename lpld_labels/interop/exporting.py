@@ -52,7 +52,6 @@ class ExportReport:
     claims: tuple[Claim, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON document."""
         return asdict(self)
 
 

@@ -111,7 +111,6 @@ class IdLists:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the lists, sorted."""
         return list(self._lists)
 
     def __getitem__(self, number: int) -> IntArray:

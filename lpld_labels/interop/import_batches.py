@@ -33,8 +33,7 @@ class Places:
     """The batches of a folder: their files and the image ids of their rows.
 
     rows: of each batch, in key order. lists: image ids by epoch; None if the files hold them.
-    numbers: the number in the file name of each batch, if numbers continue across epochs; `lists` is then
-        by number.
+    numbers: in the batches' file names, if they continue across epochs; `lists` is then by number.
     """
 
     batch_size: int
@@ -87,11 +86,9 @@ class BatchFiles:
                 yield Skipped(file, error.problem)
 
     def shards(self) -> list[Shard]:
-        """Return the shards of the import."""
         return cut_evenly(list(self.places.rows), raw_batches_per_shard(self.target.header))
 
     def item(self, key: BatchKey) -> BatchKey:
-        """Return the item that yields a batch."""
         return key
 
     def _read(self, key: BatchKey, path: Path) -> EncodedBatch:
@@ -125,7 +122,6 @@ class BatchFiles:
 
 
 def _require_like_others(batch: BatchFile, rows: int, target: Target, path: Path) -> None:
-    """Refuse a batch that differs from the rest of its folder."""
     augmentation, top = target.header.augmentation, target.codec.top_k
     columns, dtype = target.header.classes, np.dtype(target.codec.native_dtype)
     if top is not None:

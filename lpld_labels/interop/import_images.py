@@ -112,8 +112,7 @@ def read_image_file(path: Path) -> ImageFile:
 class ImageFiles:
     """Source of batches for a `PoolPlan`; items are numbers of groups of images.
 
-    files: (image, path), sorted. crops: per image, which are the epochs of the pool. codec: the target's.
-    skip_bad: skip damaged files.
+    files: (image, path), sorted. crops: per image, the epochs of the pool. skip_bad: skip damaged files.
     """
 
     root: Path
@@ -139,18 +138,15 @@ class ImageFiles:
                 yield self._batch(BatchKey(crop, group), read, where=f"{members[0][1].parent}, crop {crop}")
 
     def shards(self) -> list[Shard]:
-        """Return the shards of the import: groups of images with all their crops."""
         groups = range(-(-len(self.files) // self.target.header.batch_size))
         size = max(1, raw_batches_per_shard(self.target.header) // self.crops)
         cut = [tuple(groups[start : start + size]) for start in range(0, len(groups), size)]
         return [Shard(part, len(part) * self.crops) for part in cut]
 
     def item(self, key: BatchKey) -> int:
-        """Return the item that yields a batch."""
         return key.batch
 
     def _read(self, path: Path) -> ImageFile:
-        """Read a file, which must be like the others."""
         found = read_image_file(path)
         expected = f"{self.crops} crops, top {self.codec.k} in {self.codec.value_dtype}"
         got = f"{len(found.values)} crops, top {found.values.shape[1]} in {found.values.dtype}"
@@ -160,7 +156,6 @@ class ImageFiles:
         return found
 
     def _batch(self, key: BatchKey, files: Mapping[int, ImageFile], *, where: str) -> EncodedBatch:
-        """Return the batch of one crop. files: by image."""
         crop, count, images = key.epoch, self.target.header.classes, np.array(list(files), np.int32)
         coords = np.stack([file.coords[crop] for file in files.values()])
         views = ViewBatch(

@@ -47,7 +47,6 @@ class Request:
 
     @property
     def batches(self) -> Mapping[BatchKey, Path]:
-        """The batch files of this layout."""
         return self.folder.batches[self.layout.file]
 
     @property

@@ -62,7 +62,6 @@ class ImportReport:
     holes: tuple[dict[str, str], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON document."""
         return asdict(self)
 
 
@@ -180,10 +179,7 @@ def _layout_of(folder: LabelFolder, name: str) -> Layout:
 
 
 def _other_labels(files: BatchFiles | ImageFiles, out: Path, step: LineageStep) -> str:
-    """Return how the label files differ from those that an earlier run imported; empty if they do not.
-
-    Folders of different teachers have files of the same names and sizes, so labels are compared.
-    """
+    """Return how labels differ from those imported earlier, or "": file names and sizes may be equal."""
     done: dict[BatchKey, bytes] = {}
     found = finished_before(out, step)
     if found is not None:

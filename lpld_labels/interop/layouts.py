@@ -189,8 +189,7 @@ class LabelFolder:
     """The files of a label folder, listed without opening any.
 
     batches: `Layout.file` -> batch -> path; epoch 0 if batch numbers continue across epochs.
-    by_image: (class folder, stem) -> path; empty if there are batches.
-    unknown: names that belong to no known layout.
+    by_image: (class folder, stem) -> path; empty if there are batches. unknown: names of no layout.
     """
 
     root: Path

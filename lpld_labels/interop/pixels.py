@@ -36,10 +36,7 @@ def image_sides(table: ImageTable, images: IntArray) -> Integers:
 
 
 def crops_in_pixels(fractions: Fractions, sides: Integers, images: IntArray, *, where: object) -> IntArray:
-    """Return crops int32 [B, 4] as (top, left, height, width) from fractions [B, 4], 0 to 1.
-
-    sides: of `image_sides`. images: int32 [B], for errors.
-    """
+    """Return crops int32 [B, 4], (top, left, height, width), from fractions 0..1. sides: of `image_sides`."""
     pixels, off = _whole_pixels(fractions, sides)
     room = sides[:, :2] - pixels[:, :2]
     if int(sides.max()) > exact_sizes(fractions.dtype):
@@ -113,10 +110,7 @@ def stored_fractions(views: ViewBatch, images: ImageTable) -> npt.NDArray[np.flo
 def cutouts_in_fractions(
     views: ViewBatch, cutout: CutOut, augmentation: Augmentation
 ) -> npt.NDArray[np.float32]:
-    """Return the [B, 7] rows that the program paints as these cut-outs.
-
-    They hold the centre before clipping, which follows from the side of the box that was not clipped.
-    """
+    """Return the [B, 7] rows that the program paints as these cut-outs, with centres before clipping."""
     size = augmentation.output_height
     side = int((augmentation.cutout_fraction or 0.0) * size + 0.5)
     half = side // 2

@@ -211,10 +211,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _plain(item: Any, depth: int, known: dict[int, tuple[object, int]], where: Path) -> tuple[object, int]:
-    """Return the item with its `_Array` replaced by NumPy arrays, and its number of values.
-
-    A list that occurs many times is converted once, but counted every time.
-    """
+    """Return the item with NumPy arrays, and its number of values; a repeated list counts every time."""
     if id(item) in known:
         return known[id(item)]
     if depth == 0:

@@ -1,1 +1,1 @@
-"""Where bytes lie when they do not lie on this machine: addresses, requests that may fail, what is kept."""
+"""Local and remote files: addresses, storage, caches, prefetching, retries and Parquet pages."""

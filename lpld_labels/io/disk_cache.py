@@ -50,10 +50,7 @@ class DiskCache:
         return self.directory / name[:2] / name
 
     def get(self, name: str, size: int, make: Callable[[], Iterable[bytes | pa.Buffer]]) -> Path:
-        """Return an entry's file. The first caller makes it, and others wait.
-
-        size: in bytes. make: returns the bytes piece by piece; if it fails, nothing is cached.
-        """
+        """Return an entry's file. One caller makes its pieces, others wait; errors leave nothing cached."""
         path = self.path(name)
         if path.exists():
             return path
@@ -101,7 +98,6 @@ class DiskCache:
         self.path(name).unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Evict the oldest entries if there would be too many bytes."""
         if self._held is None or self._held + size > self.limit:
             # Other processes may have added and evicted entries.
             entries = []

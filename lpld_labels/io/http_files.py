@@ -29,10 +29,7 @@ class AnswerError(OSError):
 
 
 class HttpFiles:
-    """Reads over connections that stay open; threads may share one. Not for use after a fork.
-
-    timeout: seconds without a connection or without a byte.
-    """
+    """Reads over open connections; thread-safe, not for use after a fork. timeout: seconds without data."""
 
     def __init__(self, timeout: float) -> None:
         self._options: dict[str, Any] = {

@@ -29,7 +29,6 @@ def _lock(descriptor: int, operation: int) -> None:
 
 
 def _open_locked(path: Path, flags: int, operation: int) -> int:
-    """Open and lock a file or directory, created if it is missing."""
     while True:
         (path if flags == _DIRECTORY else path.parent).mkdir(parents=True, exist_ok=True)
         # The previous owner of the lock may have deleted the file meanwhile.

@@ -44,9 +44,8 @@ _RESTORE = "restore this file"
 class Page(NamedTuple):
     """A page header.
 
-    header: bytes of the header. stored, plain: bytes of the page in the file and decompressed.
-    crc: CRC-32 of the stored bytes, None where the header has none.
-    levels: encodings of definition and repetition levels; None for dictionaries.
+    header, stored, plain: bytes of header, stored page, decompressed page. crc: CRC-32 of `stored`.
+    levels: encodings of definition and repetition levels, None for dictionaries. crc: None if absent.
     """
 
     header: int
@@ -97,10 +96,7 @@ def check_crc(page: Page, body: memoryview, where: str) -> None:
 
 
 def _read_struct(data: bytes, at: int, fields: dict[int, int], above: int = 0) -> int:
-    """Read the numbers in a struct of Thrift's compact protocol into `fields`, and return where it ends.
-
-    fields: numbers by field number; 16 * m + n for field n of a struct that is field m itself.
-    """
+    """Read a Thrift compact struct into `fields`; return its end. Key 16 * m + n is field n of struct m."""
     number = above
     while byte := data[at]:
         kind = byte & 0x0F
@@ -163,8 +159,7 @@ def walk_pages(
 ) -> Iterator[Chunk]:
     """Check every page of a file and yield its column chunks, which must fill it up to the footer.
 
-    group_rows: rows of each row group. end: where the footer begins.
-    plain: columns (such as `labels` or `image.bytes`) that must be neither encoded nor compressed.
+    end: start of the footer. plain: columns (such as `labels`) to be neither encoded nor compressed.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
     at = _FIRST_BYTE

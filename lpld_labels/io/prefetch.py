@@ -71,11 +71,9 @@ def coalesced(ranges: Iterable[Range], limit: int) -> Iterator[Range]:
 
 
 class Prefetcher(Generic[T]):
-    """Fetches ranges in the background, in order and several at a time.
+    """Fetches ranges in the background, in order and several at a time; errors surface on read.
 
-    fetch: fetches one range; errors surface when the range is read.
-    window: limit in bytes of the ranges that were requested and neither taken nor passed by `advance`. With
-        None there is no limit, and results are not kept.
+    window: most bytes requested and not yet taken or passed by `advance`; None: no limit, results not kept.
     """
 
     def __init__(self, fetch: Callable[[Range], T], ranges: Iterable[Range], *, window: int | None) -> None:
@@ -109,7 +107,6 @@ class Prefetcher(Generic[T]):
                 self._fill()
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Drop results with these bytes."""
         with self._lock:
             while self._ahead and self._ahead[0][0].covers(path, start, stop):
                 self._pop()
@@ -126,7 +123,6 @@ class Prefetcher(Generic[T]):
         return future
 
     def _fill(self) -> None:
-        """Submit requests until enough are in flight or the window is full."""
         with self._lock:
             if self._filling:
                 return
@@ -179,7 +175,6 @@ class DirectRanges:
         return future.result().slice(start - joined.start, stop - start)
 
     def forget(self, path: str, start: int, stop: int) -> None:
-        """Fetch these bytes again on the next read: they were corrupt."""
         if self._prefetcher is not None:
             self._prefetcher.forget(path, start, stop)
 
@@ -209,9 +204,7 @@ class CutFile:
 
 
 class CachedRanges:
-    """Ranges of files of a store, through a cache on disk.
-
-    files: those that may be read, by path. check: raises PoolCorruptError for corrupt bytes of a range.
+    """Ranges of a store's files through a disk cache. check: raises PoolCorruptError for corrupt bytes.
 
     If the cache can hold everything, a block is about a megabyte, because all of it will be read. If not, a
     block is the smallest part that is ever read, because the rest would be evicted before it is needed.
@@ -299,7 +292,6 @@ class _Blocks:
         return {path: file.blocks(self.size) for path, file in self.files.items()}
 
     def at(self, path: str, start: int) -> Range:
-        """Return the block that holds a byte of a file."""
         cuts = self._cuts[path]
         number = int(np.searchsorted(cuts, start, side="right")) - 1
         return Range(path, int(cuts[number]), int(cuts[number + 1]))
@@ -329,7 +321,6 @@ class _Blocks:
         return str(self.cache.get(self.name(block), size, lambda: [retry_corrupt(verified)]))
 
     def open(self, block: Range) -> LocalFile:
-        """Open a block, fetched unless it is there."""
         while True:
             path = self.fetch(block)
             # Another process may have evicted it meanwhile.
@@ -337,5 +328,4 @@ class _Blocks:
                 return LocalFile(path)
 
     def name(self, block: Range) -> str:
-        """Return the name of a block in the cache."""
         return f"{self.files[block.path].digest}-{block.start}-{block.stop}"

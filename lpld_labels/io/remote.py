@@ -1,8 +1,4 @@
-"""Files below an address: read completely or in ranges, listed and written.
-
-Clients are fsspec's for S3 and others, and our own for web servers. They are created with the first request
-and shared.
-"""
+"""Read, list and write files below an address, with fsspec's clients or our own for web servers."""
 
 from __future__ import annotations
 
@@ -58,10 +54,9 @@ class PreconditionError(StoreError):
 
 
 class RemoteStore:
-    """The files below an address. Can be pickled and survives fork; threads may share one.
+    """The files below an address. Picklable, fork-safe and thread-safe.
 
-    shown: the address without secrets. conditional: whether the store has conditional writes.
-    lists: whether the store can list its files. timeout: of requests, in seconds.
+    shown: without secrets. conditional: has conditional writes. lists: can list files. timeout: seconds.
     """
 
     def __init__(self, address: str) -> None:
@@ -83,8 +78,6 @@ class RemoteStore:
         return self._do(path, lambda client, place: bytes(client.system.cat_file(place, start=0, end=limit)))
 
     def read_range(self, path: str, start: int, stop: int) -> pa.Buffer:
-        """Return bytes [start, stop) of a file."""
-
         def get(client: Client, place: str) -> pa.Buffer:
             data = client.read_range(place, start, stop)
             if data.size != stop - start:
@@ -132,10 +125,7 @@ class RemoteStore:
     def put(
         self, path: str, data: bytes, *, digest: str | None = None, condition: Mapping[str, str] | None = None
     ) -> None:
-        """Write or replace a file.
-
-        digest: hex SHA-256, which the store compares if it can. condition: of S3, for a conditional write.
-        """
+        """Write or replace a file. digest: hex SHA-256 for the store to check. condition: S3's parameters."""
         if not self.conditional:
             self.require_writable()
             self._do(path, lambda client, place: client.system.pipe_file(place, data))
@@ -153,10 +143,7 @@ class RemoteStore:
                 raise
 
     def create(self, path: str, data: bytes, *, digest: str | None = None) -> None:
-        """Write a new file; PreconditionError if there is one.
-
-        Without conditional writes, two writers at the same moment may both succeed.
-        """
+        """Write a new file; PreconditionError if it exists. Without conditional writes, writers may race."""
         if not self.conditional:
             self.require_writable()
             if self._do(path, lambda client, place: bool(client.system.exists(place))):
@@ -260,8 +247,6 @@ class RemoteStore:
                 raise
 
     def call(self, path: str, method: str, **options: Any) -> dict[str, Any]:
-        """Call a method of the S3 API on a file."""
-
         def call(client: Client, place: str) -> dict[str, Any]:
             bucket, key, _ = client.system.split_path(place)
             try:
@@ -279,7 +264,6 @@ class RemoteStore:
         return self._do(path, call)
 
     def _do(self, path: str, request: Callable[[Client, str], T], attempts: int = ATTEMPTS) -> T:
-        """Send a request about a file, again while its failures are transient."""
         place = child(self.address, path) if path else self.address
 
         def attempt() -> T:

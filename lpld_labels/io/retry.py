@@ -1,4 +1,4 @@
-"""Retry requests, and describe those that failed for good.
+"""Retry requests, and describe permanent failures.
 
 Clients raise their own errors, often chained. They are classified by status code and class name, so that no
 client has to be imported. Clients' own retries are off: they would not notice wrong bytes in an answer.

@@ -86,8 +86,7 @@ class DigestingFile(io.BufferedWriter):
 def write_atomically(path: Path, *parts: bytes | memoryview, within: Path | None = None) -> None:
     """Write a file so that readers see either the old bytes or all new ones.
 
-    parts: the bytes, one after the other. within: directory on the same file system for the temporary file,
-    which a crash may leave there.
+    within: directory on the same file system for the temporary file, which a crash may leave there.
     """
     _refuse_devices(path)
     temporary = (within or path.parent) / f"{TEMPORARY}{uuid.uuid4().hex}"

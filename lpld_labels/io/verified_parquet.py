@@ -32,8 +32,7 @@ _RESTORE = "restore this file"
 class VerifiedParquet:
     """One Parquet file of a pool. Opening verifies its footer; reading verifies the pages it decodes.
 
-    entry: from the manifest. schema: the columns it must have.
-    starts: int64 [groups + 1], first row of each row group, and the number of all rows.
+    schema: columns it must have. starts: int64 [groups + 1], first row of each row group, and the row count.
     """
 
     def __init__(self, file: ByteSource, entry: FileEntry, schema: pa.Schema) -> None:
@@ -167,7 +166,6 @@ class _Stream(io.RawIOBase):
 
 
 def _verified_footer(file: ByteSource, entry: FileEntry) -> bytes:
-    """Return the footer's bytes after comparing their digest with the manifest's."""
     if entry.footer_bytes is None or entry.bytes > file.size:
         raise PoolCorruptError("file is shorter than its footer", where=file.where, hint=_RESTORE)
     footer = file.read(entry.bytes - entry.footer_bytes, entry.footer_bytes).to_pybytes()

@@ -218,9 +218,8 @@ class TrainingSteps(Dataset[Any]):
     """The batches of this process by step, in any order; fast in the order of the steps.
 
     Accelerate and Hugging Face's Trainer skip batches by wrapping a loader's `dataset` and `sampler` in a
-    stock DataLoader; they get the same batches from any step on.
-
-    An iteration begins at `position`, or with the next epoch if the previous iteration was not finished.
+    stock DataLoader; they get the same batches from any step on. An iteration begins at `position`, or with
+    the next epoch if the previous iteration was not finished.
     """
 
     def __init__(
@@ -264,7 +263,6 @@ class TrainingSteps(Dataset[Any]):
     """DataLoader calls this for a batch sampler's items; a step is one batch."""
 
     def begin(self) -> Position:
-        """Start an iteration and return its position."""
         if not self._waiting:
             self.position = Position(self.position.epoch + 1)
         self._waiting = False
@@ -282,10 +280,7 @@ class TrainingSteps(Dataset[Any]):
 
 
 class StepSampler(BatchSampler, DistributedSampler[Any]):
-    """The steps of the current epoch, from its start.
-
-    A batch sampler, because a step is a batch; distributed, because Lightning replaces other samplers.
-    """
+    """The current epoch's steps: a batch sampler; distributed because Lightning replaces other samplers."""
 
     def __init__(self, steps: TrainingSteps) -> None:
         # The bases' constructors need an inner sampler and a process group.
@@ -296,7 +291,6 @@ class StepSampler(BatchSampler, DistributedSampler[Any]):
         return self._steps.schedule.steps(position, self._steps.processes())
 
     def __len__(self) -> int:
-        """Number of steps of the current epoch."""
         return self._steps.schedule.count(Position(self._steps.position.epoch), self._steps.processes())
 
     def set_epoch(self, epoch: int) -> None:
@@ -392,11 +386,7 @@ class PoolLoader(DataLoader[Any]):
 
 @contextmanager
 def _announced_to_accelerate(loader: Any) -> Iterator[torch.device | None]:
-    """Yield the device of the accelerator that has prepared the loader, or None.
-
-    Accelerate needs to know which loader is in use, and when its last batch is out: gradient accumulation
-    ends with an epoch.
-    """
+    """Yield Accelerate's device or None; register the loader, as gradient accumulation ends with an epoch."""
     # Accelerate marks each object it has prepared; the mark on the class does not count.
     if "_is_accelerate_prepared" not in vars(loader):
         yield None

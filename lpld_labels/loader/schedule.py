@@ -83,9 +83,8 @@ class Step(NamedTuple):
 class Schedule:
     """The label batches, steps and shares of every epoch.
 
-    epochs, rows: [N], stored epoch and rows of each of the pool's label batches, in key order.
-    batches_per_epoch: L of the table above. equal_epochs: leave out incomplete label batches.
-    batch: rows per process and step; None for whole label batches.
+    epochs, rows: [N], stored epoch and rows of each label batch, in key order. batches_per_epoch: L above.
+    equal_epochs: skip incomplete label batches. batch: rows per process and step; None: label batches.
     """
 
     sampling: str
@@ -131,7 +130,6 @@ class Schedule:
 
     @property
     def _usable(self) -> Integers:
-        """Places of the label batches to use."""
         if not self.equal_epochs:
             return np.arange(len(self.epochs))
         return np.flatnonzero(self.rows == self.rows.max())
@@ -300,5 +298,5 @@ def current_processes(rank: int | None = None, world_size: int | None = None) ->
 
 
 def _below(count: int, draws: npt.NDArray[np.float64]) -> Integers:
-    """Turn uniform draws into whole numbers below `count`."""
+    """Turn uniform draws into integers below `count`."""
     return np.minimum((draws * count).astype(np.int64), count - 1)

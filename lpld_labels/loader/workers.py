@@ -71,11 +71,9 @@ class LabelBatches(Dataset[Prepared | LabelPoolError]):
             self.buffers.share_memory_()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def __len__(self) -> int:
-        """Number of label batches in the pool."""
         return len(self.pool)
 
     def __getitem__(self, task: Task) -> Prepared | LabelPoolError:
-        """Read, split and render one label batch."""
         try:
             return self._prepare(task)
         except LabelPoolError as error:
@@ -133,7 +131,6 @@ class TaskSampler(Sampler[Task]):
 
 
 def _endless(schedule: Schedule, position: Position, processes: Processes) -> Iterator[tuple[int, Runs]]:
-    """Yield label batches and their runs, epoch after epoch."""
     while True:
         yield from schedule.runs(position, processes)
         position = Position(position.epoch + 1)
@@ -161,7 +158,7 @@ class LabelStream:
             persistent_workers=num_workers > 0,
             worker_init_fn=watch_parent,
             multiprocessing_context=multiprocessing_context,
-            # DataLoader draws a seed for its workers; a generator of our own leaves the global one alone.
+            # DataLoader draws a seed for its workers; a separate generator leaves the global one alone.
             generator=torch.Generator(),
         )
 
@@ -175,7 +172,7 @@ class LabelStream:
             try:
                 item = next(items)
             except RuntimeError as error:
-                # Torch has no error class of its own for dead workers.
+                # Torch has no error class for dead workers.
                 if not str(error).startswith("DataLoader"):
                     raise
                 self._loader._iterator = None  # noqa: SLF001  # lets DataLoader start new workers

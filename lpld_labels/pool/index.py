@@ -32,10 +32,7 @@ def _corrupt(problem: str, where: str, **facts: Any) -> PoolCorruptError:
 
 
 class Group(NamedTuple):
-    """A labels row group. offset, bytes: of its payload pages in the labels file.
-
-    first_position, first_row: of its first batch within the shard.
-    """
+    """Place of a labels row group's payload pages; position and row of its first batch in the shard."""
 
     offset: int
     bytes: int
@@ -50,7 +47,6 @@ class BatchIndex:
 
     epochs, batches, rows, shard: int32 [N]. positions: int32 [N], batches before a batch in its shard.
     first_rows: int64 [N], views before it in its shard. label_bytes: int32 [N], of its payload pages.
-    shards: number of shards.
     """
 
     def __init__(self, table: pa.Table, manifest: Manifest, where: str) -> None:
@@ -116,12 +112,10 @@ class BatchIndex:
         self._check_rows(manifest.files_of("views"), self.rows, where)
 
     def check_label_rows(self, manifest: Manifest, *, by_view: bool) -> None:
-        """Refuse labels files with another number of rows than in the index."""
         rows = self.rows if by_view else np.ones(len(self), np.int32)
         self._check_rows(manifest.files_of("labels"), rows, MANIFEST_FILE)
 
     def _check_rows(self, files: Sequence[FileEntry], rows: npt.NDArray[np.int32], where: str) -> None:
-        """Compare the row counts of shard files with the sums of their batches' rows."""
         sums = np.bincount(self.shard, weights=rows, minlength=self.shards).astype(np.int64)
         for entry, expected in zip(files, sums.tolist(), strict=False):
             if entry.rows != expected:
@@ -190,7 +184,6 @@ class BatchIndex:
         return BatchKey(int(self.epochs[number]), int(self.batches[number]))
 
     def find(self, key: BatchKey) -> int | None:
-        """Return the number of a batch, or None if it is not in the pool."""
         wanted = key.epoch << 32 | key.batch
         number = int(np.searchsorted(self._order, wanted))
         return number if number < len(self._order) and self._order[number] == wanted else None
@@ -226,7 +219,6 @@ class BatchIndex:
         return value
 
     def in_file_order(self, keys: Iterable[BatchKey]) -> list[BatchKey]:
-        """Return keys in the order of their batches in the files."""
         numbers = self.numbers(keys)
         order = np.lexsort((self.first_rows[numbers], self.shard[numbers]))
         return self.keys_at(numbers[order])
@@ -243,7 +235,6 @@ class BatchIndex:
         return numbers[low:high]
 
     def groups_of(self, shard: int) -> list[Group]:
-        """Return the labels row groups of a shard in file order."""
         numbers = self.in_shard(shard)
         firsts = numbers[np.unique(self._groups[0][numbers], return_index=True)[1]]
         return [self.group(number) for number in firsts.tolist()]

@@ -52,7 +52,6 @@ class LabelLayout:
         return files
 
     def ranges(self, numbers: Iterable[int]) -> Iterator[Range]:
-        """Yield where the row groups of batches are."""
         for number in numbers:
             group = self.index.group(number)
             path = self._entries[int(self.index.shard[number])].path
@@ -72,15 +71,11 @@ class LabelLayout:
 
     @cached_property
     def _groups(self) -> dict[str, Sequence[Group]]:
-        """Row groups of every labels file, in file order."""
         return {entry.path: self.index.groups_of(shard) for shard, entry in enumerate(self._entries)}
 
 
 class LabelFiles:
-    """The labels files of a pool.
-
-    open_file: opens that of a shard. cache_bytes: memory for row groups. open_files: how many stay open.
-    """
+    """A pool's labels files. cache_bytes: memory for row groups. open_files: how many stay open."""
 
     def __init__(
         self,
@@ -127,10 +122,7 @@ class LabelFiles:
 def _parse_payload(
     pages: pa.Buffer, columns: Sequence[Column], *, rows: int, classes: int, where: str
 ) -> dict[str, Array]:
-    """Return the payload columns, each an array of `rows` values.
-
-    pages: the payload pages of a row group, one for each column, contiguous. classes: length of lists.
-    """
+    """Return arrays of `rows` values. pages: contiguous, one for each column. classes: length of lists."""
     data = memoryview(pages).cast("B")
     arrays: dict[str, Array] = {}
     start = 0

@@ -60,10 +60,7 @@ class ImageCarrier(Protocol):
 
 
 class PackedImages:
-    """The images inside a pool, by row of its image table; each is verified against its digest.
-
-    Can be pickled and survives fork; threads may share one.
-    """
+    """Images inside a pool, by table row, verified by digest. Picklable, fork-safe and thread-safe."""
 
     def __init__(self, pool: PoolReader) -> None:
         self.table = pool.images
@@ -87,7 +84,6 @@ class PackedImages:
         return f"{self._pool.location}/{self._entries[self._file_of(row)].path}, {self.table.paths[row]}"
 
     def problems(self, entry: FileEntry) -> Iterator[str]:
-        """Check every row of a packed file and yield what is wrong."""
         number = self._entries.index(entry)
         file, row = self._opened(number), int(self._starts[number])
         # No image is larger than its file.
@@ -233,7 +229,6 @@ def _require_digests(table: ImageTable, images: Images) -> None:
 
 
 def _name(table: ImageTable, rows: range) -> str:
-    """Return the name of the packed file of some rows, which depends on the images alone."""
     state = hashlib.sha256()
     for row in rows:
         state.update(f"{table.classes[row]} {table.paths[row]}\n".encode() + (table.digests[row] or b""))

@@ -1,7 +1,4 @@
-"""Plans: a description of a new pool and its shards, made before the first batch is written.
-
-Every command that writes a pool makes a plan and calls `lpld_labels.transforms.pipeline.run_plan`.
-"""
+"""Plans of a pool and its shards, made before the first batch is written; `run_plan` executes them."""
 
 from __future__ import annotations
 
@@ -45,10 +42,10 @@ class Shard:
 
 
 class BatchSource(Protocol):
-    """Yields the batches of a shard, in any order. Can be pickled for other processes.
+    """Yields the batches of a shard, in any order; picklable.
 
-    An optional method `begin(number)` is called once in each process, with the number of the worker on its
-    machine, and returns the source to use.
+    An optional `begin(number)` is called once per process, with its worker number on the machine, and returns
+    the source to use.
     """
 
     def __call__(self, items: Sequence[Any], /) -> Iterator[EncodedBatch | Skipped]: ...
@@ -58,10 +55,9 @@ class BatchSource(Protocol):
 class PoolPlan:
     """A new pool, or more batches for an existing one.
 
-    out: its local directory. header: with the complete lineage, including the step of this command.
+    out: its local directory. header: with the complete lineage, including this command's step.
     views: whether the pool stores its views or readers draw them. shards: in key order.
-    settings: the command's settings and digests of its inputs, as JSON values; like the fields above, they
-    identify unfinished work of this plan.
+    settings: the command's settings and input digests as JSON values; like the fields above, in `identity`.
     base: manifest of the pool at `out` that gets more batches; None for a new pool.
     packed: puts image files into the pool. content_digest: of the finished pool, if known.
     most_bytes: a larger pool is not published. notes: added to the last step of lineage.
@@ -163,7 +159,6 @@ class ShardWriter:
         return number
 
     def check(self, batch: EncodedBatch) -> None:
-        """Refuse a batch that does not fit the pool."""
         header, images, rows = self.plan.header, self.plan.images, batch.views.rows
         if rows > header.batch_size:
             raise InvalidBatchError(
@@ -195,10 +190,7 @@ def cut_evenly(keys: Sequence[BatchKey], size: int) -> list[Shard]:
 def cut_by_size(
     keys: Sequence[BatchKey], rows: npt.NDArray[np.integer[Any]], label_bytes: npt.NDArray[np.integer[Any]]
 ) -> list[Shard]:
-    """Return shards that close at the first batch at or above a limit of the format. Items are keys.
-
-    rows, label_bytes: of each batch.
-    """
+    """Return shards of keys, each closed at the first batch that reaches a limit of the format."""
     shards, start, weight, views = [], 0, 0, 0
     for end, (more_rows, more_bytes) in enumerate(zip(rows.tolist(), label_bytes.tolist(), strict=True), 1):
         weight += more_bytes

@@ -134,7 +134,6 @@ class RemoteFile:
             raise _missing(self.where) from None
 
     def forget(self, start: int, stop: int) -> None:
-        """Fetch these bytes again on the next read."""
         self._ranges.forget(self._path, start, stop)
 
 
@@ -264,10 +263,7 @@ def read_table(files: PoolFiles, entry: FileEntry, schema: pa.Schema) -> pa.Tabl
 
 
 def copy_file(files: PoolFiles, entry: FileEntry, pool: Path, *, within: Path) -> bool:
-    """Copy a file into a local pool unless it is already there; return whether it was copied.
-
-    within: directory for the temporary file, on the same file system.
-    """
+    """Copy a missing file into a pool, via a temporary file in `within`; return whether it was missing."""
     target = pool / entry.path
     if is_intact(target, entry):
         return False

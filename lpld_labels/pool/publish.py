@@ -46,10 +46,7 @@ from lpld_labels.version import __version__
 def publish(
     plan: PoolPlan, work: Unfinished, records: Sequence[ShardRecord], *, overwrite: bool = False
 ) -> Manifest:
-    """Publish finished shards, whose files were verified, and return the manifest.
-
-    overwrite: replace another pool at the same place.
-    """
+    """Publish shards whose files were verified. overwrite: replace another pool at the same place."""
     base = plan.base
     header = _with_results(plan, records)
     records = [record for record in records if record.files]
@@ -113,10 +110,7 @@ def publish(
 
 
 def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
-    """Return the header with the plan's notes and skipped input (`holes`) in its last step of lineage.
-
-    Refuse work if all of its input was skipped.
-    """
+    """Add notes and skipped input (`holes`) to the last lineage step; refuse a pool if all was skipped."""
     skipped = [one for record in records for one in record.skipped]
     if skipped and not any(record.files for record in records):
         raise LabelSourceError(
@@ -131,10 +125,7 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
-    """Complete a new pool and rename it to its place. An old pool there is moved away, and deleted last.
-
-    text: the manifest. All other files are already there.
-    """
+    """Complete a new pool, rename it into place and delete the old one last. text: the manifest."""
     write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
     _mark(work, text)
     if overwrite and (work.out / schema.MANIFEST_FILE).exists():
@@ -151,7 +142,6 @@ def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
 
 
 def _grow(work: Unfinished, manifest: Manifest, text: bytes) -> None:
-    """Move new files into an existing pool, then replace its manifest."""
     refuse_links(work.out / name for name in schema.POOL_DIRECTORIES)
     for entry in manifest.files:
         source, target = work.pool / entry.path, work.out / entry.path
@@ -172,7 +162,6 @@ def _mark(work: Unfinished, text: bytes) -> None:
 
 
 def _delete_unrecorded(pool: Path, records: Sequence[ShardRecord]) -> None:
-    """Delete files of shards that have no record."""
     named = {entry.path for record in records for entry in record.files}
     for folder in (schema.VIEWS_DIRECTORY, schema.LABELS_DIRECTORY):
         for path in sorted((pool / folder).glob("*")):
@@ -261,10 +250,7 @@ def _components(
 
 
 def views_per_image(pool: PoolReader, numbers: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-    """Return the number of views of each image, not counting mixing partners: int64 [images].
-
-    numbers: of the batches to count; None for all. Reads only one column of the views files.
-    """
+    """Return views per image without mixing partners, int64 [images]. numbers: of batches; None: all."""
     counted = np.ones(len(pool), np.bool_)
     if numbers is not None:
         counted[:] = False

@@ -245,7 +245,6 @@ class PoolReader:
 
 
 def _corrupt(error: LabelPoolError, where: str) -> PoolCorruptError:
-    """Return an error about the contents of a pool's file, given the place of the file."""
     return PoolCorruptError(
         error.problem, where=where, expected=error.expected, got=error.got, hint="restore this file"
     )

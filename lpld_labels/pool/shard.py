@@ -48,11 +48,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedBatch:
-    """An encoded batch.
-
-    views_digest: the first 8 bytes of its views' digest. constraints: what the views were checked against,
-    or None if they are unchecked.
-    """
+    """An encoded batch. views_digest: first 8 bytes. constraints: checked on its views; None if unchecked."""
 
     views: ViewBatch
     payload: Payload
@@ -92,11 +88,10 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """Description of a finished shard.
+    """A finished shard.
 
-    files: entries for the manifest; none if all its batches were skipped. components: bytes of the files
-    by component. index: its rows of the batch index, with shard number 0.
-    images: int32 [rows], the image of each view.
+    files: none if all its batches were skipped. components: bytes of the files by component.
+    index: with shard number 0. images: int32 [rows], the image of each view.
     """
 
     files: tuple[FileEntry, ...] = ()
@@ -180,7 +175,6 @@ def _write_files(
     classes: int,
     views: schema.Views,
 ) -> ShardRecord:
-    """Write the files of a shard and return its completed record."""
     first = batches[0].key
     content = bytes_digest(b"".join(batch.digest for batch in batches))
     name = f"{first.epoch:05d}-{first.batch:05d}-{content[:8]}.parquet"
@@ -228,10 +222,7 @@ def _new_file(pool: Path, path: str) -> Iterator[DigestingFile]:
 
 
 def _index_rows(batches: Sequence[EncodedBatch], places: npt.NDArray[np.int64], *, drawn: bool) -> pa.Table:
-    """Return batch index rows; the shard column is filled in when the pool is published.
-
-    places: int64 [batches, 2], offset and bytes of the payload pages of each batch's row group.
-    """
+    """Return index rows, shard 0 for now. places: int64 [batches, 2], offset and bytes of payload pages."""
     count, rows = len(batches), [batch.views.rows for batch in batches]
     sizes = np.array([batch.nbytes for batch in batches])
     strengths = [batch.views.mix.strength if drawn and batch.views.mix else None for batch in batches]
@@ -325,10 +316,7 @@ def write_labels(
 
 
 def _payload_places(footer: bytes, held: Sequence[int], *, keys: int) -> npt.NDArray[np.int64]:
-    """Return the place of the payload pages of each batch's row group: int64 [batches, 2], offset and bytes.
-
-    held: batches of each row group. keys: number of columns before the payload.
-    """
+    """Return the offset and bytes of payload pages, int64 [batches, 2]. keys: columns before the payload."""
     metadata = parquet_files.footer_metadata(footer)
     places = []
     for number in range(metadata.num_row_groups):

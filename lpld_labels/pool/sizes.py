@@ -46,7 +46,6 @@ class SizeModel:
     per_incomplete: int = 0
 
     def labels(self, batches: int, rows: int) -> float:
-        """Return the upper limit for the labels of these batches."""
         error = self.spread * rows / max(batches, 1) * math.sqrt(batches + batches**2 / self.sampled)
         return self.labels_per_row * rows + _SPREADS * error
 
@@ -58,10 +57,7 @@ class SizeModel:
 
 
 def part_bytes(pool: PoolReader, numbers: npt.NDArray[np.integer[Any]]) -> int:
-    """Return the upper limit for a pool of some batches of this one, copied as stored.
-
-    numbers: of the batches in the index. Only the manifest and the index are read.
-    """
+    """Return the upper limit of a pool of these batches, copied as stored. Reads manifest and index only."""
     index, manifest = pool.index, pool.manifest
     count, rows = len(numbers), int(index.rows[numbers].sum(dtype=np.int64))
     labels = int(index.label_bytes[numbers].sum(dtype=np.int64))

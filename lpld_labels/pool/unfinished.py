@@ -70,10 +70,7 @@ class Unfinished:
         self._finish(bare=begun == [PLAN] and not shared)
 
     def _finish(self, *, bare: bool) -> None:
-        """Delete the remains of published work.
-
-        bare: only the plan is left, because a process died while it deleted the rest.
-        """
+        """Delete the remains of published work. bare: only the plan is left of an interrupted deletion."""
         mark, manifest = self.directory / PUBLISHED, self.out / MANIFEST_FILE
         published = mark.is_file() and manifest.is_file() and mark.read_text() == file_digest(manifest)
         if published:
@@ -89,10 +86,9 @@ class Unfinished:
     def begin(
         self, identity: Mapping[str, Any], cut: Sequence[int] = (), *, overwrite: bool = False
     ) -> list[int]:
-        """Begin work, or resume work of the same identity; return how many items each shard has.
+        """Begin work, or resume work of the same identity; return the items of each shard.
 
-        identity: everything that decides the result, as JSON values. cut: items of each shard of new work.
-        overwrite: delete unfinished work of another identity instead of refusing.
+        cut: items of each shard of new work. overwrite: delete unfinished work of another identity.
         """
         wanted = as_json(identity)
         plan = {"format": _FORMAT, "identity": wanted, "cut": list(cut)}
@@ -136,10 +132,7 @@ class Unfinished:
         return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
     def records(self, numbers: Sequence[int], *, checked: bool) -> dict[int, ShardRecord]:
-        """Return the records of some finished shards; delete damaged records.
-
-        checked: a record also counts as damaged if a digest of its files is wrong.
-        """
+        """Return records of finished shards; delete damaged ones. checked: verify their files' digests."""
 
         def load(number: int) -> ShardRecord | None:
             path = record_path(self.directory, number)

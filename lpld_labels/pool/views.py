@@ -1,7 +1,4 @@
-"""The views of a pool: read from its views files, or drawn again from its seed.
-
-Stored views are checked against the batch index and the image table, one row group at a time.
-"""
+"""The views of a pool: read from views files and checked by row group, or drawn from its seed."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ class _Block:
 
 
 class StoredViews:
-    """Views from views files, read by row group and checked before use.
-
-    cache_bytes: memory for decoded row groups. open_files: number of files that stay open.
-    """
+    """Checked views from views files; keeps `cache_bytes` of row groups and `open_files` files open."""
 
     def __init__(self, pool: PoolReader, *, cache_bytes: int, open_files: int) -> None:
         self._pool = pool
@@ -187,10 +181,7 @@ _FEATURES = {
 
 
 def check_views(table: pa.Table, pool: PoolReader, numbers: Long, *, where: str) -> None:
-    """Refuse rows of a views file unless they are those of some batches, with valid values.
-
-    numbers: of the batches that the index places there, in order.
-    """
+    """Refuse rows of a views file that are invalid or not those of the batches `numbers`, in order."""
     index = pool.index
     rows = index.rows[numbers].astype(np.int64)
     if table.num_rows != int(rows.sum()):

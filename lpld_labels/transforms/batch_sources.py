@@ -61,9 +61,8 @@ def transform_plan(
 ) -> PoolPlan:
     """Return the plan of a pool made of batches of another.
 
-    step: added to the pool's lineage. keys: of the batches, in key order; None for all.
-    codec: None to copy labels as stored. bytes_per_row: estimated size of labels in that codec.
-    views: None to store views as `pool` does.
+    step: added to the lineage. keys: in key order; None for all. codec: None to copy labels as stored.
+    bytes_per_row: estimated size of labels in that codec. views: None to store views as `pool` does.
     """
     keys = pool.keys if keys is None else keys
     numbers = pool.index.numbers(keys)
@@ -97,10 +96,6 @@ def _in_reading_order(pool: PoolReader, keys: Sequence[BatchKey]) -> list[BatchK
 
 
 def _detached(batch: EncodedBatch) -> EncodedBatch:
-    """Return a batch that owns its memory.
-
-    A reader returns views into row groups of up to hundreds of batches. Copies let the groups be freed while
-    a few batches of each wait for their shard.
-    """
+    """Copy a batch out of its row groups, so that they can be freed while it waits for its shard."""
     payload = {name: arrow.take(array, np.arange(len(array))) for name, array in batch.payload.items()}
     return replace(batch, views=owned(batch.views), payload=payload)

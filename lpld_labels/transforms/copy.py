@@ -171,10 +171,9 @@ def _step(pools: Sequence[PoolReader]) -> LineageStep:
 
 
 def unpack_images(images: PackedImages, out: Location, *, progress: Progress | None = None) -> int:
-    """Write the images that a pool carries to a new folder, byte for byte; return how many were missing.
+    """Write a pool's images to a new folder, via FOLDER.partial; return how many were missing.
 
-    They are written below FOLDER.partial, which is then renamed. Paths come from the image table, whose rules
-    keep them below the folder on every system.
+    Paths come from the image table, whose rules keep them below the folder on every system.
     """
     folder, table = local_directory(out), images.table
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -1,8 +1,4 @@
-"""Write a pool with another codec, or with its views stored or drawn instead.
-
-Views are copied, and labels are decoded and encoded anew batch by batch. If only views change, labels are
-copied too.
-"""
+"""Write a pool with another codec, or with its views stored or drawn instead; the rest is copied."""
 
 from __future__ import annotations
 
@@ -28,11 +24,7 @@ from lpld_labels.transforms.settings import EncodeSettings
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeResult:
-    """The new pool.
-
-    before, after: bytes of the old and of the new pool. fidelity: measured on rows the codec was not fitted
-    to; None where labels were copied.
-    """
+    """Old and new size in bytes; fidelity on rows not fitted to, None where labels were copied."""
 
     manifest: Manifest
     before: int

@@ -36,10 +36,9 @@ def run_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the pool of a plan, or what is missing of it, and return its manifest.
+    """Write what is missing of a plan's pool, and return its manifest.
 
-    overwrite: replace another pool that is there, and delete unfinished work for something else.
-    progress: called with (done, total) batches.
+    overwrite: also deletes unfinished work for something else. progress: (done, total) batches.
     """
     manifest = run_part(plan, (0, 1), executor=executor, overwrite=overwrite, progress=progress)
     return cast("Manifest", manifest)  # The only part is the last one.
@@ -205,11 +204,7 @@ def finished_before(out: Location, step: LineageStep) -> Manifest | None:
 def require_output(
     out: Location, *inputs: Location, overwrite: bool, step: LineageStep | None = None
 ) -> None:
-    """Refuse, before any work is done, an output where the command may not write.
-
-    inputs: what the command reads. step: the command; its own pool may be there already.
-    An address is checked when it is written to.
-    """
+    """Refuse an output where the command `step` may not write; an address is checked on writing."""
     require_apart(out, *inputs)
     if is_address(out):
         return

@@ -42,11 +42,10 @@ _Fitting = tuple[PrunePlan | None, int]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanRow:
-    """One way to fit the budget.
+    """One way to fit the budget. reason: why it is recommended, or empty.
 
     codec: None where labels are copied. asked: the fidelity it was fitted to, or None.
-    pruned: which batches stay; None to keep all, incomplete ones too. bytes: upper limit of the pool's size.
-    reason: why this row is recommended, or empty.
+    pruned: None to keep all batches, incomplete ones too. bytes: upper limit of the pool's size.
     """
 
     name: str
@@ -81,7 +80,6 @@ class PlanRow:
         return self.name if self.asked is None else f"{self.name} {self.asked:g}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row as JSON values."""
         # The fidelity comes first: its "rows" are overwritten below.
         return {
             **self.fidelity.as_json(),
@@ -101,10 +99,7 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BudgetPlan:
-    """All ways to fit a budget, the largest number of views first; one of them is recommended.
-
-    minimum: share of the information that the recommended row must keep.
-    """
+    """Ways to fit a budget, most views first; one is recommended. minimum: share of information to keep."""
 
     settings: PlanSettings
     minimum: float
@@ -159,11 +154,7 @@ def apply_plan(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Write the recommended pool, unless this plan has written it before, and return its manifest.
-
-    row: another row than the recommended one. overwrite: replace another pool that is there.
-    progress: called with (done, total) batches.
-    """
+    """Write the recommended row, or `row`, unless written before. progress: (done, total) batches."""
     row = row or plan.recommended
     results = {
         "codec_before": pool.codec.name,

@@ -58,11 +58,7 @@ _WHOLE_EPOCH = MAX_INDEX + 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunePlan:
-    """Which batches stay.
-
-    candidates, kept: numbers in the pool's index, in key order. scores: of the candidates, high is
-    easy; None for random order.
-    """
+    """Which batches stay. candidates, kept: index numbers in key order. scores: high is easy, or None."""
 
     pool: PoolReader
     settings: PruneSettings
@@ -77,17 +73,14 @@ class PrunePlan:
 
     @property
     def keys(self) -> list[BatchKey]:
-        """The batches that stay, in key order."""
         return self.pool.index.keys_at(self.kept)
 
     @property
     def rows(self) -> int:
-        """Number of views that stay."""
         return int(self.pool.index.rows[self.kept].sum(dtype=np.int64))
 
     @property
     def most_bytes(self) -> int:
-        """Upper limit of the new pool's size."""
         return part_bytes(self.pool, self.kept)
 
     def resized(self, count: int) -> PrunePlan:
@@ -131,9 +124,8 @@ class PrunePlan:
 
 
 def plan_prune(pool: PoolReader, settings: PruneSettings, *, progress: Progress | None = None) -> PrunePlan:
-    """Decide which batches stay. Random choice needs no byte of labels; metrics read them all once.
+    """Decide which batches stay: complete ones, unless there are none. Only metrics read labels, all once.
 
-    Only complete batches are candidates, unless there are none.
     progress: called with (done, total) batches while metrics are computed.
     """
     index = pool.index
@@ -265,10 +257,7 @@ _LABEL_METRICS: Mapping[str, Callable[[Floats, Classes], Floats]] = {
 
 
 def score_batches(pool: PoolReader, places: Places, metric: str, progress: Progress | None = None) -> Scores:
-    """Return each batch's mean over its views: float64 [len(places)]. Holds one batch at a time.
-
-    The pool is read from front to back.
-    """
+    """Return float64 [len(places)], each batch's mean over its views; holds one batch at a time."""
     score_of: dict[BatchKey, float] = {}
     keys = pool.index.keys_at(places)
     for key in pool.index.in_file_order(keys):

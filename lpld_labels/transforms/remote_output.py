@@ -94,10 +94,7 @@ def send_pool(
     base: bytes | None = None,
     progress: Progress | None = None,
 ) -> Copied:
-    """Send a pool's files to an address.
-
-    base: the manifest there that this pool extends, and may replace.
-    """
+    """Send a pool's files to an address. base: the manifest there that this pool extends and may replace."""
     text = files.manifest_text()
     manifest = Manifest.parse(text, where=files.at(MANIFEST_FILE))
     there = manifest_at(store)
@@ -128,7 +125,6 @@ def manifest_at(store: RemoteStore) -> bytes | None:
 
 
 def _nothing(manifest: Manifest) -> Copied:
-    """Return the result if all files were there already."""
     size = sum(entry.bytes for entry in manifest.files)
     return Copied(manifest=manifest, files=0, sent=0, found=size)
 
@@ -173,10 +169,7 @@ class Upload:
         self._sent: set[str] = set()
 
     def put(self, files: PoolFiles, entry: FileEntry) -> bool:
-        """Send a file unless it is there; return whether it was sent.
-
-        A file is there if the store has its SHA-256.
-        """
+        """Send a file unless the store has its SHA-256; return whether it was sent."""
         same_size = self._sizes.get(entry.path) == entry.bytes
         if same_size and self._store.digest(entry.path) == entry.digest:
             return False
@@ -261,10 +254,7 @@ def gathered_at(out: Location) -> Path:
 
 @contextlib.contextmanager
 def destination(out: Location, *, overwrite: bool = False, extend: bool = False) -> Iterator[Path]:
-    """Yield a directory to write a pool to; if `out` is an address, the pool is then sent there.
-
-    extend: the command adds to a pool that is there, so it is fetched first.
-    """
+    """Yield a directory to write to, then sent if `out` is an address. extend: first fetch a pool there."""
     if not is_address(out):
         yield local_path(out)
         return
@@ -307,11 +297,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _fetch(text: bytes | None, store: RemoteStore, path: Path, *, whole: bool) -> None:
-    """Fetch the pool at the address, so that a command finds it as it would in a directory.
-
-    The files that opening a pool reads are enough to see whether the work is done already.
-    text: the manifest there; None where there is none.
-    """
+    """Fetch the pool at an address; unless `whole`, only what opening reads. text: its manifest, or None."""
     if path.exists():
         shutil.rmtree(path)
     if text is None:

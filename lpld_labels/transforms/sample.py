@@ -45,8 +45,7 @@ _TABLE_ENTRY = 260
 class LabelSample:
     """Random batches of a pool, each for one purpose only, read on first use.
 
-    In a pool of two batches, tuning and measuring share one. Of a single batch every other row is for
-    fitting.
+    Of two batches, tuning and measuring share one. Of a single batch, every other row is for fitting.
     """
 
     def __init__(self, pool: PoolReader, settings: EncodeSettings | PlanSettings) -> None:
@@ -124,10 +123,7 @@ class LabelSample:
         )
 
     def weigh(self, codec: Codec) -> SizeModel:
-        """Estimate the pool's size in another codec by writing labels files of some of its batches.
-
-        Files of n and 2n batches separate the cost of a file from the cost of a batch.
-        """
+        """Estimate the pool's size in a codec; files of n and 2n batches separate file and batch costs."""
         manifest = self.pool.manifest
         payloads = [codec.encode(block).payload for block in self._weighed]
         sizes = [len(block) for block in self._weighed]
