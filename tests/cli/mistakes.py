@@ -37,8 +37,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("inspect nowhere --recipe", 1, "not a label pool"),
     ("inspect pool --jsn", 2, "Did you mean '--json'"),
     ("inspect s4://bucket/pool", 1, "s4://bucket/pool"),
-    ("inspect https://[::1/pool", 1, "no address"),
-    ("inspect file://[bad/x", 1, "no address"),
+    ("inspect https://[::1/pool", 1, "invalid address"),
+    ("inspect file://[bad/x", 1, "invalid address"),
     ("inspect file:///x%00y", 1, "NUL"),
     ("inspect file://elsewhere/pool", 1, "another machine"),
     # report

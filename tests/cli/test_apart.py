@@ -34,7 +34,7 @@ def test_nothing_is_written_into_an_image_folder(tmp_path: Path, cli: Cli) -> No
         ("train", tmp_path / "pool", "--images", images, "--out", tmp_path / "run", *cache),
         ("train", tmp_path / "pool", "--images", images, "--image-cache", tmp_path / "pool" / "cache"),
     ):
-        one_line_error(cli(*words), "nothing is ever written among what is read")
+        one_line_error(cli(*words), "choose a path beside it")
     assert sorted(images.rglob("*")) == before
     assert not (tmp_path / "other").exists()
     assert not (tmp_path / "run").exists()

@@ -19,4 +19,4 @@ def test_without_a_shared_directory_it_is_said_how_to_name_one(
     monkeypatch.delenv("LPLD_LABELS_CACHE", raising=False)
     result = cli("encode", tmp_path, "s3://bucket/pool", "--codec", "int8", "--ray", "local")
     assert result.exit_code == 2
-    assert "name one by $LPLD_LABELS_CACHE" in " ".join(result.stderr.split())
+    assert "set $LPLD_LABELS_CACHE to one" in " ".join(result.stderr.split())

@@ -176,15 +176,16 @@ class _Server:
             answer = await _read_head(upstream[0])
             while answer.first[1] == "100":
                 answer = await _read_head(upstream[0])
+            old = answer.first[0] == "HTTP/1.0" and answer.fields.get("connection", "") != "keep-alive"
+            closes = old or answer.fields.get("connection", "").lower() == "close"
             if harm in _FAILURES:
                 await _relay(answer, upstream[0], None, lambda size: None, method)
                 writer.write(_FAILURES[harm])
                 await writer.drain()
-                return False
+                return closes
             writer.write(answer.raw)
             await _relay(answer, upstream[0], writer, traffic.received, method, harm, self._link)
-            old = answer.first[0] == "HTTP/1.0" and answer.fields.get("connection", "") != "keep-alive"
-            return old or answer.fields.get("connection", "").lower() == "close"
+            return closes
         finally:
             self._at_once -= 1
 
