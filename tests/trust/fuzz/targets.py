@@ -59,9 +59,15 @@ def _manifests() -> list[bytes]:
 
 
 @lru_cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a directory that is deleted when the process exits."""
+    return tempfile.TemporaryDirectory(prefix="lpld-fuzz-")
+
+
+@lru_cache
 def _working_copy(name: str) -> Path:
-    """Return a copy of a golden pool that may be spoilt."""
-    folder = Path(tempfile.mkdtemp(prefix="lpld-fuzz-"))
+    """Return a copy of a golden pool that may be damaged."""
+    folder = Path(_folder().name)
     shutil.copytree(GOLDEN / name, folder / name)
     return folder / name
 
@@ -150,7 +156,7 @@ def _payloads_of(names: tuple[str, ...]) -> list[bytes]:
 
 @lru_cache
 def _file() -> Path:
-    return Path(tempfile.mkdtemp(prefix="lpld-fuzz-")) / "batch_0.tar"
+    return Path(_folder().name) / "batch_0.tar"
 
 
 def _pickle(data: bytes) -> None:
