@@ -72,9 +72,9 @@ def complaint(words: list[str]) -> str | None:
 SHOWN = [
     (name, words[1:])
     for name, document in zip(NAMES, DOCUMENTS, strict=True)
-    for block in blocks(document.read_text())
-    if block.language in {"sh", "bash"}
-    for words in commands(block.code)
+    for words in commands(
+        "".join(b.code for b in blocks(document.read_text()) if b.language in {"sh", "bash"})
+    )
     if words[0] == "lpld-labels"
 ]
 
