@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -307,8 +308,16 @@ class Manifest(_Contents):
     header: PoolHeader
     views: Views = "stored"
 
-    def files_of(self, role: FileRole) -> tuple[FileEntry, ...]:
-        return tuple(entry for entry in self.files if entry.role == role)
+    def files_of(self, role: FileRole) -> Sequence[FileEntry]:
+        return self._by_role.get(role, ())
+
+    @cached_property
+    def _by_role(self) -> dict[FileRole, list[FileEntry]]:
+        """Cached: readers look up a shard's entry whenever they open its file."""
+        files: dict[FileRole, list[FileEntry]] = {}
+        for entry in self.files:
+            files.setdefault(entry.role, []).append(entry)
+        return files
 
     def dump(self) -> bytes:
         """Return the JSON form: UTF-8, sorted keys, one trailing newline."""

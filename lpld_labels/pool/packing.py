@@ -7,7 +7,7 @@ on the images alone, and a note in OUT.partial describes each packed file, so in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,7 @@ def carried(pool: PoolReader) -> ImageCarrier | None:
     return partial(_copy_packed, pool) if pool.manifest.files_of("packed") else None
 
 
-def _copy_packed(source: PoolReader, pool: Path, *, within: Path) -> tuple[FileEntry, ...]:
+def _copy_packed(source: PoolReader, pool: Path, *, within: Path) -> Sequence[FileEntry]:
     entries = source.manifest.files_of("packed")
     for entry in entries:
         copy_file(source.files, entry, pool, within=within)
