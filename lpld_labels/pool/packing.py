@@ -56,7 +56,7 @@ class Images(Protocol):
 class ImageCarrier(Protocol):
     """Puts images into a new pool and returns their entries in its manifest."""
 
-    def __call__(self, pool: Path, *, within: Path) -> tuple[FileEntry, ...]: ...
+    def __call__(self, pool: Path, *, within: Path) -> Sequence[FileEntry]: ...
 
 
 class PackedImages:
