@@ -183,6 +183,8 @@ def to_float32(values: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
 
 def converted(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return finite values in another float dtype; the same array if it has that dtype already."""
+    if values.dtype == dtype:
+        return values
     if values.dtype == np.float16 and np.dtype(dtype) == np.float32:
         return to_float32(values)
     with np.errstate(over="ignore"):
