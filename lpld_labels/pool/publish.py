@@ -100,10 +100,10 @@ def publish(
             got=f"{size} bytes",
             hint="choose a slightly larger budget",
         )
-    with write_errors(work.out):
-        if base is None:
-            put_in_place(work, text, overwrite=overwrite)
-        else:
+    if base is None:
+        put_in_place(work, text, overwrite=overwrite)
+    else:
+        with write_errors(work.out):
             _grow(work, manifest, text)
             work.delete()
     return manifest
@@ -126,19 +126,20 @@ def _with_results(plan: PoolPlan, records: Sequence[ShardRecord]) -> PoolHeader:
 
 def put_in_place(work: Unfinished, text: bytes, *, overwrite: bool) -> None:
     """Complete a new pool, rename it into place and delete the old one last. text: the manifest."""
-    write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
-    _mark(work, text)
-    if overwrite and (work.out / schema.MANIFEST_FILE).exists():
-        require_own_files(work.out)
-        work.out.rename(work.directory / f"{TEMPORARY}{uuid.uuid4().hex}")
-    try:
-        work.pool.rename(work.out)
-    except OSError:
-        if not work.out.exists():
-            raise
-        raise not_a_pool(work.out) from None
-    fsync(work.out.parent)
-    work.delete()
+    with write_errors(work.out):
+        write_atomically(work.pool / schema.MANIFEST_FILE, text, within=work.directory)
+        _mark(work, text)
+        if overwrite and (work.out / schema.MANIFEST_FILE).exists():
+            require_own_files(work.out)
+            work.out.rename(work.directory / f"{TEMPORARY}{uuid.uuid4().hex}")
+        try:
+            work.pool.rename(work.out)
+        except OSError:
+            if not work.out.exists():
+                raise
+            raise not_a_pool(work.out) from None
+        fsync(work.out.parent)
+        work.delete()
 
 
 def _grow(work: Unfinished, manifest: Manifest, text: bytes) -> None:
