@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -39,14 +40,6 @@ def test_a_quick_run_trains_every_kind_of_cell(run: Path) -> None:
     assert (run / "chart.png").stat().st_size > 10_000
 
 
-def test_the_work_directory_tells_scales_apart(run: Path) -> None:
-    """With other epochs or iterations, labels and images of this scale must not be taken."""
-    work = run / "work" / "digits"
-    images = f"lpld-ipc{DIGITS.ipc}-{DIGITS.iterations}-smoothed"
-    assert (work / "images" / images / "contact_sheet.png").exists()
-    assert (work / "pools" / f"{images}-single-{DIGITS.epochs}-cutmix" / "pool.json").exists()
-
-
 def test_finished_cells_are_not_trained_again_and_a_torn_line_is_dropped(run: Path) -> None:
     cells = run / "cells.jsonl"
     whole = cells.read_text()
@@ -62,15 +55,9 @@ def test_finished_cells_are_not_trained_again_and_a_torn_line_is_dropped(run: Pa
 def test_the_plan_has_three_seeds_of_the_main_table_and_no_cell_twice() -> None:
     cells = planned(TINY20, list(GROUPS))
     assert len({cell.key for cell in cells}) == len(cells)
-    for method in ("lpld", "sre2l"):
-        for pool in ("batches", "epochs"):
-            for ratio in (1, 10, 20, 40):
-                seeds = [c.seed for c in cells if c.row == Cell(method=method, ratio=ratio, pool=pool)]
-                assert seeds == [0, 1, 2]
-    # Main rows come first: whatever the time allows, they are done.
-    assert all(cell.by == "random" and cell.codec == "f16" for cell in cells[:48])
-    metrics = {(cell.by, cell.prefer) for cell in cells if cell.prefer}
-    assert len(metrics) == 15
+    for method, pool, ratio in itertools.product(("lpld", "sre2l"), ("batches", "epochs"), (1, 10, 20, 40)):
+        row = Cell(method=method, ratio=ratio, pool=pool)
+        assert [cell.seed for cell in cells if cell.row == row] == [0, 1, 2]
 
 
 def _row(value: float, **fields: object) -> Row:
@@ -95,13 +82,6 @@ def test_codecs_are_compared_at_the_ratios_that_both_have() -> None:
     found = {claim.claim: claim for claim in claims({row.cell.key: row for row in rows}, noise=0.01)}
     assert found["klt beats f16 at equal bytes (ours)"].difference == pytest.approx(0.1)
     assert found["klt beats topk:3 at equal bytes (ours)"].difference == pytest.approx(0.2)
-    assert len(found) == 2
-
-
-def test_random_is_compared_with_the_mean_of_metrics() -> None:
-    rows = [_row(0.3, ratio=40), _row(0.4, ratio=40, by="diff", prefer="hard")]
-    (claim,) = claims({row.cell.key: row for row in rows}, noise=0.01)
-    assert claim.verdict == "does not hold"
 
 
 def test_seeds_are_gathered_into_rows() -> None:

@@ -1,5 +1,3 @@
-"""A tiny run of benchmarks/speed/pruning.py."""
-
 from __future__ import annotations
 
 from pathlib import Path

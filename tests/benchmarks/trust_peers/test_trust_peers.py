@@ -1,23 +1,17 @@
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 from benchmarks.trust_peers.__main__ import KINDS, damaged
+from tests.benchmarks.conftest import QuickRun
 
 
-def test_the_quick_run(project: Path, tmp_path: Path) -> None:
-    out = tmp_path / "trust.json"
-    command = [sys.executable, "-m", "benchmarks.trust_peers", "--quick", "--allow-dirty", "--json", str(out)]
-    subprocess.run(command, cwd=project, check=True, capture_output=True)
-    rows = {row["store"]: row for row in json.loads(out.read_text())["results"]}
+def test_quick_run(quick_run: QuickRun) -> None:
+    rows = {row["store"]: row["outcomes"] for row in quick_run("benchmarks.trust_peers.__main__")}
     assert {"lpld-labels, f16", "torch.load", "safetensors"} <= set(rows)
     for name in ("lpld-labels, f16", "lpld-labels, f16:plain"):
-        assert rows[name]["outcomes"]["wrong labels"] == rows[name]["outcomes"]["died"] == 0
-        assert rows[name]["outcomes"]["refused"] > 10
+        assert rows[name]["wrong labels"] == rows[name]["died"] == 0
+        assert rows[name]["refused"] > 10
 
 
 def test_every_damage_changes_something() -> None:
