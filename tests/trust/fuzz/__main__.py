@@ -12,6 +12,7 @@ import math
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trust.figures import record, workplace
-from tests.trust.fuzz.coverage import reached
-from tests.trust.fuzz.targets import MOST_BYTES, TARGETS
+from tests.trust.fuzz.targets import MOST_BYTES, TARGETS, reached
 
 CORPUS = Path(__file__).with_name("corpus")
 _DONE = re.compile(r"Done (\d+) runs in \d+ second")
@@ -46,18 +46,9 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
         while spent < seconds and not failed:
             turns += 1
             before = _children_seconds()
-            said = _atheris(
-                name,
-                f"-max_total_time={min(TURN_SECONDS, math.ceil(seconds - spent))}",
-                f"-seed={seed + turns}",
-                f"-max_len={MOST_BYTES}",
-                "-timeout=10",
-                "-rss_limit_mb=2048",
-                f"-artifact_prefix=crash-{name}-",
-                str(found),
-                str(own),
-                temporary=place,
-            )
+            limits = f"-max_total_time={min(TURN_SECONDS, math.ceil(seconds - spent))} -seed={seed + turns}"
+            limits += f" -max_len={MOST_BYTES} -timeout=10 -rss_limit_mb=2048 -artifact_prefix=crash-{name}-"
+            said = _atheris(name, *limits.split(), found, own, temporary=place)
             if said.returncode == _INTERRUPTED:
                 raise SystemExit(f"{name} was interrupted")
             spent += _children_seconds() - before
@@ -84,9 +75,9 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _atheris(name: str, *options: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+def _atheris(name: str, *options: object, temporary: Path) -> subprocess.CompletedProcess[str]:
     """Run libFuzzer; it ends its process at once, so what a target puts aside goes with `temporary`."""
-    command = [sys.executable, "-m", "tests.trust.fuzz.one", name, *options]
+    command = [sys.executable, "-m", "tests.trust.fuzz.one", name, *map(str, options)]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     return subprocess.run(
         command, capture_output=True, text=True, check=False, errors="replace", env=environment
@@ -96,15 +87,14 @@ def _atheris(name: str, *options: str, temporary: Path) -> subprocess.CompletedP
 def _keep(name: str, found: Path, own: Path, most: int) -> None:
     """Merge what was found into the corpus, small files first."""
     with tempfile.TemporaryDirectory() as merged:
-        _atheris(name, "-merge=1", merged, str(own), str(found), temporary=found.parent)
-        for path in own.iterdir():
-            path.unlink()
-        left = most
+        _atheris(name, "-merge=1", merged, own, found, temporary=found.parent)
+        shutil.rmtree(own)
+        own.mkdir()
         for path in sorted(Path(merged).iterdir(), key=lambda path: (path.stat().st_size, path.name)):
-            left -= path.stat().st_size
-            if left < 0:
+            most -= path.stat().st_size
+            if most < 0:
                 break
-            (own / path.name).write_bytes(path.read_bytes())
+            shutil.copy(path, own)
 
 
 def main() -> int:
