@@ -153,11 +153,6 @@ class Browser:
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Save what is seen, or the whole page, as PNG."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
-
     def pdf(self) -> bytes:
         """Return the page as it is printed."""
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.trust import children
 from tests.trust.children import endings, watched
 
 
@@ -46,13 +47,14 @@ def test_a_part_of_a_campaign(project: Path, campaign: str, least: dict[str, int
 
 
 def test_soak(project: Path) -> None:
-    said = run(project, "tests.trust.soak", "16000")
-    assert said["cases"] == 16000
+    said = run(project, "tests.trust.soak", "6000")
+    assert said["cases"] == 6000
     assert said["generations"] > 0
 
 
-def test_the_watch_notices(tmp_path: Path) -> None:
+def test_the_watch_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a case may not do is found and named."""
+    monkeypatch.setattr(children, "_GRACE", 1.0)
 
     def hungry() -> None:
         bytearray(80 << 20)

@@ -17,39 +17,37 @@ from benchmarks.accuracy.noise import pooled_noise
 from benchmarks.accuracy.plan import GROUPS, planned, quick_cells
 from benchmarks.accuracy.report import gathered
 from benchmarks.accuracy.run import Record, read_records, run_cells
+from tests.benchmarks.conftest import assert_drawn
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Path:
-    folder = tmp_path_factory.mktemp("accuracy")
+def test_finished_cells_are_not_trained_again_and_a_torn_line_is_dropped(tmp_path: Path) -> None:
+    scale = replace(DIGITS, teacher_epochs=1, iterations=2, ipc=1, epochs=2)
+    path, cells = tmp_path / "cells.jsonl", [Cell(method="lpld", ratio=2), Cell(method="lpld", ratio=1)]
+    before = run_cells(path, scale, cells, work=tmp_path / "work")
+    assert [record.cell for record in before] == cells
+    assert before[0].steps < before[1].steps
+    whole = path.read_text()
+    path.write_text(whole + '{"scale": {"dataset": "dig')
+    assert run_cells(path, scale, cells, work=tmp_path / "nothing-is-made-here") == before
+    assert path.read_text() == whole
+    assert not (tmp_path / "nothing-is-made-here").exists()
+    assert read_records(path, DIGITS) == []
+
+
+@pytest.mark.thorough
+def test_a_quick_run_trains_every_kind_of_cell(tmp_path: Path, project: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.accuracy", "--quick", "--allow-dirty", "--workers", "2"]
-    command += ["--work", str(folder / "work"), "--cells", str(folder / "cells.jsonl")]
-    command += ["--json", str(folder / "report.json"), "--png", str(folder / "chart.png")]
+    places = {"work": "work", "cells": "cells.jsonl", "json": "report.json", "png": "chart.png"}
+    command += [word for name, place in places.items() for word in (f"--{name}", str(tmp_path / place))]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
-    return folder
-
-
-def test_a_quick_run_trains_every_kind_of_cell(run: Path) -> None:
-    results = json.loads((run / "report.json").read_text())["results"]
+    results = json.loads((tmp_path / "report.json").read_text())["results"]
     assert results["students"] == len(quick_cells(DIGITS))
     assert results["teacher"]["top1"] > 0.3  # ten classes
     by_codec = {(row["codec"], row["ratio"]): row for row in results["rows"]}
     # More klt labels fit into the bytes of fewer f16 ones.
     assert by_codec["klt", 2]["labels"] > by_codec["f16", 10]["labels"]
     assert all(row["steps"] > 0 and 0 <= row["mean"] <= 1 for row in results["rows"])
-    assert (run / "chart.png").stat().st_size > 10_000
-
-
-def test_finished_cells_are_not_trained_again_and_a_torn_line_is_dropped(run: Path) -> None:
-    cells = run / "cells.jsonl"
-    whole = cells.read_text()
-    before = read_records(cells, DIGITS)
-    cells.write_text(whole + '{"scale": {"dataset": "dig')
-    after = run_cells(cells, DIGITS, quick_cells(DIGITS), work=run / "nothing-is-made-here")
-    assert after == before
-    assert cells.read_text() == whole
-    assert not (run / "nothing-is-made-here").exists()
-    assert read_records(cells, replace(DIGITS, epochs=99)) == []
+    assert_drawn(tmp_path / "chart.png")
 
 
 def test_the_plan_has_three_seeds_of_the_main_table_and_no_cell_twice() -> None:

@@ -6,18 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lpld_cli.main import group
 
 from benchmarks.demo.__main__ import main, summarised
-from benchmarks.demo.run import Demo, train_on_true_classes
+from benchmarks.demo.run import Demo, _label_chains, _student_chains, run_command, train_on_true_classes
 from benchmarks.demo.table import ROWS, findings
 from lpld_labels.pool.reader import PoolReader
 from lpld_labels.pool.sizes import pool_bytes
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)  # students are trained for real: minutes on a busy machine
 def test_the_demo_runs_the_whole_pipeline(tmp_path: Path, project: Path) -> None:
     out = tmp_path / "out"
@@ -57,6 +60,16 @@ def test_the_demo_runs_the_whole_pipeline(tmp_path: Path, project: Path) -> None
         with PoolReader(out / "pools/lpld_klt") as klt:
             assert len(klt) > len(small)
             assert pool_bytes(klt.manifest) <= pool_bytes(small.manifest)
+
+
+def test_the_command_line_understands_the_demo(tmp_path: Path) -> None:
+    demo = Demo(out=tmp_path, seed=7, epochs=1, teacher_epochs=1, iterations=1)
+    chains = (*_label_chains(demo), *_student_chains(demo))
+    steps = [step for chain in chains for step in chain if isinstance(step, partial)]
+    lines = [list(map(str, step.args)) for step in steps if step.func is run_command]
+    assert {line[0] for line in lines} == {"recover", "build", "prune", "train"}
+    for name, *words in lines:
+        group.commands[name].make_context(name, words)
 
 
 def run(seed: int, **top1: float) -> dict[str, Any]:

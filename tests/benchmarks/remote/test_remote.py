@@ -14,6 +14,7 @@ from benchmarks.remote.__main__ import measure
 from tests.servers.s3 import environment
 
 
+@pytest.mark.thorough
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in environment(""):
         monkeypatch.setenv(name, "")

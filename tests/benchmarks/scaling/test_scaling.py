@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.common.label_source import REAL_LABELS
 from benchmarks.scaling.__main__ import OPERATIONS, draw, growth, measure, show
 from tests.benchmarks.conftest import assert_drawn
 
 
+@pytest.mark.thorough
 def test_bytes_and_memory_do_not_grow_with_the_pool(tmp_path: Path) -> None:
     rows = measure(REAL_LABELS, base=10, steps=(1, 4))
     grown = growth(rows)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks.conftest import QuickRun
 
 
+@pytest.mark.thorough
 def test_quick_run(quick_run: QuickRun) -> None:
     results = quick_run("benchmarks.speed.importing")
     assert results["batches"] == 6

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.common.label_source import real_batches
 from benchmarks.speed.read_write import on_disk, write_all
 from tests.benchmarks.conftest import QuickRun
 
 
+@pytest.mark.thorough
 def test_quick_run(quick_run: QuickRun) -> None:
     layouts = quick_run("benchmarks.speed.read_write")["layouts"]
     assert {"pickle", "f16", "f16:plain", "int8"} <= set(layouts)

@@ -18,6 +18,7 @@ from benchmarks.storage.spec import IMAGENET_1K, TINY_IMAGENET
 from tests.benchmarks.conftest import QuickRun, assert_drawn
 
 
+@pytest.mark.thorough
 def test_measured_sizes_match_the_paper_and_ours_are_smaller(quick_run: QuickRun, tmp_path: Path) -> None:
     results = quick_run("benchmarks.storage.__main__", "--png", str(tmp_path / "chart.png"))
     assert_drawn(tmp_path / "chart.png")

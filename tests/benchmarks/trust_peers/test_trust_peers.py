@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from benchmarks.trust_peers.__main__ import KINDS, damaged
 from tests.benchmarks.conftest import QuickRun
 
 
+@pytest.mark.thorough
 def test_quick_run(quick_run: QuickRun) -> None:
     rows = {row["store"]: row["outcomes"] for row in quick_run("benchmarks.trust_peers.__main__")}
     assert {"lpld-labels, f16", "torch.load", "safetensors"} <= set(rows)

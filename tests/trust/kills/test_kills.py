@@ -19,26 +19,14 @@ def run_kills(project: Path, options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options",
     [
-        "write --every 31 --pairs 5",
-        "prune --every 29 --pairs 5",
-        "prune-over --every 47 --pairs 5",
-        "prune-by --every 173 --pairs 5",
-        "encode-klt --every 331 --pairs 5",
-        "import --every 43 --pairs 5",
-        "export --every 41 --pairs 5",
-        "copy --every 53 --pairs 5",
-        "build --every 61 --pairs 5",
-        "merge --every 47 --pairs 5",
-        "pack --every 97 --pairs 1",
-        "unpack --every 97 --pairs 1",
-        "prune-packed --every 131 --pairs 1",
-        # Two or three moments each: runs of these take longer.
-        "squeeze --every 61 --pairs 0",
-        "squeeze-train --every 122 --pairs 0",
-        "recover --every 102 --pairs 0",
+        "write prune export copy --every 53 --pairs 2",
+        "prune-over import merge encode-klt --every 101 --pairs 1",
+        "pack unpack build --every 97 --pairs 0",
         "train --every 151 --pairs 0",
         # A disk that fails, instead of kills.
         "write --faults --every 90 --pairs 0",
+        pytest.param("prune-by encode prune-packed --every 97 --pairs 2", marks=pytest.mark.thorough),
+        pytest.param("squeeze squeeze-train recover --every 102 --pairs 0", marks=pytest.mark.thorough),
     ],
 )
 def test_run_again_it_ends_as_if_nothing_had_happened(project: Path, options: str) -> None:
