@@ -14,7 +14,6 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -184,10 +183,3 @@ class Browser:
             self._process.wait()
         os.close(self._in)
         os.close(self._out)
-
-
-@contextlib.contextmanager
-def browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser with an empty profile and end it."""
-    with Browser(profile) as started:
-        yield started
