@@ -2,7 +2,6 @@
 
 Each target begins with its corpus and golden files. Seconds are of processor time, so that a busy machine
 takes longer and not less. A crash is left in the current directory.
-`--keep BYTES` adds the smallest inputs that reached something new to the corpus, up to so many bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import math
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +28,9 @@ _INTERRUPTED = 72
 _EDGES = re.compile(r"cov: (\d+)")
 
 
-def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
+def fuzz(name: str, *, seconds: int, seed: int) -> dict[str, Any]:
     """Fuzz one target for so many seconds of processor time; return what came of it."""
     own = CORPUS / name
-    own.mkdir(parents=True, exist_ok=True)
     runs = edges = failed = turns = 0
     spent = 0.0
     with workplace() as place:
@@ -59,8 +55,6 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
             sys.stdout.write(said.stderr[-3000:] + "\n")
         inputs = [path.read_bytes() for folder in (found, own) for path in sorted(folder.iterdir())]
         lines = (0, 0) if failed else reached(TARGETS[name], inputs)
-        if keep:
-            _keep(name, found, own, keep)
     return {
         "cases": runs,
         "seconds": round(spent),
@@ -84,19 +78,6 @@ def _atheris(name: str, *options: object, temporary: Path) -> subprocess.Complet
     )
 
 
-def _keep(name: str, found: Path, own: Path, most: int) -> None:
-    """Merge what was found into the corpus, small files first."""
-    with tempfile.TemporaryDirectory() as merged:
-        _atheris(name, "-merge=1", merged, own, found, temporary=found.parent)
-        shutil.rmtree(own)
-        own.mkdir()
-        for path in sorted(Path(merged).iterdir(), key=lambda path: (path.stat().st_size, path.name)):
-            most -= path.stat().st_size
-            if most < 0:
-                break
-            shutil.copy(path, own)
-
-
 def main() -> int:
     """Fuzz what is asked for and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -105,12 +86,11 @@ def main() -> int:
         "--seconds", type=int, default=600, help="of processor time, each (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=int, default=0, metavar="BYTES", help="of each corpus")
     parser.add_argument("--record", action="store_true", help="keep the figures in figures.json")
     options = parser.parse_args()
     crashed = 0
     for name in options.targets or TARGETS:
-        facts = fuzz(name, seconds=options.seconds, seed=options.seed, keep=options.keep)
+        facts = fuzz(name, seconds=options.seconds, seed=options.seed)
         sys.stdout.write(f"{name}: {facts}\n")
         sys.stdout.flush()
         crashed += facts["findings"]

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,13 +227,3 @@ def read_all(pool: Path) -> None:
 def _digest(pool: Path) -> str:
     manifest = pool / "pool.json"
     return str(json.loads(manifest.read_bytes())["content_digest"]) if manifest.exists() else _NO_POOL
-
-
-def report(failures: Sequence[tuple[Case, str]], cases: int) -> Iterator[str]:
-    """Yield one line per kind of failure."""
-    kinds: dict[str, list[Case]] = {}
-    for case, what in failures:
-        kinds.setdefault(what.splitlines()[0][:160], []).append(case)
-    for what, members in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        yield f"  {len(members)} x {what}; e.g. {members[0]}"
-    yield f"  {len(failures)} of {cases} cases failed"
