@@ -1,28 +1,16 @@
-"""What the demo runs, and what its table and several runs say; test_whole_demo.py runs it."""
+"""What the demo's table and several runs say; test_whole_demo.py runs it."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lpld_cli.main import group
 
 from benchmarks.demo.__main__ import main, summarised
-from benchmarks.demo.run import Demo, _label_chains, _student_chains, run_command, train_on_true_classes
+from benchmarks.demo.run import Demo, train_on_true_classes
 from benchmarks.demo.table import ROWS, findings
-
-
-def test_the_command_line_understands_the_demo(tmp_path: Path) -> None:
-    demo = Demo(out=tmp_path, seed=7, epochs=1, teacher_epochs=1, iterations=1)
-    chains = (*_label_chains(demo), *_student_chains(demo))
-    steps = [step for chain in chains for step in chain if isinstance(step, partial)]
-    lines = [list(map(str, step.args)) for step in steps if step.func is run_command]
-    assert {line[0] for line in lines} == {"recover", "build", "prune", "train"}
-    for name, *words in lines:
-        group.commands[name].make_context(name, words)
 
 
 def run(seed: int, **top1: float) -> dict[str, Any]:
