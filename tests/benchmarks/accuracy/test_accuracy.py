@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,18 +21,20 @@ from benchmarks.accuracy.run import Record, read_records, run_cells
 from tests.benchmarks.conftest import assert_drawn
 
 
+def made_record(cell: Cell, top1: float) -> Record:
+    facts: dict[str, Any] = {"top5": 0.5, "bytes": 10, "rows": 2, "steps": 3, "seconds": 1.0}
+    return Record(scale=DIGITS.as_json(), cell=cell, top1=top1, **facts)
+
+
 def test_finished_cells_are_not_trained_again_and_a_torn_line_is_dropped(tmp_path: Path) -> None:
-    scale = replace(DIGITS, teacher_epochs=1, iterations=2, ipc=1, epochs=4)
-    path, cells = tmp_path / "cells.jsonl", [Cell(method="lpld", ratio=2), Cell(method="lpld", ratio=1)]
-    before = run_cells(path, scale, cells, work=tmp_path / "work")
-    assert [record.cell for record in before] == cells
-    assert before[0].rows < before[1].rows
-    whole = path.read_text()
+    path, cells = tmp_path / "cells.jsonl", quick_cells(DIGITS)
+    records = [made_record(cell, 0.5) for cell in cells]
+    whole = "".join(record.line() for record in records)
     path.write_text(whole + '{"scale": {"dataset": "dig')
-    assert run_cells(path, scale, cells, work=tmp_path / "nothing-is-made-here") == before
+    assert run_cells(path, DIGITS, cells, work=tmp_path / "nothing-is-made-here") == records
     assert path.read_text() == whole
     assert not (tmp_path / "nothing-is-made-here").exists()
-    assert read_records(path, DIGITS) == []
+    assert read_records(path, replace(DIGITS, epochs=99)) == []
 
 
 @pytest.mark.thorough
@@ -83,12 +86,8 @@ def test_codecs_are_compared_at_the_ratios_that_both_have() -> None:
 
 
 def test_seeds_are_gathered_into_rows() -> None:
-    facts = {"scale": {}, "top5": 0.5, "bytes": 10, "rows": 2, "steps": 3, "seconds": 1.0}
-    records = [
-        Record(cell=Cell(method="lpld", ratio=10, seed=seed), top1=top1, **facts)  # type: ignore[arg-type]
-        for seed, top1 in enumerate((0.2, 0.3, 0.4))
-    ]
-    assert [Record.parse(record.line()) for record in records] == records
+    found = {seed: Cell(method="lpld", ratio=10, seed=seed) for seed in range(3)}
+    records = [made_record(cell, 0.2 + 0.1 * seed) for seed, cell in found.items()]
     (row,) = gathered(records).values()
     assert row.mean == pytest.approx(0.3)
     noise = pooled_noise({"row": row})

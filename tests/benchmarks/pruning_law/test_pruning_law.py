@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,14 @@ def test_losses_within_noise_are_not_counted() -> None:
 
 
 def test_only_comparable_students_are_counted(tmp_path: Path) -> None:
-    common = {"method": "lpld", "ipc": None, "pool": "batches", "by": "random", "codec": "f16", "loss": "kl"}
+    common: dict[str, Any] = {
+        "method": "lpld",
+        "ipc": None,
+        "pool": "batches",
+        "by": "random",
+        "codec": "f16",
+        "loss": "kl",
+    }
     common |= {"drop_easy": 0.0, "policy": None, "ratio": 10, "rows": 30_000, "top1": 0.9}
     comparable = ({"ratio": 1, "rows": 300_000, "top1": 0.30}, {"top1": 0.26}, {"top1": 0.28})
     others = (
