@@ -14,7 +14,6 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -153,11 +152,6 @@ class Browser:
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Save what is seen, or the whole page, as PNG."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
-
     def pdf(self) -> bytes:
         """Return the page as it is printed."""
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
@@ -189,10 +183,3 @@ class Browser:
             self._process.wait()
         os.close(self._in)
         os.close(self._out)
-
-
-@contextlib.contextmanager
-def browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser with an empty profile and end it."""
-    with Browser(profile) as started:
-        yield started

@@ -12,32 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import settings
 
-from tests.servers.fixtures import (
-    bucket,
-    http,
-    http_proxy,
-    http_proxy_server,
-    http_server,
-    running_s3,
-    s3,
-    s3_proxy,
-    s3_proxy_server,
-)
-
-__all__ = [
-    "bucket",
-    "cli",
-    "http",
-    "http_proxy",
-    "http_proxy_server",
-    "http_server",
-    "project",
-    "running_s3",
-    "s3",
-    "s3_proxy",
-    "s3_proxy_server",
-    "shared_data",
-]
+pytest_plugins = ["tests.servers.fixtures"]
 
 # Test processes side by side have a core each: threads that wait for each other take minutes for the work of
 # seconds. Set before torch and BLAS are loaded; programs that tests start inherit it.

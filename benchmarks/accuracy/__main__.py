@@ -1,7 +1,7 @@
 """The paper's accuracy tables at a scale that a laptop can run: tiny20, or digits with --quick.
 
     python -m benchmarks.accuracy --workers 2 --json benchmarks/results/accuracy.json
-    python -m benchmarks.accuracy --groups main,metrics --minutes 60
+    python -m benchmarks.accuracy --groups main,metrics
     python -m benchmarks.accuracy --scale tiny100 --help
     python -m benchmarks.accuracy --data DIRECTORY_WITH_train_AND_val --epochs 300
 
@@ -47,13 +47,9 @@ def tiny20() -> None:
     parser.add_argument("--work", type=Path, default=Path("accuracy-work"), help="teacher, images and pools")
     parser.add_argument("--data", type=Path, help="directory with train/ and val/ instead of tiny20")
     parser.add_argument("--epochs", type=int, help="label and training epochs of the scale")
-    parser.add_argument("--teacher-epochs", type=int)
-    parser.add_argument("--iterations", type=int, help="of recovery")
-    parser.add_argument("--ipc", type=int)
     parser.add_argument("--groups", default=",".join(GROUPS), help=f"of {', '.join(GROUPS)} [default: all]")
     parser.add_argument("--seeds", type=int, default=3, help="of the main table; other tables have one")
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread")
-    parser.add_argument("--minutes", type=float, help="begin no further cell after this time")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--quick", action="store_true", help="digits, one small cell of each kind")
     arguments = parsed(parser)
@@ -74,7 +70,6 @@ def tiny20() -> None:
             work=arguments.work / scale.dataset,
             data=arguments.data,
             workers=arguments.workers,
-            minutes=arguments.minutes,
         )
     results = report(scale, records, work=arguments.work / scale.dataset)
     show(results)
@@ -90,9 +85,7 @@ def _command(arguments: argparse.Namespace) -> str:
     """Return what repeats the measurement: the options that decide results, without paths of this machine."""
     words = ["python -m benchmarks.accuracy --workers 2"]
     words += ["--quick"] if arguments.quick else []
-    for name in ("epochs", "teacher_epochs", "iterations", "ipc"):
-        value = getattr(arguments, name)
-        words += [f"--{name.replace('_', '-')} {value}"] if value is not None else []
+    words += [f"--epochs {arguments.epochs}"] if arguments.epochs is not None else []
     words += [f"--groups {arguments.groups}"] if arguments.groups != ",".join(GROUPS) else []
     return " ".join([*words, f"--json benchmarks/results/{arguments.json.name}"])
 
@@ -102,8 +95,7 @@ def _scale(arguments: argparse.Namespace) -> Scale:
     scale = SCALES["digits" if arguments.quick else "tiny20"]
     if arguments.data is not None:
         scale = replace(scale, dataset=arguments.data.name)
-    wishes = {name: getattr(arguments, name) for name in ("epochs", "teacher_epochs", "iterations", "ipc")}
-    return replace(scale, **{name: value for name, value in wishes.items() if value is not None})
+    return scale if arguments.epochs is None else replace(scale, epochs=arguments.epochs)
 
 
 if __name__ == "__main__":

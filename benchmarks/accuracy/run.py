@@ -65,11 +65,10 @@ def run_cells(
     work: Path,
     data: Path | None = None,
     workers: int = 1,
-    minutes: float | None = None,
 ) -> list[Record]:
     """Train the cells that are not in the file yet and return all of the scale's records.
 
-    workers: processes of one thread each. minutes: begin no further cell after this time.
+    workers: processes of one thread each.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock", timeout=0):
@@ -78,7 +77,7 @@ def run_cells(
         missing = [cell for cell in cells if cell.key not in done]
         _say(f"{len(cells) - len(missing)} of {len(cells)} cells are done")
         with path.open("a") as stream:
-            for number, (cell, came) in enumerate(_finished(scale, missing, work, data, workers, minutes), 1):
+            for number, (cell, came) in enumerate(_finished(scale, missing, work, data, workers), 1):
                 if isinstance(came, BaseException):
                     _say(f"{number}/{len(missing)} {cell} failed: {came!r}")
                     continue
@@ -89,24 +88,18 @@ def run_cells(
 
 
 def _finished(
-    scale: Scale,
-    cells: Sequence[Cell],
-    work: Path,
-    data: Path | None,
-    workers: int,
-    minutes: float | None,
+    scale: Scale, cells: Sequence[Cell], work: Path, data: Path | None, workers: int
 ) -> Iterator[tuple[Cell, Record | BaseException]]:
     """Yield what came of each cell as it ends; only as many are begun as there are processes.
 
     A cell that fails does not stop a night's work; it is tried again by the next run.
     """
-    end = None if minutes is None else time.monotonic() + 60 * minutes
     waiting = list(reversed(cells))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_one_thread) as processes:
         running: dict[Future[Record], Cell] = {}
         while True:
-            while waiting and len(running) < workers and (end is None or time.monotonic() < end):
+            while waiting and len(running) < workers:
                 cell = waiting.pop()
                 running[processes.submit(_train, scale, cell, work, data)] = cell
             if not running:

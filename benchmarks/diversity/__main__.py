@@ -73,14 +73,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write results here")
     parser.add_argument("--work", type=Path, default=Path("accuracy-work"), help="teacher and images")
     parser.add_argument("--data", type=Path, help="directory with train/ and val/ instead of tiny20")
-    parser.add_argument(
-        "--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)} [default: all]"
-    )
     parser.add_argument("--quick", action="store_true", help="digits")
     arguments = parsed(parser)
     scale = SCALES["digits" if arguments.quick else "tiny20"]
     workshop = Workshop.open(arguments.work / scale.dataset, scale, arguments.data)
-    results = measure(workshop, arguments.methods.split(","))
+    results = measure(workshop, METHODS)
     show(results)
     if arguments.json is not None:
         command = "python -m benchmarks.diversity --json benchmarks/results/diversity.json"

@@ -34,25 +34,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Bytes and kept information of every codec.")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--png", type=Path, help="draw the chart here")
-    parser.add_argument("--pool", type=Path, action="append", default=[], help="measure this pool too")
     parser.add_argument("--quick", action="store_true", help="few settings and runs; figures are rough")
     add_images_option(parser)
     arguments = parsed(parser)
     console = Console(width=160)
-    pools = [PoolReader(path) for path in (REAL_LABELS, *arguments.pool)]
-    curves = [RateDistortion.measure(pool, quick=arguments.quick) for pool in pools]
-    for curve in curves:
-        _show(console, curve)
-    replay = decode_against_replay(curves[0], arguments.images, runs=3 if arguments.quick else 25)
+    curve = RateDistortion.measure(PoolReader(REAL_LABELS), quick=arguments.quick)
+    _show(console, curve)
+    replay = decode_against_replay(curve, arguments.images, runs=3 if arguments.quick else 25)
     many = many_classes(classes=2100 if arguments.quick else 10_450, rows=2304 if arguments.quick else 10_240)
-    claims = check_claims(curves[0], replay, many)
+    claims = check_claims(curve, replay, many)
     for claim in claims:
         console.print(f"{'yes' if claim.holds else 'NO '}  {claim.text}: {claim.found}", highlight=False)
     if arguments.png:
-        draw_chart(arguments.png, curves[0])
+        draw_chart(arguments.png, curve)
     if arguments.json:
         results: dict[str, Any] = {
-            "curves": [curve.as_json() for curve in curves],
+            "curves": [curve.as_json()],
             "decode_against_replay": replay,
             "many_classes": many,
             "claims": [claim.as_json() for claim in claims],

@@ -4,8 +4,7 @@
     python -m benchmarks.remote --peers-python peers/bin/python --gb 1
 
 Server, proxy and client share the processors of this machine. The server gives objects and ranges of them as
-S3 does (`tests/servers/objects.py`). `--server moto` takes moto's, which reads a whole object for every range
-of it, so that there the size of requests decides and nothing else. The proxy lets all answers share a link
+S3 does (`tests/servers/objects.py`). The proxy lets all answers share a link
 of 1 Gbit/s; without one (`unlimited`) the processors limit everything, bare requests too.
 
 In each round, with an empty cache: bare range requests of the same bytes; an epoch that plays every label
@@ -25,7 +24,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +45,7 @@ from lpld_labels.transforms.settings import EncodeSettings, PruneSettings
 from tests.servers.files import file_server
 from tests.servers.objects import object_server
 from tests.servers.proxy import Proxy, proxy_of
-from tests.servers.s3 import environment, s3_server
+from tests.servers.s3 import environment
 
 BUCKET = "pools"
 NAMES = {"f16:plain": "f16-plain", "klt": "klt"}
@@ -67,25 +65,14 @@ def make_pools(folder: Path, gigabytes: float) -> dict[str, PoolReader]:
 
 
 @contextlib.contextmanager
-def served(folder: Path, kind: str) -> Iterator[Proxy]:
+def served(folder: Path) -> Iterator[Proxy]:
     """Serve the buckets in a folder, through a proxy that clients find by the usual variables."""
-    with ExitStack() as stack:
-        if kind == "moto":
-            server = stack.enter_context(s3_server())
-            server.make_bucket(BUCKET)
-            for pool in sorted((folder / BUCKET).iterdir()):
-                server.put_folder(BUCKET, pool.name, pool)
-            port = server.port
-        else:
-            port = stack.enter_context(object_server(folder))
-        proxy = stack.enter_context(proxy_of(port))
+    with object_server(folder) as port, proxy_of(port) as proxy:
         os.environ.update(environment(proxy.url))
         yield proxy
 
 
-def measure(
-    work: Path, *, gigabytes: float, rounds: int, peers_python: str | None, server: str = "objects"
-) -> dict[str, Any]:
+def measure(work: Path, *, gigabytes: float, rounds: int, peers_python: str | None) -> dict[str, Any]:
     """Return rates of all ways to get labels, and what single commands ask for."""
     folder = work / "served"
     pools = make_pools(folder / BUCKET, gigabytes)
@@ -95,9 +82,9 @@ def measure(
         "rounds": rounds,
         "latency_seconds": LATENCY,
         "link_bytes_per_second": LINK,
-        "server": server,
+        "server": "objects",
     }
-    with served(folder, server) as proxy:
+    with served(folder) as proxy:
         places = {
             codec: Place(pool=pool, bucket=BUCKET, name=NAMES[codec], proxy=proxy)
             for codec, pool in pools.items()
@@ -183,20 +170,11 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=1.0, help="size of the pool in f16 [default: 1]")
     parser.add_argument("--rounds", type=int, default=3, help="[default: 3]")
     parser.add_argument("--peers-python", help="interpreter that has MosaicML Streaming")
-    parser.add_argument(
-        "--server", choices=("objects", "moto"), default="objects", help="see above [default: objects]"
-    )
     parser.add_argument("--quick", action="store_true", help="a pool of 12 MB, one round")
     arguments = parsed(parser)
     size, rounds = (0.012, 1) if arguments.quick else (arguments.gb, arguments.rounds)
     with tempfile.TemporaryDirectory() as work:
-        results = measure(
-            Path(work),
-            gigabytes=size,
-            rounds=rounds,
-            peers_python=arguments.peers_python,
-            server=arguments.server,
-        )
+        results = measure(Path(work), gigabytes=size, rounds=rounds, peers_python=arguments.peers_python)
     show(results)
     if arguments.json is not None:
         command = "python -m benchmarks.remote --gb 1 --json benchmarks/results/remote.json"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from benchmarks.common.label_source import REAL_LABELS, LabelSource, real_batches, repeated_batches
+from benchmarks.common.label_source import REAL_LABELS, real_batches, repeated_batches
 from benchmarks.common.photos import photo_folder
 from benchmarks.data.make_in1k_logits import batches, write_pool
 from lpld_labels import PoolReader
@@ -51,14 +50,6 @@ def test_labels_that_come_again_are_others() -> None:
     assert 0 < np.abs(made[42].labels.astype(np.float32) - made[0].labels).mean() < 0.1
     assert (made[42].images == (made[0].images + 1) % 1000).all()
     assert made[43].key == (6, 1)
-
-
-def test_the_source_has_the_views_as_shares() -> None:
-    source = LabelSource.load(rows=100)
-    first = next(real_batches())
-    assert np.array_equal(np.rint(source.crops * 224), first.crops[:100])
-    assert (len(source.strengths), source.boxes.shape) == (42, (42, 4))
-    assert source.strengths[0] == pytest.approx(first.mix.strength if first.mix else None)
 
 
 def test_photos_are_cut_from_packages_or_taken_from_a_folder(tmp_path: Path) -> None:

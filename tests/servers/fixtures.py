@@ -17,16 +17,8 @@ _buckets = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def running_s3() -> Iterator[S3Server]:
-    """The S3 server of this run; tests take `s3`."""
     with s3_server() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def s3_proxy_server(running_s3: S3Server) -> Iterator[Proxy]:
-    """The proxy of this run; tests take `s3_proxy`."""
-    with proxy_of(running_s3.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture
@@ -37,15 +29,18 @@ def s3(running_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return running_s3
 
 
+@pytest.fixture(scope="session")
+def s3_proxy_server(running_s3: S3Server) -> Iterator[Proxy]:
+    with proxy_of(running_s3.port) as proxy:
+        yield proxy
+
+
 @pytest.fixture
 def s3_proxy(s3: S3Server, s3_proxy_server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy before the S3 server, which clients now find instead of it."""
     del s3
-    wait_until_idle()
-    s3_proxy_server.behave()
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy_server.url)
-    yield s3_proxy_server
-    s3_proxy_server.behave()
+    yield from _behaving(s3_proxy_server)
 
 
 @pytest.fixture
@@ -55,29 +50,26 @@ def bucket(s3: S3Server) -> str:
 
 
 @pytest.fixture(scope="session")
-def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
-    """The HTTP server of this run; tests take `http`."""
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    """A plain HTTP server with range requests; `add` puts folders on it."""
     with file_server(tmp_path_factory.mktemp("served")) as server:
         yield server
 
 
-@pytest.fixture
-def http(http_server: FileServer) -> FileServer:
-    """A plain HTTP server with range requests; `add` puts folders on it."""
-    return http_server
-
-
 @pytest.fixture(scope="session")
-def http_proxy_server(http_server: FileServer) -> Iterator[Proxy]:
-    """The proxy of this run; tests take `http_proxy`."""
-    with proxy_of(http_server.port) as proxy:
+def http_proxy_server(http: FileServer) -> Iterator[Proxy]:
+    with proxy_of(http.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def http_proxy(http_proxy_server: Proxy) -> Iterator[Proxy]:
     """A proxy before the HTTP server: the same paths below another address."""
+    yield from _behaving(http_proxy_server)
+
+
+def _behaving(proxy: Proxy) -> Iterator[Proxy]:
     wait_until_idle()
-    http_proxy_server.behave()
-    yield http_proxy_server
-    http_proxy_server.behave()
+    proxy.behave()
+    yield proxy
+    proxy.behave()

@@ -46,12 +46,11 @@ class ObjectHandler(RangeHandler):
 
     def _list(self, bucket: str, prefix: str) -> None:
         root = Path(self.directory) / bucket
-        files = sorted(path for path in root.rglob("*") if path.is_file())
-        names = {path.relative_to(root).as_posix(): path for path in files}
+        names = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
         entries = "".join(
-            f"<Contents><Key>{escape(name)}</Key><Size>{path.stat().st_size}</Size>"
+            f"<Contents><Key>{escape(name)}</Key><Size>{names[name].stat().st_size}</Size>"
             "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>x</ETag></Contents>"
-            for name, path in names.items()
+            for name in sorted(names)
             if name.startswith(prefix)
         )
         self._send_xml(

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from tests.servers.processes import free_port, request, server
 from tests.servers.rules import Behaviour, Harm, Judge, Rule, Traffic
@@ -34,17 +35,9 @@ class Proxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def behave(
-        self,
-        *rules: Rule,
-        latency: float = 0.0,
-        bytes_per_second: float = 0.0,
-        stall_seconds: float = 60.0,
-    ) -> None:
-        """Change how requests are treated, and count from 0 again."""
-        behaviour = Behaviour(
-            latency=latency, bytes_per_second=bytes_per_second, stall_seconds=stall_seconds, rules=rules
-        )
+    def behave(self, *rules: Rule, **settings: Any) -> None:
+        """Change how requests are treated (`Behaviour`), and count from 0 again."""
+        behaviour = Behaviour(rules=rules, **settings)
         request(self.port, "PUT", f"{_CONTROL}behaviour", behaviour.dump())
 
     def traffic(self) -> Traffic:

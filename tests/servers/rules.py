@@ -17,8 +17,8 @@ class Rule:
     harm: "drop" closes the connection instead of an answer, "cut" in the middle of its body, "stall"
         answers nothing for `Behaviour.stall_seconds`, "corrupt" changes a byte of the body, "fail" says 503,
         "deny" 403.
-    every: to each request of this number among those that match. times: at most so often; None for ever.
     match, method: to requests whose path and query contain this text, and that are of this method.
+    every: to each request of this number among those that match. times: at most so often; None for ever.
     """
 
     harm: Harm
@@ -50,8 +50,7 @@ class Behaviour:
     @staticmethod
     def parse(data: bytes) -> Behaviour:
         document: dict[str, Any] = json.loads(data)
-        rules = tuple(Rule(**rule) for rule in document.pop("rules"))
-        return Behaviour(rules=rules, **document)
+        return Behaviour(**{**document, "rules": [Rule(**rule) for rule in document["rules"]]})
 
 
 @dataclass(kw_only=True)
@@ -70,11 +69,9 @@ class Traffic:
     asked: list[list[str]] = field(default_factory=list)
 
     def received(self, size: int) -> None:
-        """Count bytes to the client."""
         self.bytes_down += size
 
     def sent(self, size: int) -> None:
-        """Count bytes from the client."""
         self.bytes_up += size
 
 
@@ -83,17 +80,14 @@ class Judge:
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
-        self._seen = [0] * len(behaviour.rules)
-        self._done = [0] * len(behaviour.rules)
+        self._counts = [[0, 0] for _ in behaviour.rules]
 
     def harm(self, method: str, path: str) -> Harm | None:
         """Return what shall be done to a request."""
-        for number, rule in enumerate(self.behaviour.rules):
-            if rule.match not in path or rule.method not in ("", method):
-                continue
-            self._seen[number] += 1
-            spent = rule.times is not None and self._done[number] >= rule.times
-            if self._seen[number] % rule.every == 0 and not spent:
-                self._done[number] += 1
-                return rule.harm
+        for rule, count in zip(self.behaviour.rules, self._counts, strict=True):
+            if rule.match in path and rule.method in ("", method):
+                count[0] += 1
+                if count[0] % rule.every == 0 and (rule.times is None or count[1] < rule.times):
+                    count[1] += 1
+                    return rule.harm
         return None

@@ -9,6 +9,7 @@ case at which a child dies or hangs is known by that, and the next child goes on
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -20,7 +21,8 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,8 +61,8 @@ class Ending:
 
     kind: str
     said: str
-    megabytes: float
-    seconds: float
+    megabytes: float = 0.0
+    seconds: float = 0.0
 
     @property
     def finding(self) -> bool:
@@ -96,117 +98,102 @@ def endings(
     gc.freeze()
     done = 0
     while done < len(cases):
-        for ending in _one_child(cases[done : done + together], work, megabytes, seconds, folders):
-            done += 1
-            yield ending
+        some = cases[done : done + together]
+        child = _Child(partial(_live, some, work, megabytes, folders))
+        with contextlib.closing(child):
+            for _ in some:
+                ending = _judged(child.ending(_PATIENCE * seconds + _GRACE), megabytes, seconds)
+                done += 1
+                yield ending
+                if ending.kind in ("hang", "signal"):
+                    break
 
 
-def _one_child(
-    cases: Sequence[Case],
-    work: Callable[[Case], object],
-    megabytes: int,
-    seconds: float,
-    folders: Sequence[Path] | None,
-) -> Iterator[Ending]:
-    """Yield how cases ended, until there are no more or the child is no more."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reader)
-            _live(cases, work, writer, megabytes, folders)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    lines = _Lines(reader)
-    try:
-        for _ in cases:
-            began = time.monotonic()
-            line = lines.next(began + _PATIENCE * seconds + _GRACE)
-            if line is None:
-                os.kill(child, signal.SIGKILL)
-                waited = time.monotonic() - began
-                yield Ending(kind="hang", said=f"no end after {waited:.0f} s", megabytes=0.0, seconds=waited)
-                return
-            if not line:
-                yield Ending(kind="signal", said="it died", megabytes=0.0, seconds=0.0)
-                return
-            kind, said, grown, took = json.loads(line)
-            if took > seconds and kind in ("well", "refused"):
-                kind, said = "slow", f"{took:.1f} s, {said}"
-            if grown > megabytes and kind in ("well", "refused"):
-                kind, said = "memory", f"{grown:.0f} MB, {said}"
-            yield Ending(kind=kind, said=said, megabytes=grown, seconds=took)
-    finally:
-        os.close(reader)
-        os.waitpid(child, 0)
+def _judged(ending: Ending, megabytes: int, seconds: float) -> Ending:
+    """Make a finding of a case that took too much."""
+    if ending.finding:
+        return ending
+    if ending.seconds > seconds:
+        return replace(ending, kind="slow", said=f"{ending.seconds:.1f} s, {ending.said}")
+    if ending.megabytes > megabytes:
+        return replace(ending, kind="memory", said=f"{ending.megabytes:.0f} MB, {ending.said}")
+    return ending
 
 
 def at_once(works: Sequence[Callable[[], object]], *, seconds: float) -> list[Ending]:
     """Run several cases side by side, begun at the same moment; return how each ended."""
     gate, opener = os.pipe()
-    children: list[tuple[int, int]] = []
-    for work in works:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(opener)
-                os.read(gate, 1)
-                told = [*_ending(lambda _, work=work: work(), None), 0.0]  # type: ignore[misc]
-                os.write(writer, json.dumps(told).encode() + b"\n")
-            finally:
-                os._exit(0)
-        os.close(writer)
-        children.append((child, reader))
+
+    def live(work: Callable[[], object], line: int) -> None:
+        os.close(opener)
+        os.read(gate, 1)
+        _tell(line, *_ending(lambda _: work(), None), 0.0, 0.0)
+
+    children = [_Child(partial(live, work)) for work in works]
     os.close(gate)
     os.close(opener)
     until = time.monotonic() + seconds
     found = []
-    for child, reader in children:
-        line = _Lines(reader).next(until)
-        if not line:
-            os.kill(child, signal.SIGKILL)
-        os.close(reader)
-        os.waitpid(child, 0)
-        kind, said, _ = json.loads(line) if line else ("signal" if line == b"" else "hang", "", 0)
-        found.append(Ending(kind=kind, said=said, megabytes=0.0, seconds=0.0))
+    for child in children:
+        found.append(child.ending(max(0.0, until - time.monotonic())))
+        child.close()
     return found
 
 
-class _Lines:
-    """What a child says, line by line."""
+class _Child:
+    """A fork that says, line by line, how cases ended."""
 
-    def __init__(self, reader: int) -> None:
-        self._reader = reader
+    def __init__(self, live: Callable[[int], None]) -> None:
+        self._reader, writer = os.pipe()
         self._rest = b""
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._reader)
+                live(writer)
+            finally:
+                os._exit(0)
+        os.close(writer)
 
-    def next(self, until: float) -> bytes | None:
-        """Return the next line, nothing at the end, None if there is none in time."""
+    def ending(self, seconds: float) -> Ending:
+        """Wait so long for the end of a case."""
+        began = time.monotonic()
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._reader], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                return None
+            left = max(0.0, began + seconds - time.monotonic())
+            if not select.select([self._reader], [], [], left)[0]:
+                os.kill(self._pid, signal.SIGKILL)
+                waited = time.monotonic() - began
+                return Ending(kind="hang", said=f"no end after {waited:.0f} s", seconds=waited)
             part = os.read(self._reader, 1 << 16)
             if not part:
-                return b""
+                return Ending(kind="signal", said="it died")
             self._rest += part
         line, self._rest = self._rest.split(b"\n", 1)
-        return line
+        kind, said, megabytes, took = json.loads(line)
+        return Ending(kind=kind, said=said, megabytes=megabytes, seconds=took)
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.waitpid(self._pid, 0)
+
+
+def _tell(line: int, *facts: object) -> None:
+    os.write(line, json.dumps(facts).encode() + b"\n")
 
 
 def _live(
     cases: Sequence[Case],
     work: Callable[[Case], object],
-    line: int,
     megabytes: int,
     folders: Sequence[Path] | None,
+    line: int,
 ) -> None:
     """Be the child: work, tell after each case how it went, end without any clean-up."""
     escapes: list[str] = []
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A net below the measure: what asks for far more gets none.
-    ceiling = _address_space() + (2 * megabytes + 1024) * MEGABYTE
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    ceiling = pages * resource.getpagesize() + (2 * megabytes + 1024) * MEGABYTE
     resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
     if folders is not None:
         _watch(escapes, tuple(os.path.realpath(folder) for folder in folders))
@@ -216,10 +203,8 @@ def _live(
         if escapes:
             kind, said = "escape", "; ".join(escapes[:5])
             escapes.clear()
-        told = [kind, said, (_peak() - before) / MEGABYTE, time.process_time() - began]
-        os.write(line, json.dumps(told).encode() + b"\n")
+        _tell(line, kind, said, (_peak() - before) / MEGABYTE, time.process_time() - began)
         gc.collect(0)
-    os._exit(0)
 
 
 def _ending(work: Callable[[Case], object], case: Case) -> tuple[str, str]:
@@ -259,8 +244,3 @@ def _peak() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError("no VmHWM in /proc/self/status")
-
-
-def _address_space() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()

@@ -82,11 +82,14 @@ def finish(name: str, options: argparse.Namespace, facts: dict[str, Any], findin
 
 def commit() -> str:
     """Return the commit that is checked out, marked where code differs."""
-    said = []
-    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_NO_CODE]):
+
+    def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=FILE.parent, capture_output=True, text=True, check=False)
-        said.append(done.stdout.strip())
-    return said[0][:12] + ("+changes" if said[1] else "")
+        return done.stdout.strip()
+
+    return git("rev-parse", "HEAD")[:12] + (
+        "+changes" if git("status", "--porcelain", "--", *_NO_CODE) else ""
+    )
 
 
 def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
@@ -114,14 +117,11 @@ def record(name: str, seed: int, first: int, facts: dict[str, Any]) -> None:
 
 def _replaces(new: dict[str, Any], old: dict[str, Any]) -> bool:
     """Whether a part was run again, by itself or within another; counted twice it would promise too much."""
-    if "of" in new or "of" in old:
-        # Of parts that were dealt out, `first` is the number of the part.
-        return new["first"] == old["first"] or new.get("of") != old.get("of")
     if new["first"] == old["first"]:
         return True
-    start, stop = (max(new["first"], old["first"]), min(_stop(new), _stop(old)))
+    if "of" in new or "of" in old:
+        # Of parts that were dealt out, `first` is the number of the part.
+        return new.get("of") != old.get("of")
+    start = max(new["first"], old["first"])
+    stop = min(part["first"] + part.get("cases", 0) for part in (new, old))
     return bool(new["seed"] == old["seed"] and start < stop)
-
-
-def _stop(part: dict[str, Any]) -> int:
-    return int(part["first"]) + int(part.get("cases", 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from tests.trust.figures import FILE
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "trust.md"
 PEERS = PROJECT / "benchmarks" / "results" / "trust_peers.json"
+Parts = Sequence[dict[str, Any]]
+Figures = dict[str, list[dict[str, Any]]]
 _COMMANDS = {
-    "damage": "python -m tests.trust.damage.campaign",
-    "hostile pools": "python -m tests.trust.hostile pools",
-    "hostile label-files": "python -m tests.trust.hostile label-files",
-    "hostile images": "python -m tests.trust.hostile images",
-    "races": "python -m tests.trust.races",
+    "damage": "damage.campaign",
+    "hostile pools": "hostile pools",
+    "hostile label-files": "hostile label-files",
+    "hostile images": "hostile images",
+    "races": "races",
 }
 _OUTCOMES = ("right", "refused", "wrong labels", "died", "hung")
 _CAMPAIGNS = {
@@ -34,120 +36,104 @@ _CAMPAIGNS = {
 """What befalls pools, and how the names of its figures begin."""
 
 
-def overview_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return all campaigns, and beside them what other stores do where the same can befall them."""
-    peers = [row for row in _peers() if "lpld-labels" not in row["store"]]
-    names = " | ".join(row["store"] for row in peers)
-    lines = [f"| what befalls | cases | findings | {names} |", "|---" * (len(peers) + 3) + "|"]
+def _table(titles: str, rows: Iterable[Iterable[object]]) -> str:
+    """Return a table in Markdown; titles have bars between them."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join([f"| {titles} |", "|---" * (titles.count("|") + 1) + "|", *lines])
+
+
+def _total(parts: Parts, field: str) -> int:
+    return sum(int(part[field]) for part in parts)
+
+
+def overview_table(figures: Figures, stores: Parts) -> str:
+    """All campaigns, and beside them what other stores do where the same can befall them."""
+    others = [row for row in stores if "lpld-labels" not in row["store"]]
+    wrong = [f"{row['outcomes']['wrong labels']:,} of {row['cases']:,} gave wrong labels" for row in others]
+    rows = []
     for what, beginning in _CAMPAIGNS.items():
         parts = [part for name, of in figures.items() if name.startswith(beginning) for part in of]
-        elsewhere = [_wrong(row) if beginning == "damage" else "" for row in peers]
-        counts = f"{_total(parts, 'cases'):,} | {_total(parts, 'findings')}"
-        lines.append(f"| {what} | {counts} | {' | '.join(elsewhere)} |")
-    return "\n".join(lines)
+        elsewhere = wrong if beginning == "damage" else [""] * len(others)
+        rows.append([what, f"{_total(parts, 'cases'):,}", _total(parts, "findings"), *elsewhere])
+    return _table(" | ".join(["what befalls", "cases", "findings", *(row["store"] for row in others)]), rows)
 
 
-def _wrong(row: dict[str, Any]) -> str:
-    found = row["outcomes"]["wrong labels"]
-    return f"{found:,} of {row['cases']:,} gave wrong labels"
-
-
-def watched_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the campaigns whose cases are watched one by one."""
-    lines = [
-        "| campaign | cases | refused | well | findings | most memory | slowest |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def watched_table(figures: Figures) -> str:
+    """Campaigns whose cases are watched one by one."""
+    rows = []
     for name, command in _COMMANDS.items():
-        parts = figures.get(name, [])
-        if parts:
-            refused, well = (
-                sum(part["kinds"].get(kind, 0) for part in parts) for kind in ("refused", "well")
-            )
-            hungriest, slowest = (max(part[field] for part in parts) for field in ("megabytes", "seconds"))
-            counts = f"{_total(parts, 'cases'):,} | {refused:,} | {well:,} | {_total(parts, 'findings')}"
-            lines.append(f"| `{command}` | {counts} | {hungriest:.0f} MB | {slowest:.1f} s |")
-    return "\n".join(lines)
+        parts = figures[name]
+        refused, well = (sum(part["kinds"].get(kind, 0) for part in parts) for kind in ("refused", "well"))
+        hungriest, slowest = (max(part[field] for part in parts) for field in ("megabytes", "seconds"))
+        counts = [f"{_total(parts, 'cases'):,}", f"{refused:,}", f"{well:,}", _total(parts, "findings")]
+        rows.append(
+            [f"`python -m tests.trust.{command}`", *counts, f"{hungriest:.0f} MB", f"{slowest:.1f} s"]
+        )
+    return _table("campaign | cases | refused | well | findings | most memory | slowest", rows)
 
 
-def disturbed_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the commands that were killed, or whose disk failed."""
-    lines = [
-        "| command | calls | kills: cases | failures | faults: cases | failures |",
-        "|---|---|---|---|---|---|",
-    ]
-    names = sorted({name.split(" ", 1)[1] for name in figures if name.startswith(("kills ", "faults "))})
-    for name in names:
-        cells = []
-        for what in ("kills", "faults"):
+def disturbed_table(figures: Figures) -> str:
+    """Commands that were killed, or whose disk failed."""
+    rows = []
+    for name in sorted({name.split(" ", 1)[1] for name in figures if name.startswith(("kills ", "faults "))}):
+        row: list[object] = [name, ""]
+        for what in ("faults", "kills"):
             parts = figures.get(f"{what} {name}", [])
-            cells += (
-                [f"{_total(parts, 'cases'):,}", str(_total(parts, "findings"))] if parts else ["not run", ""]
-            )
-        some = figures.get(f"kills {name}") or figures[f"faults {name}"]
-        lines.append(f"| {name} | {some[0]['calls']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            if parts:
+                row[1] = parts[0]["calls"]
+            cells = [f"{_total(parts, 'cases'):,}", _total(parts, "findings")] if parts else ["not run", ""]
+            row[2:2] = cells
+        rows.append(row)
+    return _table("command | calls | kills: cases | failures | faults: cases | failures", rows)
 
 
-def fuzz_table(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the fuzzing targets."""
-    lines = ["| target | runs | seconds | edges | lines of the parser | findings left |", "|---" * 6 + "|"]
+def fuzz_table(figures: Figures) -> str:
+    """Fuzzing targets."""
+    rows = []
     for name, parts in figures.items():
         if name.startswith("fuzz "):
             part = parts[-1]
-            known = " of ".join(str(count) for count in part.get("lines", ())) or "not measured"
-            counts = f"{part['cases']:,} | {part['seconds']} | {part['edges']} | {known} | {part['findings']}"
-            lines.append(f"| {name.split(' ', 1)[1]} | {counts} |")
-    return "\n".join(lines)
+            lines = " of ".join(map(str, part["lines"]))
+            cells = [f"{part['cases']:,}", part["seconds"], part["edges"], lines, part["findings"]]
+            rows.append([name.removeprefix("fuzz "), *cells])
+    return _table("target | runs | seconds | edges | lines of the parser | findings left", rows)
 
 
-def soak_line(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Return what the soak found, in a sentence."""
+def soak_line(figures: Figures) -> str:
+    """What the soak found, in a sentence."""
     part = figures["soak"][-1]
     rises = ", ".join(
         f"{rise:+.2f} MB (error {error:.2f})"
         for rise, error in zip(part["rise_megabytes"], part["rise_error_megabytes"], strict=True)
     )
-    # Runs before the writer's rise was kept noted open files with a pool open.
-    whole = len(part["rise_megabytes"]) > 4
-    who, when = (" and, last, of the writer", "Between two pools at") if whole else ("", "At")
     return (
         f"{part['cases']:,} batches read by 4 workers in {part['seconds']} s, while a writer extended and "
-        f"pruned through {part['generations']} pools: {part['findings']} findings. Memory of the workers"
-        f"{who} from the first fifth to the end: {rises}. {when} most {part['open_files']} open files and "
-        f"{part['threads']} thread each."
+        f"pruned through {part['generations']} pools: {part['findings']} findings. Memory of the workers "
+        f"and, last, of the writer from the first fifth to the end: {rises}. Between two pools at most "
+        f"{part['open_files']} open files and {part['threads']} thread each."
     )
 
 
-def peers_table() -> str:
-    """Return what other stores do with damage."""
-    lines = ["| store | cases | " + " | ".join(_OUTCOMES) + " |", "|---" * (len(_OUTCOMES) + 2) + "|"]
-    for row in _peers():
-        versions = ", ".join(row["versions"].values())
-        cells = " | ".join(f"{row['outcomes'][kind]:,}" for kind in _OUTCOMES)
-        lines.append(f"| {row['store']} ({versions}) | {row['cases']:,} | {cells} |")
-    return "\n".join(lines)
-
-
-def _peers() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(PEERS.read_text())["results"]
-    return found
-
-
-def _total(parts: list[dict[str, Any]], field: str) -> int:
-    return sum(int(part[field]) for part in parts)
+def peers_table(stores: Parts) -> str:
+    """What other stores do with damage."""
+    rows = []
+    for row in stores:
+        name = f"{row['store']} ({', '.join(row['versions'].values())})"
+        rows.append([name, f"{row['cases']:,}", *(f"{row['outcomes'][kind]:,}" for kind in _OUTCOMES)])
+    return _table(" | ".join(["store", "cases", *_OUTCOMES]), rows)
 
 
 def written(text: str) -> str:
     """Return the page with all tables as the figures say."""
-    figures = json.loads(FILE.read_text())
+    figures: Figures = json.loads(FILE.read_text())
+    stores: Parts = json.loads(PEERS.read_text())["results"]
     tables = {
-        "overview": overview_table(figures),
+        "overview": overview_table(figures, stores),
         "watched": watched_table(figures),
         "disturbed": disturbed_table(figures),
         "soak": soak_line(figures),
         "fuzz": fuzz_table(figures),
-        "peers": peers_table(),
+        "peers": peers_table(stores),
     }
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
@@ -156,11 +142,5 @@ def written(text: str) -> str:
     return text
 
 
-def main() -> int:
-    """Write the page again."""
-    PAGE.write_text(written(PAGE.read_text()))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(written(PAGE.read_text()))

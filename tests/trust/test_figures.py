@@ -10,35 +10,25 @@ import pytest
 from tests.trust import figures
 
 
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.mark.parametrize(
+    ("runs", "kept"),
+    [
+        # (seed, first, cases), then (first, cases) of what is left
+        ([(0, 0, 20), (0, 20, 20), (0, 40, 20)], [(0, 20), (20, 20), (40, 20)]),
+        ([(0, 0, 20), (0, 20, 20), (0, 40, 20), (0, 10, 30)], [(10, 30), (40, 20)]),
+        ([(0, 40, 20), (0, 40, 5)], [(40, 5)]),
+        # Cases of another seed are others.
+        ([(0, 0, 100), (1, 50, 100)], [(0, 100), (50, 100)]),
+        # Parts that are dealt out ("of") are known by their number.
+        ([(0, 1, 500, 2), (0, 2, 500, 2)], [(1, 500), (2, 500)]),
+        ([(0, 1, 500, 2), (0, 2, 500, 2), (0, 0, 900, 1)], [(0, 900)]),
+    ],
+)
+def test_what_is_run_again_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, ...]], kept: list[tuple[int, int]]
+) -> None:
     monkeypatch.setattr(figures, "FILE", tmp_path / "figures.json")
-    return tmp_path / "figures.json"
-
-
-def parts(file: Path) -> list[tuple[int, int]]:
-    return [(part["first"], part["cases"]) for part in json.loads(file.read_text())["damage"]]
-
-
-def test_a_part_that_was_run_again_within_a_larger_one_goes(file: Path) -> None:
-    for first in (0, 20, 40):
-        figures.record("damage", 0, first, {"cases": 20})
-    assert parts(file) == [(0, 20), (20, 20), (40, 20)]
-    figures.record("damage", 0, 10, {"cases": 30})
-    assert parts(file) == [(10, 30), (40, 20)]
-    figures.record("damage", 0, 40, {"cases": 5})
-    assert parts(file) == [(10, 30), (40, 5)]
-
-
-def test_cases_of_another_seed_are_others(file: Path) -> None:
-    figures.record("damage", 0, 0, {"cases": 100})
-    figures.record("damage", 1, 50, {"cases": 100})
-    assert parts(file) == [(0, 100), (50, 100)]
-
-
-def test_parts_that_are_dealt_out_are_known_by_their_number(file: Path) -> None:
-    figures.record("damage", 0, 1, {"cases": 500, "of": 2})
-    figures.record("damage", 0, 2, {"cases": 500, "of": 2})
-    assert parts(file) == [(1, 500), (2, 500)]
-    figures.record("damage", 0, 0, {"cases": 900, "of": 1})
-    assert parts(file) == [(0, 900)]
+    for seed, first, cases, *of in runs:
+        figures.record("damage", seed, first, {"cases": cases, **({"of": of[0]} if of else {})})
+    parts = json.loads((tmp_path / "figures.json").read_text())["damage"]
+    assert [(part["first"], part["cases"]) for part in parts] == kept

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy --scale tiny100 --data DIRECTORY_WITH_train_AND_val --workers 2
     python -m benchmarks.accuracy --scale tiny100 --status
-    python -m benchmarks.accuracy --scale tiny100 --groups a,b --minutes 60 --results OUT.json --work WORK
+    python -m benchmarks.accuracy --scale tiny100 --groups a,b --results OUT.json --work WORK
     python -m benchmarks.accuracy --scale tiny100 --report --png benchmarks/results/accuracy_tiny100.png \\
         --sheet benchmarks/results/accuracy_tiny100_images.png
 
@@ -42,7 +42,6 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, help="directory with train/ and val/ [default: tiny100.tar.gz]")
     parser.add_argument("--groups", default=",".join(GROUPS), help=f"of {', '.join(GROUPS)} [default: all]")
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread")
-    parser.add_argument("--minutes", type=float, help="begin no further cell after this time")
     parser.add_argument("--status", action="store_true", help="list what is done and left")
     parser.add_argument("--report", action="store_true", help="train nothing; write rows and claims anew")
     parser.add_argument("--png", type=Path, help="draw accuracy against bytes here")
@@ -61,7 +60,7 @@ def main(words: Sequence[str]) -> None:
         return
     failed = 0
     if not arguments.report:
-        failed = run_plan(plan, place, groups=groups, workers=arguments.workers, minutes=arguments.minutes)
+        failed = run_plan(plan, place, groups=groups, workers=arguments.workers)
     _report(place, arguments.png)
     if arguments.sheet is not None:
         _draw_images(plan, place, arguments.sheet)

@@ -43,40 +43,31 @@ class Place:
     data: Path | None = None
 
 
-def run_plan(
-    plan: Plan,
-    place: Place,
-    *,
-    groups: Sequence[str] = GROUPS,
-    workers: int = 1,
-    minutes: float | None = None,
-) -> int:
+def run_plan(plan: Plan, place: Place, *, groups: Sequence[str] = GROUPS, workers: int = 1) -> int:
     """Do what is left of some groups; return how many tasks failed. They are tried again by the next run.
 
-    minutes: begin nothing after this time. A process that is killed is replaced, some times.
+    A process that is killed is replaced, some times.
     """
-    end = None if minutes is None else time.monotonic() + 60 * minutes
     for _ in range(_MOST_DEATHS):
         try:
-            return _run(plan, place, groups, workers, end)
+            return _run(plan, place, groups, workers)
         except BrokenProcessPool:
             say("a process was killed; what it was at is taken up again")
     return len(left(plan, place.store, groups))
 
 
-def _run(plan: Plan, place: Place, groups: Sequence[str], workers: int, end: float | None) -> int:
+def _run(plan: Plan, place: Place, groups: Sequence[str], workers: int) -> int:
     failed: set[str] = set()
     busy: set[str] = set()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(os.getpid(),)) as processes:
         running: dict[Future[str], Task] = {}
         while True:
-            in_time = end is None or time.monotonic() < end
             away = failed | busy | {task.key for task in running.values()}
             todo = [task for task in left(plan, place.store, groups) if task.key not in away]
-            for task in todo[: workers - len(running)] if in_time else []:
+            for task in todo[: workers - len(running)]:
                 running[processes.submit(do_task, plan, place, task)] = task
-            if not running and busy and in_time:
+            if not running and busy:
                 # Another process is at work on what comes next.
                 time.sleep(_BUSY_SECONDS)
                 busy.clear()

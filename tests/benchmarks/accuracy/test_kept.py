@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmarks.accuracy.cell import train_settings
 from benchmarks.accuracy.cells import DIGITS, TINY100, Cell
 from benchmarks.accuracy.kept import keep, take
 from benchmarks.accuracy.work import Workshop
@@ -19,60 +18,32 @@ from lpld_labels.errors import InvalidArgumentError
 SCALE = replace(DIGITS, teacher_epochs=1, iterations=2, ipc=1)
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work directory with a teacher and its statistics, recovered images, and real ones."""
-    root = tmp_path_factory.mktemp("accuracy") / "work"
-    workshop = Workshop.open(root, SCALE)
+def test_a_new_work_directory_begins_with_what_is_kept(tmp_path: Path) -> None:
+    work, kept, new = tmp_path / "work", tmp_path / "kept", tmp_path / "new"
+    workshop = Workshop.open(work, SCALE)
     for method in ("lpld", "real"):
         workshop.images(Cell(method=method, ratio=1, teacher="plain"))
-    return root
-
-
-def test_a_new_work_directory_begins_with_what_is_kept(work: Path, tmp_path: Path) -> None:
-    kept, new = tmp_path / "kept", tmp_path / "new"
+    (work / "images" / "sre2l-ipc1-2-plain").mkdir()  # unfinished
     names = ["teacher-plain.safetensors", "teacher-plain.json", "statistics-plain.safetensors"]
-    images = ["lpld-ipc1-2-plain.tar", "lpld-ipc1-2-plain.seconds"]
-    assert keep(work, SCALE, kept) == [*names, *images]
+    assert keep(work, SCALE, kept) == [*names, "lpld-ipc1-2-plain.tar", "lpld-ipc1-2-plain.seconds"]
     assert keep(work, SCALE, kept) == []
-    take(new, SCALE, kept)
-    there = sorted(path.name for path in (new / "images").iterdir())
-    assert there == ["lpld-ipc1-2-plain", "lpld-ipc1-2-plain.seconds"]
-    assert float((new / "images" / there[1]).read_text()) > 0
-    found = [path.relative_to(new) for path in new.rglob("*") if path.is_file()]
-    assert len(found) > len(names) + SCALE.ipc * 10
-    assert filecmp.cmpfiles(work, new, [str(path) for path in found], shallow=False) == (
-        [str(path) for path in found],
-        [],
-        [],
-    )
-    # Finished: what is taken is used as it is, whatever the recipe of today would make.
-    before = (new / "teacher-plain.safetensors").stat().st_mtime_ns
-    Workshop.open(new, SCALE).images(Cell(method="lpld", ratio=1, teacher="plain"))
-    assert (new / "teacher-plain.safetensors").stat().st_mtime_ns == before
-
-
-def test_what_is_there_is_not_replaced_and_another_scale_takes_nothing(work: Path, tmp_path: Path) -> None:
-    kept, new = tmp_path / "kept", tmp_path / "new"
-    keep(work, SCALE, kept)
     take(new, replace(SCALE, teacher_epochs=2), kept)
-    assert not new.exists()
+    assert not new.exists(), "another scale"
     new.mkdir()
     (new / "teacher-plain.json").write_text("mine")
     take(new, SCALE, kept)
     assert (new / "teacher-plain.json").read_text() == "mine"
-
-
-def test_a_teacher_of_another_precision_is_refused(work: Path) -> None:
-    workshop = Workshop.open(work, replace(SCALE, amp=True))
-    assert train_settings(workshop, Cell(method="real", ratio=1)).amp
+    (new / "teacher-plain.json").unlink()
+    take(new, SCALE, kept)
+    found = [str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()]
+    assert len(found) > len(names) + SCALE.ipc * 10
+    assert filecmp.cmpfiles(work, new, found, shallow=False) == (found, [], [])
+    # Finished: it is used as it is, whatever the recipe of today would make.
+    before = (new / "teacher-plain.safetensors").stat().st_mtime_ns
+    Workshop.open(new, SCALE).images(Cell(method="lpld", ratio=1, teacher="plain"))
+    assert (new / "teacher-plain.safetensors").stat().st_mtime_ns == before
     with pytest.raises(InvalidArgumentError, match="'amp'"):
-        workshop.teacher("plain")
-
-
-def test_unfinished_images_are_not_kept(work: Path, tmp_path: Path) -> None:
-    (work / "images" / "sre2l-ipc1-2-plain").mkdir()
-    assert not any("sre2l" in name for name in keep(work, SCALE, tmp_path / "kept"))
+        Workshop.open(work, replace(SCALE, amp=True)).teacher("plain")
 
 
 def test_what_is_committed_is_whole_and_of_the_scale(tmp_path: Path) -> None:

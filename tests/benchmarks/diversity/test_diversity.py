@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.accuracy.cells import DIGITS
 from benchmarks.accuracy.work import Workshop
 from benchmarks.diversity.__main__ import measure, show
@@ -11,6 +13,7 @@ from lpld_core.analysis import analyse
 from lpld_core.images import RealFolder
 
 
+@pytest.mark.thorough
 def test_real_images_are_a_row_and_others_have_a_distance_to_them(tmp_path: Path) -> None:
     workshop = Workshop.open(tmp_path, DIGITS)
     results = measure(workshop, ["lpld", "rded"], real_per_class=20)

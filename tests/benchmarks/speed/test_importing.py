@@ -1,24 +1,15 @@
-"""A tiny run of benchmarks/speed/importing.py."""
-
 from __future__ import annotations
-
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.conftest import QuickRun
 
-@pytest.mark.timing
-def test_it_runs_and_reports(tmp_path: Path, project: Path) -> None:
-    report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "benchmarks.speed.importing", "--quick", "--allow-dirty"]
-    command += ["--json", str(report)]
-    subprocess.run(command, cwd=project, check=True, capture_output=True)
-    results = json.loads(report.read_text())["results"]
+
+@pytest.mark.thorough
+def test_quick_run(quick_run: QuickRun) -> None:
+    results = quick_run("benchmarks.speed.importing")
     assert results["batches"] == 6
     assert results["import_jobs_1"]["mb_per_core_s"] > 0
-    # Twice as many batches may not take twice the memory.
+    # Memory of a process of its own: four times as many batches may not take four times as much.
     assert results["long"]["peak_memory_mb"] < 1.3 * results["import_jobs_1"]["peak_memory_mb"]
     assert results["bytes_ratio"] < 1

@@ -1,24 +1,12 @@
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
-import pytest
-
-from benchmarks.speed import labelling
 from benchmarks.speed.labelling import MemoryUse
+from tests.benchmarks.conftest import QuickRun
 
 
-def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out.json"
-    monkeypatch.setattr(
-        sys, "argv", ["relabel_speed", "--quick", "--allow-dirty", "--threads", "1", "--json", str(out)]
-    )
-    labelling.main()
-    results = json.loads(out.read_text())["results"]
+def test_quick_run(quick_run: QuickRun) -> None:
+    results = quick_run("benchmarks.speed.labelling", "--threads", "1")
     assert results["labelling"]["images_per_build"] == 96
-    # A tiny run says nothing about speed; that it checked and timed both sides is what is tested.
     assert results["labelling"]["share_of_teacher"]["median"] > 0
     assert results["memory"]["epochs"] == 8
     assert results["apply"]["speed_up"] > 0

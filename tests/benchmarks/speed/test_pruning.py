@@ -1,13 +1,14 @@
-"""A tiny run of benchmarks/speed/pruning.py."""
-
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from benchmarks.common.label_source import REAL_LABELS
 from benchmarks.speed.pruning import run
 
 
+@pytest.mark.thorough
 def test_a_tiny_run_prunes_and_checks(tmp_path: Path) -> None:
     results = run(REAL_LABELS, tmp_path / "pool", tmp_path, 0.003)
     kept = results["random, batch level"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,37 +11,21 @@ import torch
 
 from benchmarks.common.label_source import REAL_LABELS, LabelSource
 from benchmarks.common.pickle_layout import save_pickle_batch
-from benchmarks.storage.__main__ import check, main
+from benchmarks.storage.__main__ import check
 from benchmarks.storage.materialise import materialise
 from benchmarks.storage.measure import Measurement
 from benchmarks.storage.spec import IMAGENET_1K, TINY_IMAGENET
+from tests.benchmarks.conftest import QuickRun, assert_drawn
 
 
-@pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("storage")
-    words = ["--quick", "--allow-dirty", "--json", f"{folder}/report.json", "--png", f"{folder}/chart.png"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["storage", *words])
-        main()
-    assert (folder / "chart.png").stat().st_size > 10_000
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
-
-
-def test_the_original_layout_gives_the_papers_figures_and_ours_is_smaller(document: dict[str, Any]) -> None:
-    results = document["results"]
+@pytest.mark.thorough
+def test_measured_sizes_match_the_paper_and_ours_are_smaller(quick_run: QuickRun, tmp_path: Path) -> None:
+    results = quick_run("benchmarks.storage.__main__", "--png", str(tmp_path / "chart.png"))
+    assert_drawn(tmp_path / "chart.png")
     assert results["wrong"] == []
-    assert {"dataset", "ipc", "ratio", "layout", "unit", "measured", "paper", "deviation"} <= set(
-        results["rows"][0]
-    )
     smallest = {(r["dataset"], r["layout"]): r["measured"] for r in results["rows"] if r["ratio"] == 1}
     assert smallest["ImageNet-1K", "original"] == pytest.approx(5.67, rel=0.01)
     assert smallest["ImageNet-1K", "klt"] < smallest["ImageNet-1K", "original"] / 8
-
-
-def test_components_and_class_statistics_match_the_paper(document: dict[str, Any]) -> None:
-    results = document["results"]
     for rate in results["components"]["rates"]:
         assert rate["rate"] == pytest.approx(rate["paper"], rel=0.02)
     for row in results["class_statistics"]:

@@ -16,14 +16,12 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lpld_labels import PoolReader
 from lpld_labels.inspect.check import check_pool
 from lpld_labels.pool.packing import packed_images
-from tests.golden.expected import as_json
 from tests.trust.children import endings
 from tests.trust.figures import Tally, finish, parser, workplace
 from tests.trust.signing import sign
@@ -109,7 +107,6 @@ class Bench:
             shutil.copytree(pool, folder / pool.name)
             # Reading them warms the parent, too.
             self._expected[pool.name] = values_of(folder / pool.name)
-            _compare_with_golden(pool.name, folder / pool.name)
 
     def __call__(self, damage: Damage) -> str | None:
         """Spoil a pool, use it, mend it."""
@@ -165,25 +162,6 @@ def values_of(path: Path) -> list[str]:
                 state.update(b"none" if part is None else np.ascontiguousarray(part).tobytes())
             found.append(state.hexdigest())
     return found
-
-
-def _compare_with_golden(name: str, path: Path) -> None:
-    """Prove that the values to compare with are the golden ones."""
-    document = json.loads((GOLDEN / f"{name}.json").read_text())
-    with PoolReader(path) as pool:
-        exact = pool.codec.name != "klt"
-        for number, wanted in enumerate(document["batches"]):
-            found = json.loads(json.dumps(as_json(pool.read(pool.index.key(number)))))
-            if not _same(found, wanted, exact=exact):
-                raise RuntimeError(f"golden pool {name} reads otherwise than it should")
-
-
-def _same(found: dict[str, Any], expected: dict[str, Any], *, exact: bool) -> bool:
-    if exact or "labels" not in found:
-        return found == expected
-    # The last bits of a matrix product are the processor's.
-    first, second = (np.frombuffer(bytes.fromhex(d.pop("labels")), d["dtype"]) for d in (found, expected))
-    return found == expected and bool(np.allclose(first, second, atol=1e-5))
 
 
 def main() -> int:

@@ -2,7 +2,6 @@
 
 Each target begins with its corpus and golden files. Seconds are of processor time, so that a busy machine
 takes longer and not less. A crash is left in the current directory.
-`--keep BYTES` adds the smallest inputs that reached something new to the corpus, up to so many bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.trust.figures import record, workplace
-from tests.trust.fuzz.coverage import reached
-from tests.trust.fuzz.targets import MOST_BYTES, TARGETS
+from tests.trust.fuzz.targets import MOST_BYTES, TARGETS, reached
 
 CORPUS = Path(__file__).with_name("corpus")
 _DONE = re.compile(r"Done (\d+) runs in \d+ second")
@@ -31,10 +28,9 @@ _INTERRUPTED = 72
 _EDGES = re.compile(r"cov: (\d+)")
 
 
-def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
+def fuzz(name: str, *, seconds: int, seed: int) -> dict[str, Any]:
     """Fuzz one target for so many seconds of processor time; return what came of it."""
     own = CORPUS / name
-    own.mkdir(parents=True, exist_ok=True)
     runs = edges = failed = turns = 0
     spent = 0.0
     with workplace() as place:
@@ -46,18 +42,9 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
         while spent < seconds and not failed:
             turns += 1
             before = _children_seconds()
-            said = _atheris(
-                name,
-                f"-max_total_time={min(TURN_SECONDS, math.ceil(seconds - spent))}",
-                f"-seed={seed + turns}",
-                f"-max_len={MOST_BYTES}",
-                "-timeout=10",
-                "-rss_limit_mb=2048",
-                f"-artifact_prefix=crash-{name}-",
-                str(found),
-                str(own),
-                temporary=place,
-            )
+            limits = f"-max_total_time={min(TURN_SECONDS, math.ceil(seconds - spent))} -seed={seed + turns}"
+            limits += f" -max_len={MOST_BYTES} -timeout=10 -rss_limit_mb=2048 -artifact_prefix=crash-{name}-"
+            said = _atheris(name, *limits.split(), found, own, temporary=place)
             if said.returncode == _INTERRUPTED:
                 raise SystemExit(f"{name} was interrupted")
             spent += _children_seconds() - before
@@ -68,8 +55,6 @@ def fuzz(name: str, *, seconds: int, seed: int, keep: int) -> dict[str, Any]:
             sys.stdout.write(said.stderr[-3000:] + "\n")
         inputs = [path.read_bytes() for folder in (found, own) for path in sorted(folder.iterdir())]
         lines = (0, 0) if failed else reached(TARGETS[name], inputs)
-        if keep:
-            _keep(name, found, own, keep)
     return {
         "cases": runs,
         "seconds": round(spent),
@@ -84,27 +69,13 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _atheris(name: str, *options: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+def _atheris(name: str, *options: object, temporary: Path) -> subprocess.CompletedProcess[str]:
     """Run libFuzzer; it ends its process at once, so what a target puts aside goes with `temporary`."""
-    command = [sys.executable, "-m", "tests.trust.fuzz.one", name, *options]
+    command = [sys.executable, "-m", "tests.trust.fuzz.one", name, *map(str, options)]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     return subprocess.run(
         command, capture_output=True, text=True, check=False, errors="replace", env=environment
     )
-
-
-def _keep(name: str, found: Path, own: Path, most: int) -> None:
-    """Merge what was found into the corpus, small files first."""
-    with tempfile.TemporaryDirectory() as merged:
-        _atheris(name, "-merge=1", merged, str(own), str(found), temporary=found.parent)
-        for path in own.iterdir():
-            path.unlink()
-        left = most
-        for path in sorted(Path(merged).iterdir(), key=lambda path: (path.stat().st_size, path.name)):
-            left -= path.stat().st_size
-            if left < 0:
-                break
-            (own / path.name).write_bytes(path.read_bytes())
 
 
 def main() -> int:
@@ -115,12 +86,11 @@ def main() -> int:
         "--seconds", type=int, default=600, help="of processor time, each (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=int, default=0, metavar="BYTES", help="of each corpus")
     parser.add_argument("--record", action="store_true", help="keep the figures in figures.json")
     options = parser.parse_args()
     crashed = 0
     for name in options.targets or TARGETS:
-        facts = fuzz(name, seconds=options.seconds, seed=options.seed, keep=options.keep)
+        facts = fuzz(name, seconds=options.seconds, seed=options.seed)
         sys.stdout.write(f"{name}: {facts}\n")
         sys.stdout.flush()
         crashed += facts["findings"]

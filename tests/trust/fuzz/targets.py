@@ -7,16 +7,20 @@ import io
 import json
 import pickle
 import shutil
+import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import pyarrow as pa
 
+import lpld_labels
 from lpld_labels import LabelPoolError, PoolReader
 from lpld_labels.codecs.base import Codec, Payload
 from lpld_labels.format.manifest import Manifest
@@ -28,6 +32,7 @@ from tests.trust.hostile.images import seeds as image_seeds
 from tests.trust.signing import sign
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+PACKAGE = Path(lpld_labels.__file__).parent
 MOST_BYTES = 4096
 """Of an input. Golden files are as small, and what is wrong with larger ones is wrong with these."""
 
@@ -47,15 +52,38 @@ def tried(target: Target, data: bytes) -> None:
         target.run(data)
 
 
+def reached(target: Target, inputs: Iterable[bytes]) -> tuple[int, int]:
+    """Return the lines that inputs reach, and those there are, in functions of the target's parsers."""
+    files = {str(PACKAGE / name) for name in target.parsers}
+    hit: dict[CodeType, set[int]] = {}
+
+    def tracer(frame: FrameType, event: str, argument: object) -> Any:
+        del event, argument
+        if frame.f_code.co_filename not in files:
+            return None
+        hit.setdefault(frame.f_code, set()).add(frame.f_lineno)
+        return tracer
+
+    before = sys.gettrace()
+    with warnings.catch_warnings():
+        # Decoders may say that a file is odd.
+        warnings.simplefilter("ignore")
+        for data in inputs:
+            sys.settrace(tracer)
+            try:
+                tried(target, data)
+            finally:
+                sys.settrace(before)
+    # The line of `def` itself is no line of the function.
+    there = {code: {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno} for code in hit}
+    return sum(len(lines & hit[code]) for code, lines in there.items()), sum(map(len, there.values()))
+
+
 # Manifest and index
 
 
-def _manifest(data: bytes) -> None:
-    Manifest.parse(data, where="pool.json")
-
-
-def _manifests() -> list[bytes]:
-    return [path.read_bytes() for path in sorted(GOLDEN.glob("*/pool.json"))]
+def _golden(pattern: str) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(GOLDEN.glob(pattern))]
 
 
 @lru_cache
@@ -88,10 +116,6 @@ def _index(data: bytes) -> None:
         place.unlink()
 
 
-def _indices() -> list[bytes]:
-    return [path.read_bytes() for path in sorted(GOLDEN.glob("*/batches-*.parquet"))]
-
-
 # Codecs: an input is the columns of a payload one after the other, each with its length in front
 
 
@@ -108,7 +132,11 @@ def _codec(name: str) -> tuple[Codec, Payload, int, int]:
         return pool.codec, pool.encoded_at(0).payload, int(pool.index.rows[0]), pool.classes
 
 
-def _decode(name: str, data: bytes) -> None:
+def _decode(pools: tuple[str, ...], data: bytes) -> None:
+    """Decode as a codec of one of the pools; of several, the first byte chooses."""
+    name = pools[0]
+    if len(pools) > 1:
+        name, data = pools[data[0] % len(pools)] if data else name, data[1:]
     codec, payload, rows, classes = _codec(name)
     parts = _columns(data)
     changed = {column: _array(array, next(parts, b"")) for column, array in payload.items()}
@@ -129,26 +157,20 @@ def _array(like: Any, data: bytes) -> Any:
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data[:size].ljust(size, b"\0"))])
 
 
-def _payloads(name: str) -> list[bytes]:
-    columns = []
-    arrays: Iterable[Any] = _codec(name)[1].values()
-    for array in arrays:
-        if pa.types.is_binary(array.type):
-            part = array[0].as_py() or b""
-        else:
-            flat = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
-            part = flat.buffers()[1].to_pybytes()
-        columns.append(len(part).to_bytes(2, "little") + part)
-    return [b"".join(columns)]
-
-
-def _decode_any(names: tuple[str, ...], data: bytes) -> None:
-    """Decode with one of several settings of a codec, which the first byte chooses."""
-    _decode(names[data[0] % len(names)] if data else names[0], data[1:])
-
-
-def _payloads_of(names: tuple[str, ...]) -> list[bytes]:
-    return [bytes([number]) + data for number, name in enumerate(names) for data in _payloads(name)]
+def _payloads(pools: tuple[str, ...]) -> list[bytes]:
+    found = []
+    for number, name in enumerate(pools):
+        data = bytes([number]) if len(pools) > 1 else b""
+        arrays: Iterable[Any] = _codec(name)[1].values()
+        for array in arrays:
+            if pa.types.is_binary(array.type):
+                part = array[0].as_py() or b""
+            else:
+                flat = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
+                part = flat.buffers()[1].to_pybytes()
+            data += len(part).to_bytes(2, "little") + part
+        found.append(data)
+    return found
 
 
 # Label files
@@ -211,40 +233,34 @@ def _image(data: bytes) -> None:
     decode_image(data, where=Path("image"))
 
 
-_CODECS = {"f16": "floats.py", "f32-plain": "floats.py", "klt": "klt.py"}
-_SETTINGS = {
-    "int": ("affine.py", ("int4", "int6", "int8")),
-    "topk": ("topk.py", ("topk-3", "topk-3-8")),
+_CODECS = {
+    "codec-f16": ("floats.py", ("f16",)),
+    "codec-f32-plain": ("floats.py", ("f32-plain",)),
+    "codec-klt": ("klt.py", ("klt",)),
+    # One target for several golden pools.
+    "codec-int": ("affine.py", ("int4", "int6", "int8")),
+    "codec-topk": ("topk.py", ("topk-3", "topk-3-8")),
 }
-"""Codecs that have several golden pools: one target for all."""
 TARGETS: dict[str, Target] = {
     "manifest": Target(
-        run=_manifest,
-        seeds=_manifests,
+        run=partial(Manifest.parse, where="pool.json"),
+        seeds=partial(_golden, "*/pool.json"),
         parsers=("format/strict_json.py", "format/manifest.py"),
     ),
-    "index": Target(run=_index, seeds=_indices, parsers=("pool/index.py", "io/verified_parquet.py")),
-    **{
-        f"codec-{name}": Target(
-            run=partial(_decode, name), seeds=partial(_payloads, name), parsers=(f"codecs/{file}",)
-        )
-        for name, file in _CODECS.items()
-    },
-    **{
-        f"codec-{name}": Target(
-            run=partial(_decode_any, names), seeds=partial(_payloads_of, names), parsers=(f"codecs/{file}",)
-        )
-        for name, (file, names) in _SETTINGS.items()
-    },
-    "pickle": Target(
-        run=_pickle,
-        seeds=_pickles,
-        parsers=("interop/torch_file.py",),
+    "index": Target(
+        run=_index,
+        seeds=partial(_golden, "*/batches-*.parquet"),
+        parsers=("pool/index.py", "io/verified_parquet.py"),
     ),
+    **{
+        name: Target(
+            run=partial(_decode, pools), seeds=partial(_payloads, pools), parsers=(f"codecs/{file}",)
+        )
+        for name, (file, pools) in _CODECS.items()
+    },
+    "pickle": Target(run=_pickle, seeds=_pickles, parsers=("interop/torch_file.py",)),
     "torch-zip": Target(
-        run=_torch_zip,
-        seeds=_torch_zips,
-        parsers=("interop/torch_file.py", "interop/batch_file.py"),
+        run=_torch_zip, seeds=_torch_zips, parsers=("interop/torch_file.py", "interop/batch_file.py")
     ),
     "image": Target(run=_image, seeds=lambda: list(image_seeds()), parsers=("render/decode.py",)),
 }

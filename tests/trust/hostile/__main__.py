@@ -16,9 +16,8 @@ from pathlib import Path
 from tests.trust.children import Ending, endings, watched
 from tests.trust.figures import Tally, finish, parser, workplace
 
-MEGABYTES = 1000
-SECONDS = 10.0
 CASES = {"pools": 2000, "label-files": 500, "images": 20_000}
+MEGABYTES, SECONDS = 1000, 10.0
 
 
 # What each needs is imported by it alone: a fork takes the longer the more its parent has loaded.
@@ -31,26 +30,22 @@ def pools(numbers: range, seed: int, folder: Path) -> Iterator[Ending]:
 
     # The parent is to be warm.
     use_pool(min(path for path in GOLDEN.iterdir() if path.is_dir()))
-    return _one_by_one(numbers, seed, folder, crafted_pool, use_pool)
+    return _one_by_one(numbers, folder, partial(crafted_pool, seed=seed), use_pool)
 
 
 def label_files(numbers: range, seed: int, folder: Path) -> Iterator[Ending]:
     """Read crafted label files."""
     from tests.trust.hostile.label_files import crafted_file, use_file
 
-    return _one_by_one(numbers, seed, folder, crafted_file, use_file)
+    return _one_by_one(numbers, folder, partial(crafted_file, seed=seed), use_file)
 
 
 def _one_by_one(
-    numbers: range,
-    seed: int,
-    folder: Path,
-    craft: Callable[..., Path],
-    use: Callable[[Path], str | None],
+    numbers: range, folder: Path, craft: Callable[[Path, int], Path], use: Callable[[Path], object]
 ) -> Iterator[Ending]:
     for number in numbers:
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            path = craft(Path(place), number, seed=seed)
+            path = craft(Path(place), number)
             root = path if path.is_dir() else path.parent
             yield watched(partial(use, path), megabytes=MEGABYTES, seconds=SECONDS, folders=[root])
 
@@ -59,20 +54,13 @@ def images(numbers: range, seed: int, folder: Path) -> Iterator[Ending]:
     """Decode fuzzed images."""
     from tests.trust.hostile.images import crafted_image, use_image
 
-    return endings(
-        numbers,
-        lambda number: use_image(crafted_image(number, seed=seed)),
-        megabytes=MEGABYTES,
-        seconds=SECONDS,
-        folders=[folder],
-    )
+    def work(number: int) -> None:
+        use_image(crafted_image(number, seed=seed))
+
+    return endings(numbers, work, megabytes=MEGABYTES, seconds=SECONDS, folders=[folder])
 
 
-WAYS: dict[str, Callable[[range, int, Path], Iterator[Ending]]] = {
-    "pools": pools,
-    "label-files": label_files,
-    "images": images,
-}
+WAYS = {"pools": pools, "label-files": label_files, "images": images}
 
 
 def main() -> int:

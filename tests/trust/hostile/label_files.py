@@ -24,23 +24,10 @@ from tests.lpld_labels.interop.label_folders import batch_list
 
 FLAG = "it ran"
 _NAMES = (
-    "posix system",
-    "os system",
-    "builtins eval",
-    "builtins exec",
-    "builtins open",
-    "builtins getattr",
-    "subprocess Popen",
-    "torch load",
-    "torch._utils _rebuild_tensor_v2",
-    "torch FloatStorage",
-    "numpy dtype",
-    "numpy ndarray",
-    "numpy.core.multiarray _reconstruct",
-    "numpy._core.multiarray scalar",
-    "_codecs encode",
-    "collections OrderedDict",
-    "lpld_labels.interop.torch_file read_torch_file",
+    "posix system; os system; builtins eval; builtins exec; builtins open; builtins getattr; "
+    "subprocess Popen; torch load; torch._utils _rebuild_tensor_v2; torch FloatStorage; "
+    "numpy dtype; numpy ndarray; numpy.core.multiarray _reconstruct; numpy._core.multiarray scalar; "
+    "_codecs encode; collections OrderedDict; lpld_labels.interop.torch_file read_torch_file"
 )
 
 
@@ -57,9 +44,9 @@ class _Call:
 def crafted_file(folder: Path, number: int, *, seed: int) -> Path:
     """Write the label file of this number."""
     draw = random.Random(f"{seed} label file {number}")
-    kinds = (_attack, _program, _bomb, _spoilt, _spoilt_zip)
+    kinds = (partial(_attack, flag=folder / FLAG), _program, _bomb, _spoilt, _spoilt_zip)
     path = folder / "batch_0.tar"
-    path.write_bytes(kinds[number % len(kinds)](draw, folder / FLAG))
+    path.write_bytes(kinds[number % len(kinds)](draw))
     return path
 
 
@@ -104,17 +91,12 @@ def _attack(draw: random.Random, flag: Path) -> bytes:
     return _zip(pickle.dumps(saved, draw.randrange(pickle.HIGHEST_PROTOCOL + 1)))
 
 
-def _program(draw: random.Random, flag: Path) -> bytes:
+def _program(draw: random.Random) -> bytes:
     """Write instructions in any order, arguments included."""
-    del flag
     parts: list[Callable[[], bytes]] = [
-        lambda: draw.choice(
-            [b"(", b"]", b")", b"N", b"\x88", b"\x89", b"t", b"l", b"e", b"a", b"\x85", b"\x86"]
-        ),
-        lambda: draw.choice(
-            [b"\x87", b"R", b"b", b"Q", b"\x93", b"\x94", b"0", b"2", b"}", b"s", b"u", b"o"]
-        ),
-        lambda: b"c" + draw.choice(_NAMES).replace(" ", "\n").encode() + b"\n",
+        lambda: bytes([draw.choice(b"(])N\x88\x89tlea\x85\x86")]),
+        lambda: bytes([draw.choice(b"\x87RbQ\x93\x9402}suo")]),
+        lambda: b"c" + draw.choice(_NAMES.split("; ")).replace(" ", "\n").encode() + b"\n",
         lambda: b"K" + draw.randbytes(1),
         lambda: b"J" + draw.randbytes(4),
         lambda: b"\x8a" + bytes([draw.randrange(256)]) + draw.randbytes(draw.randrange(256)),
@@ -130,9 +112,8 @@ def _program(draw: random.Random, flag: Path) -> bytes:
     return _zip(b"\x80\x02" + body + b".", {"0": draw.randbytes(16)})
 
 
-def _bomb(draw: random.Random, flag: Path) -> bytes:
+def _bomb(draw: random.Random) -> bytes:
     """Ask for far more memory or time than the file is long."""
-    del flag
     item: Any = [1] * 10
     for _ in range(draw.randrange(2, 12)):
         item = [item] * draw.choice([2, 10, 30])
@@ -156,11 +137,6 @@ def _saved(item: object) -> bytes:
     return sink.getvalue()
 
 
-def _valid(draw: random.Random) -> bytes:
-    rng = np.random.default_rng(draw.randrange(1 << 30))
-    return _saved(batch_list(np.arange(4), rng, classes=5, mix=draw.choice(["none", "cutmix", "mixup"])))
-
-
 def _strange(draw: random.Random) -> Any:
     return draw.choice(
         [None, -1, 10**300, float("nan"), [[1], [2, 3]], "x" * 1000, b"x", torch.zeros(0), torch.zeros(3, 0),
@@ -169,9 +145,8 @@ def _strange(draw: random.Random) -> Any:
     )  # fmt: skip
 
 
-def _spoilt(draw: random.Random, flag: Path) -> bytes:
+def _spoilt(draw: random.Random) -> bytes:
     """Save a valid batch with strange items."""
-    del flag
     saved = batch_list(np.arange(4), np.random.default_rng(draw.randrange(1 << 30)), classes=5)
     for _ in range(draw.choice([1, 1, 2])):
         saved[draw.randrange(len(saved))] = _strange(draw)
@@ -180,10 +155,11 @@ def _spoilt(draw: random.Random, flag: Path) -> bytes:
     return _saved(saved)
 
 
-def _spoilt_zip(draw: random.Random, flag: Path) -> bytes:
+def _spoilt_zip(draw: random.Random) -> bytes:
     """Change bytes of a valid file; those of its pickle and directory most."""
-    del flag
-    data = bytearray(_valid(draw))
+    rng = np.random.default_rng(draw.randrange(1 << 30))
+    mix = draw.choice(["none", "cutmix", "mixup"])
+    data = bytearray(_saved(batch_list(np.arange(4), rng, classes=5, mix=mix)))
     hot = [data.find(b"data.pkl") + draw.randrange(400), len(data) - draw.randrange(1, 900)]
     for _ in range(draw.choice([1, 3, 20])):
         place = draw.choice([*hot, draw.randrange(len(data))]) % len(data)

@@ -43,18 +43,9 @@ def crafted_pool(folder: Path, number: int, *, seed: int) -> Path:
     return path
 
 
-def use_pool(path: Path) -> str | None:
+def use_pool(path: Path) -> None:
     """Do all that a stranger's pool might be put through."""
     canary = path.parent / "outside" / "canary"
-    try:
-        _read_and_verify(path)
-    finally:
-        if canary.exists() and canary.stat().st_atime != 0:
-            raise RuntimeError("the canary outside the pool was read")
-    return None
-
-
-def _read_and_verify(path: Path) -> None:
     try:
         summarise(path)
         with PoolReader(path) as pool:
@@ -62,7 +53,11 @@ def _read_and_verify(path: Path) -> None:
             for number in range(len(pool)):
                 pool.read(pool.index.key(number))
     finally:
-        check_pool(path)
+        try:
+            check_pool(path)
+        finally:
+            if canary.exists() and canary.stat().st_atime != 0:
+                raise RuntimeError("the canary outside the pool was read")
 
 
 def _change_manifest(pool: Crafted, draw: random.Random) -> None:
@@ -116,7 +111,7 @@ def _role(pool: Crafted, draw: random.Random) -> str:
 
 
 def _file(pool: Crafted, draw: random.Random) -> str:
-    return str(draw.choice([entry["path"] for entry in pool.manifest["files"]]))
+    return str(draw.choice(pool.manifest["files"])["path"])
 
 
 def _change_column(pool: Crafted, draw: random.Random) -> None:
@@ -131,9 +126,7 @@ def _change_column(pool: Crafted, draw: random.Random) -> None:
         place = draw.randrange(len(values))
         old = values[place]
         if isinstance(old, list):
-            values[place] = draw.choice(
-                [[], old[:-1], old * 2, old[::-1], [old[0]] * len(old) if old else []]
-            )
+            values[place] = draw.choice([[], old[:-1], old * 2, old[::-1], old[:1] * len(old)])
         elif isinstance(old, bytes):
             values[place] = draw.choice([bytes(len(old)), old[::-1], old[:-1] + b"\xff", strange_frame(draw)])
         elif isinstance(old, bool):
@@ -157,14 +150,8 @@ def _change_column(pool: Crafted, draw: random.Random) -> None:
 
 def _put(pool: Crafted, role: str, table: pa.Table, draw: random.Random | None = None) -> None:
     """Write a table as a file of the pool, as pools do or nearly so."""
-    odd: list[dict[str, Any]] = [
-        {},
-        {},
-        {},
-        {"compression": "gzip"},
-        {"compression": "brotli"},
-        {"row_group_size": 1},
-    ]
+    odd: list[dict[str, Any]] = [{}, {}, {}, {"compression": "gzip"}, {"compression": "brotli"}]
+    odd.append({"row_group_size": 1})
     base = PAYLOAD_SETTINGS if role == "labels" else TABLE_SETTINGS
     sink = io.BytesIO()
     pq.write_table(table, sink, **(base | (draw.choice(odd) if draw is not None else {})))
@@ -199,8 +186,7 @@ def _change_schema(pool: Crafted, draw: random.Random) -> None:
         table.set_column(0, table.column_names[0], numbered),
         table.replace_schema_metadata({"ARROW:schema": "x" * draw.choice([10, 1_000_000])}),
     ]
-    changed = draw.choice(tables)
-    _put(pool, role, changed, draw)
+    _put(pool, role, draw.choice(tables), draw)
 
 
 def _change_many_rows(pool: Crafted, draw: random.Random) -> None:
@@ -236,15 +222,10 @@ def _change_payload(pool: Crafted, draw: random.Random) -> None:
     spoilt = bytearray(old)
     if spoilt:
         spoilt[draw.randrange(len(spoilt))] ^= 1 << draw.randrange(8)
-    values[place] = draw.choice(
-        [strange_frame(draw), bytes(spoilt), old + b"\0", old[: len(old) // 2], old + old]
-    )
-    field = table.schema.field(column)
-    _put(
-        pool,
-        "labels",
-        table.set_column(table.schema.get_field_index(column), field, pa.array(values, field.type)),
-    )
+    others = [bytes(spoilt), old + b"\0", old[: len(old) // 2], old + old]
+    values[place] = draw.choice([strange_frame(draw), *others])
+    field, where = table.schema.field(column), table.schema.get_field_index(column)
+    _put(pool, "labels", table.set_column(where, field, pa.array(values, field.type)))
 
 
 def _change_bytes(pool: Crafted, draw: random.Random) -> None:

@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from tests.trust.figures import record
+from tests.trust.figures import record, workplace
 from tests.trust.kills.commands import CARELESS, COMMANDS
 from tests.trust.kills.disturb import FAULTS, HOWS
-from tests.trust.kills.harness import Failure, Harness, Point, report
-
-MEMORY = Path("/dev/shm")  # noqa: S108
-"""Where files cost nothing to make durable; thousands of runs do."""
+from tests.trust.kills.harness import Case, Harness
 
 
 def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def disturb(name: str, options: argparse.Namespace) -> tuple[int, int]:
+    """Disturb one command; return how many cases there were, and how many of them failed."""
+    part, parts = (int(word) for word in options.part.split("/"))
+    hows = FAULTS if options.faults else HOWS
+    # Where files cost nothing to make durable, if there is such a place; thousands of runs do.
+    with workplace() as directory:
+        start = time.monotonic()
+        harness = Harness(CARELESS if name == CARELESS.name else COMMANDS[name], directory)
+        chosen: list[Case] = [(point,) for point in harness.points(hows)[:: options.every]]
+        chosen += harness.random_kills(options.random, options.seed)
+        chosen += harness.pairs(options.pairs, options.seed, hows)
+        chosen = chosen[part - 1 :: parts]
+        failed = 0
+        for case in chosen:
+            what = harness.failure(case)
+            if what is not None:
+                say(f"{name} at {case}: {what}")
+                failed += 1
+        seconds = time.monotonic() - start
+    say(f"{name}: {len(harness.calls)} calls, {len(chosen)} cases in {seconds:.0f} s")
+    say(f"  {failed} of {len(chosen)} cases failed")
+    if options.record:
+        facts = {
+            "cases": len(chosen),
+            "findings": failed,
+            "calls": len(harness.calls),
+            "every": options.every,
+            "random": options.random,
+            "pairs": options.pairs,
+            "of": parts,
+            "seconds": round(seconds),
+        }
+        record(f"{'faults' if options.faults else 'kills'} {name}", options.seed, part - 1, facts)
+    return len(chosen), failed
 
 
 def main() -> None:
@@ -29,53 +60,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the pairs and of random kills")
     parser.add_argument("--part", default="1/1", help="only a part of the cases of each command, such as 2/4")
     parser.add_argument("--every", type=int, default=1, help="take only every n-th point")
-    parser.add_argument(
-        "--moments", type=int, help="only so many, spread over the run, each with a kill and with Ctrl-C"
-    )
     parser.add_argument("--random", type=int, default=0, help="kills at any moment of each command")
     parser.add_argument("--faults", action="store_true", help="a disk that fails, instead of kills")
     parser.add_argument("--record", action="store_true", help="keep the figures in figures.json")
     options = parser.parse_args()
-    part, parts = (int(word) for word in options.part.split("/"))
-    names = options.commands or list(COMMANDS)
-    failures: list[Failure] = []
-    cases = 0
-    for name in names:
-        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-            start = time.monotonic()
-            harness = Harness(CARELESS if name == CARELESS.name else COMMANDS[name], Path(directory))
-            chosen: list[tuple[Point, ...]] = [
-                (point,)
-                for point in harness.points(options.moments, FAULTS if options.faults else HOWS)[
-                    :: options.every
-                ]
-            ]
-            chosen += harness.random_kills(options.random, options.seed)
-            chosen += harness.pairs(options.pairs, options.seed, FAULTS if options.faults else HOWS)
-            chosen = chosen[part - 1 :: parts]
-            found: list[Failure] = []
-            for failure in harness.failures(chosen):
-                say(f"{name} at {failure.points}: {failure.what}")
-                found.append(failure)
-            seconds = time.monotonic() - start
-            say(f"{name}: {len(harness.calls)} calls, {len(chosen)} cases in {seconds:.0f} s")
-            say(report(found, len(chosen)))
-            failures += found
-            cases += len(chosen)
-            if options.record:
-                facts = {
-                    "cases": len(chosen),
-                    "findings": len(found),
-                    "calls": len(harness.calls),
-                    "every": options.every,
-                    "random": options.random,
-                    "pairs": options.pairs,
-                    "of": parts,
-                    "seconds": round(seconds),
-                }
-                record(f"{'faults' if options.faults else 'kills'} {name}", options.seed, part - 1, facts)
-    say(f"all: {cases - len(failures)} of {cases} cases end like an undisturbed run")
-    sys.exit(bool(failures))
+    counts = [disturb(name, options) for name in options.commands or COMMANDS]
+    cases, failed = map(sum, zip(*counts, strict=True))
+    say(f"all: {cases - failed} of {cases} cases end like an undisturbed run")
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from lpld_labels import LabelBatch, LabelPoolError, PoolReader
+from lpld_labels import BatchKey, LabelBatch, LabelPoolError, PoolReader
 from lpld_labels.inspect.check import check_pool
 from tests.factories import grow_pool, make_batches, make_header, make_images, write_pool
 from tests.trust.children import Ending, at_once, watched
 from tests.trust.figures import Tally, finish, parser, workplace
+from tests.trust.kills.commands import run_cli
 
 CLASSES, ROWS = 10, 8
 SECONDS = 60.0
@@ -26,12 +27,7 @@ BATCHES = make_batches(4, 6, rows=ROWS, classes=CLASSES)
 
 def add(pool: Path, batches: list[LabelBatch], *, pause: float = 0.0) -> None:
     """Add batches to a pool, each in a shard of its own."""
-
-    def wait(done: int, total: int) -> None:
-        del done, total
-        time.sleep(pause)
-
-    grow_pool(pool, batches, progress=wait)
+    grow_pool(pool, batches, progress=lambda done, total: time.sleep(pause))
 
 
 def read_often(pool: Path, times: int) -> str | None:
@@ -54,13 +50,6 @@ def read_often(pool: Path, times: int) -> str | None:
     return None
 
 
-def prune(pool: Path, out: Path) -> None:
-    """Prune as the command does."""
-    from tests.trust.kills.commands import run_cli
-
-    run_cli("prune", pool, out, "--ratio", 2)
-
-
 def writers(folder: Path, draw: random.Random, count: int) -> Iterator[tuple[str, Ending]]:
     """Let several writers add to one pool, some of the same batches among theirs."""
     pool = folder / "pool"
@@ -71,13 +60,8 @@ def writers(folder: Path, draw: random.Random, count: int) -> Iterator[tuple[str
     ]
     found = at_once(works, seconds=SECONDS)
     yield from ((f"writer of {count}", ending) for ending in found)
-    lost = [
-        batch.key
-        for part, ending in zip(parts, found, strict=True)
-        if ending.kind == "well"
-        for batch in part
-        if batch.key not in _keys(pool)
-    ]
+    done = [batch.key for part, end in zip(parts, found, strict=True) if end.kind == "well" for batch in part]
+    lost = sorted(set(done) - _keys(pool))
     yield "after writers", _judged(pool, f"lost {lost}" if lost else None)
     for work in works:
         yield "writer again", watched(work, megabytes=1000, seconds=SECONDS)
@@ -105,7 +89,7 @@ def prune_while_growing(folder: Path, draw: random.Random) -> Iterator[tuple[str
     start(pool, 8)
     works: list[Callable[[], object]] = [
         partial(add, pool, BATCHES[8:16], pause=draw.random() / 50),
-        partial(prune, pool, out),
+        partial(run_cli, "prune", pool, out, "--ratio", 2),
     ]
     yield from (("pruning or growing", ending) for ending in at_once(works, seconds=SECONDS))
     yield "after growing", _judged(pool, None if len(_keys(pool)) == 16 else "batches are missing")
@@ -119,7 +103,7 @@ def start(pool: Path, count: int) -> None:
     write_pool(pool, BATCHES[:count], header=make_header(CLASSES, ROWS), images=images).close()
 
 
-def _keys(pool: Path) -> set[object]:
+def _keys(pool: Path) -> set[BatchKey]:
     with PoolReader(pool) as reader:
         return set(reader.keys)
 
@@ -129,19 +113,14 @@ def _judged(pool: Path, problem: str | None) -> Ending:
     report = check_pool(pool)
     problem = problem or (None if report.whole else str(report.problems[0]))
     kind = "well" if problem is None else "wrong"
-    return Ending(kind=kind, said=problem or "", megabytes=0.0, seconds=0.0)
+    return Ending(kind=kind, said=problem or "")
 
 
 def main() -> int:
     """Run the races and say what came of them."""
     options = parser("Races for one pool.", cases=200).parse_args()
     tally = Tally()
-    ways: list[Callable[[Path, random.Random], Iterator[tuple[str, Ending]]]] = [
-        lambda folder, draw: writers(folder, draw, 2),
-        lambda folder, draw: writers(folder, draw, 3),
-        reader_and_writer,
-        prune_while_growing,
-    ]
+    ways = [partial(writers, count=2), partial(writers, count=3), reader_and_writer, prune_while_growing]
     for number in range(options.first, options.first + options.cases):
         draw = random.Random(f"{options.seed} {number}")
         with workplace() as folder:

@@ -17,19 +17,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lpld_labels import BatchKey, LabelBatch, LabelPoolError, PoolReader
+from lpld_labels import BatchKey, LabelPoolError, PoolReader
 from lpld_labels.format.records import LabelArray
 from lpld_labels.pool import reader
 from tests.trust.figures import finish, parser, workplace
 from tests.trust.kills.commands import run_cli
 from tests.trust.races.__main__ import BATCHES, add, start
 
+Note = tuple[int, float, int, int]
+"""Reads or pools so far; megabytes, open files and threads in use."""
 WORKERS = 4
 FIRST_BATCHES = 12
 REOPEN_EVERY = 250
@@ -53,11 +55,11 @@ def newest(folder: Path) -> Path:
     return max(found, key=lambda path: int(path.name))
 
 
-def read_at_random(folder: Path, count: int, seed: int, results: Connection) -> None:
-    """Be a worker."""
+def read_at_random(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """Be a worker: read batches and compare their labels."""
     known = {batch.key: batch.labels for batch in BATCHES}
     draw = np.random.default_rng(seed)
-    notes: list[tuple[int, float, int, int]] = []
+    notes: list[Note] = []
     wrong = stale = done = opened = 0
     reader.LABEL_CACHE_BYTES = 0
     while done < count:
@@ -73,7 +75,7 @@ def read_at_random(folder: Path, count: int, seed: int, results: Connection) -> 
         # With no pool at hand: how large one is, and how many files it has, is the writer's doing.
         if opened % NOTE_EVERY == 0:
             notes.append((done, *usage()))
-    results.send({"wrong": wrong, "stale": stale, "notes": notes})
+    return {"wrong": wrong, "stale": stale, "notes": notes}
 
 
 def some_labels(
@@ -87,13 +89,15 @@ def some_labels(
             yield pool.read(key).labels, key
 
 
-def write_and_prune(folder: Path, stop: Any, results: Connection) -> None:
-    """Be the writer."""
-    notes: list[tuple[int, float, int, int]] = []
+def write_and_prune(folder: Path, stop: Any) -> dict[str, Any]:
+    """Be the writer: extend a pool, prune it to the next one."""
+    notes: list[Note] = []
     generation = 0
     while not stop.is_set():
         pool, unfinished = folder / str(generation), folder / f".{generation + 1}"
-        for batch in missing(pool)[:6]:
+        with PoolReader(pool) as opened:
+            there = set(opened.keys)
+        for batch in [batch for batch in BATCHES if batch.key not in there][:6]:
             add(pool, [batch])
             time.sleep(0.05)
         if (generation + 1) % PRUNINGS:
@@ -105,14 +109,7 @@ def write_and_prune(folder: Path, stop: Any, results: Connection) -> None:
             shutil.rmtree(folder / str(generation - 1))
         generation += 1
         notes.append((generation, *usage()))
-    results.send({"generations": generation, "notes": notes})
-
-
-def missing(pool: Path) -> list[LabelBatch]:
-    """Return the batches that a pool does not have."""
-    with PoolReader(pool) as opened:
-        there = set(opened.keys)
-    return [batch for batch in BATCHES if batch.key not in there]
+    return {"generations": generation, "notes": notes}
 
 
 def usage() -> tuple[float, int, int]:
@@ -124,7 +121,7 @@ def usage() -> tuple[float, int, int]:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, files, threading.active_count()
 
 
-def rise(notes: list[tuple[int, float, int, int]], column: int) -> tuple[float, float]:
+def rise(notes: list[Note], column: int) -> tuple[float, float]:
     """Return by how much a line rises over the later four fifths of the notes, and the error of that."""
     values = np.array([(note[0], note[column]) for note in notes[len(notes) // 5 :]], np.float64)
     x, y = values[:, 0] - values[:, 0].mean(), values[:, 1] - values[:, 1].mean()
@@ -136,7 +133,7 @@ def rise(notes: list[tuple[int, float, int, int]], column: int) -> tuple[float, 
     return slope * length, error * length
 
 
-def problems(who: str, notes: list[tuple[int, float, int, int]]) -> list[str]:
+def problems(who: str, notes: list[Note]) -> list[str]:
     """Return what grows."""
     found = []
     grown, error = rise(notes, 1)
@@ -155,18 +152,18 @@ def main() -> int:
     options = parser("Read at random, beside a writer.", cases=1_000_000).parse_args()
     context = multiprocessing.get_context("fork")
     began = time.monotonic()
+    share = options.cases // WORKERS
     with workplace() as folder:
         start(folder / "0", FIRST_BATCHES)
         stop = context.Event()
-        share = options.cases // WORKERS
-        starts: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
-            (read_at_random, (folder, share, options.seed + number)) for number in range(WORKERS)
+        works: list[Callable[[], dict[str, Any]]] = [
+            partial(read_at_random, folder, share, options.seed + number) for number in range(WORKERS)
         ]
-        starts.append((write_and_prune, (folder, stop)))
+        works.append(partial(write_and_prune, folder, stop))
         jobs = []
-        for target, arguments in starts:
+        for work in works:
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=target, args=(*arguments, sender))
+            process = context.Process(target=lambda work, sender: sender.send(work()), args=(work, sender))
             process.start()
             sender.close()
             jobs.append((receiver, process))
@@ -175,21 +172,22 @@ def main() -> int:
         writer = jobs[-1][0].recv()
         for _, process in jobs:
             process.join()
+    notes = [note for worker in workers for note in worker["notes"]]
     findings = [f"{worker['wrong']} wrong labels" for worker in workers if worker["wrong"]]
     for number, worker in enumerate(workers):
         findings += problems(f"worker {number}", worker["notes"])
     findings += problems("the writer", writer["notes"])
     rises = [rise(process["notes"], 1) for process in (*workers, writer)]
     facts = {
-        "cases": options.cases // WORKERS * WORKERS,
+        "cases": share * WORKERS,
         "findings": len(findings),
         "generations": writer["generations"],
         "stale": sum(worker["stale"] for worker in workers),
         "rise_megabytes": [round(grown, 3) for grown, _ in rises],
         "rise_error_megabytes": [round(error, 3) for _, error in rises],
-        "megabytes": round(max(note[1] for worker in workers for note in worker["notes"]), 1),
-        "open_files": max(note[2] for worker in workers for note in worker["notes"]),
-        "threads": max(note[3] for worker in workers for note in worker["notes"]),
+        "megabytes": round(max(note[1] for note in notes), 1),
+        "open_files": max(note[2] for note in notes),
+        "threads": max(note[3] for note in notes),
         "seconds": round(time.monotonic() - began),
     }
     return finish("soak", options, facts, findings)
