@@ -1,16 +1,22 @@
-"""Files of a pool as the manifest names them: bounded reads and SHA-256 of regular files."""
+"""Files of a pool: regular, inside the pool's directory, of the size and digest that the manifest gives."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import need
-from .names import regular_file
 
-_PIECE = 2**22
+class Refused(Exception):  # noqa: N818
+    """A pool, or a part of it, that a reader must refuse."""
+
+
+def need(condition: object, where: str, why: str) -> None:
+    """Refuse unless the condition holds. `where`: the file, and the field or column."""
+    if not condition:
+        raise Refused(f"{where}: {why}")
 
 
 @dataclass(frozen=True)
@@ -19,54 +25,37 @@ class FileEntry:
 
     path: str
     role: str
-    name: str
     bytes: int
     rows: int
     digest: str
     footer_bytes: int | None
     footer_digest: str | None
 
-    @property
-    def body(self) -> int:
-        """Give where the footer of a Parquet file begins."""
-        return self.bytes - (self.footer_bytes or 0)
+
+def regular_file(root: Path, path: str) -> Path:
+    """Return a file of the pool, and refuse what is missing, not a regular file, or linked from outside."""
+    base = Path(os.path.realpath(root))
+    real = Path(os.path.realpath(base / path))
+    need(base in real.parents, path, "a link out of the pool")
+    try:
+        mode = real.stat().st_mode
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+    need(stat.S_ISREG(mode), path, "not a regular file")
+    return real
 
 
-class PoolFile:
-    """A file of the pool; every read is within the size that the manifest gives."""
+def check_size(root: Path, entry: FileEntry) -> None:
+    """Refuse a file of another size than the manifest gives."""
+    size = regular_file(root, entry.path).stat().st_size
+    need(size == entry.bytes, entry.path, f"{size} bytes, but the manifest says {entry.bytes}")
 
-    def __init__(self, root: Path, entry: FileEntry) -> None:
-        """Wrap an entry of `files`."""
-        self.root, self.entry = root, entry
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Read bytes of the file; what is asked for is bounded by the file's size."""
-        entry = self.entry
-        inside = offset >= 0 and size >= 0 and offset + size <= entry.bytes
-        need(inside, entry.path, "offset", "out of the file")
-        real, found = regular_file(self.root, entry.path)
-        need(found == entry.bytes, entry.path, "bytes", f"{found}, but the manifest says {entry.bytes}")
-        handle = os.open(real, os.O_RDONLY)
-        try:
-            data = os.pread(handle, size, offset)
-        finally:
-            os.close(handle)
-        need(len(data) == size, entry.path, "bytes", "the file is shorter than it was")
-        return data
-
-    def proven(self) -> bytes:
-        """Read the whole of a small file and refuse it if its SHA-256 is not the manifest's."""
-        data = self.read(0, self.entry.bytes)
-        same = hashlib.sha256(data).hexdigest() == self.entry.digest
-        need(same, self.entry.path, "digest", "the file has another SHA-256")
-        return data
-
-    def prove(self) -> None:
-        """Refuse a file whose SHA-256 is not the manifest's."""
-        digest, left, at = hashlib.sha256(), self.entry.bytes, 0
-        while left:
-            piece = self.read(at, min(left, _PIECE))
-            digest.update(piece)
-            at, left = at + len(piece), left - len(piece)
-        same = digest.hexdigest() == self.entry.digest
-        need(same, self.entry.path, "digest", "the file has another SHA-256")
+def load(root: Path, entry: FileEntry, *, proven: bool = False) -> bytes:
+    """Return a file's bytes. `proven`: also compare its SHA-256 with the manifest."""
+    check_size(root, entry)
+    data = regular_file(root, entry.path).read_bytes()
+    need(len(data) == entry.bytes, entry.path, "changed while it was read")
+    if proven:
+        need(hashlib.sha256(data).hexdigest() == entry.digest, entry.path, "another SHA-256")
+    return data

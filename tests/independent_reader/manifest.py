@@ -1,279 +1,284 @@
-"""The manifest: every field, its type and its limits."""
+"""The manifest: JSON within limits, fields of the right types, and what must hold between them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import strict_json
-from .errors import need, refuse
-from .fields import Fields
-from .files import FileEntry
-from .names import ROLES, check_role_path, folded, regular_file
+from .files import FileEntry, Refused, need, regular_file
 
 NAME = "pool.json"
-MAX_FOOTER = 2**24
-COMPONENTS = (
-    "crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "packed", "keys", "container"
-)  # fmt: skip
+_MAX_BYTES, _MAX_DEPTH = 2**24, 32
+_VIEW_COMPONENTS = ("crop", "flip", "mix_index", "mix_strength", "mix_box")
+_COMPONENTS = (*_VIEW_COMPONENTS, "labels", "codec", "packed", "keys", "container")
+_COUNTS = ("epochs", "batches", "incomplete_batches", "rows")
+_COVERAGE = ("minimum", "maximum", "images", "classes")
+_FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
+_PATHS = {
+    "batches": r"batches-[0-9a-f]{8}\.parquet",
+    "images": r"images\.parquet",
+    "views": rf"views/{_FILE_NAME}\.parquet",
+    "labels": rf"labels/{_FILE_NAME}\.parquet",
+    "codec": rf"codec/{_FILE_NAME}",
+    "packed": rf"packed/{_FILE_NAME}\.parquet",
+}
+_CAPITALS = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+Check = Callable[[Any, str], Any]
+"""Takes a JSON value and its place; returns the value, or refuses it."""
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """Who gave labels, and how it wanted its pixels."""
-
-    name: str
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
+def folded(path: str) -> str:
+    """Fold ASCII capitals, and nothing else."""
+    return path.translate(_CAPITALS)
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """How views were drawn."""
-
-    output_height: int
-    output_width: int
-    resize: str
-    crop_scale: tuple[float, ...] | None
-    crop_ratio: tuple[float, ...] | None
-    flip_probability: float | None
-    mix: str
-    mix_alpha: float | None
-    cutout_fraction: float | None
-    patch_grid: int | None
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    need(len(dict(pairs)) == len(pairs), NAME, "a field occurs twice")
+    return dict(pairs)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """How much there is."""
-
-    images: int
-    epochs: int
-    batches: int
-    incomplete_batches: int
-    rows: int
+def _constant(name: str) -> Any:
+    raise Refused(f"{NAME}: {name} is not JSON")
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Views per image."""
-
-    minimum: int
-    maximum: int
-    median: float
-    images: int
-    classes: int
+def _real(digits: str) -> float:
+    need(math.isfinite(float(digits)), NAME, f"{digits[:40]} is not a float64")
+    return float(digits)
 
 
-@dataclass(frozen=True)
+def _whole(digits: str) -> int:
+    need(abs(int(digits)) < 2**1024, NAME, f"{digits[:40]} is not a float64")
+    return int(digits)
+
+
+def _check_tree(value: Any, depth: int) -> None:
+    """Refuse deep nesting and lone surrogates."""
+    if isinstance(value, str):
+        value.encode()
+    if isinstance(value, dict | list):
+        need(depth <= _MAX_DEPTH, NAME, "nested too deep")
+        for item in value:
+            _check_tree(item, depth + 1)
+    if isinstance(value, dict):
+        for item in value.values():
+            _check_tree(item, depth + 1)
+
+
+def _parse(data: bytes) -> Any:
+    need(len(data) <= _MAX_BYTES, NAME, "too large")
+    hooks: dict[str, Any] = {"parse_constant": _constant, "parse_float": _real, "parse_int": _whole}
+    try:
+        document = json.loads(data.decode(), object_pairs_hook=_object, **hooks)
+        _check_tree(document, 1)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{NAME}: {error}") from error
+    return document
+
+
+def _accept(test: Callable[[Any], object], why: str) -> Check:
+    def check(value: Any, where: str) -> Any:
+        need(test(value), where, why)
+        return value
+
+    return check
+
+
+def integer(low: int = 0, high: int = 2**63 - 1) -> Check:
+    """Take an integer within bounds; `true` and 1.0 are not integers."""
+    return _accept(lambda value: type(value) is int and low <= value <= high, f"not from {low} to {high}")
+
+
+def string(*choices: str) -> Check:
+    """Take a string, one of `choices` if there are any."""
+    return _accept(
+        lambda value: isinstance(value, str) and (not choices or value in choices), "not a known string"
+    )
+
+
+number = _accept(lambda value: type(value) in (int, float), "not a number")
+digest = _accept(
+    lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value), "not a SHA-256"
+)
+anything = _accept(lambda value: isinstance(value, dict), "not an object")
+
+
+def nullable(check: Check) -> Check:
+    """Take null or what `check` takes."""
+    return lambda value, where: None if value is None else check(value, where)
+
+
+def list_of(check: Check, least: int = 0, most: int = 10**6) -> Check:
+    """Take a list of `least` to `most` items."""
+
+    def check_items(value: Any, where: str) -> Any:
+        need(isinstance(value, list) and least <= len(value) <= most, where, f"not {least} to {most} items")
+        return [check(item, f"{where}[{number}]") for number, item in enumerate(value)]
+
+    return check_items
+
+
+def fields(checks: dict[str, Check], *, ignorable: bool = True) -> Check:
+    """Take an object of exactly these fields and, if `ignorable`, others that need not be understood."""
+
+    def check(value: Any, where: str) -> Any:
+        need(isinstance(value, dict), where, "not an object")
+        for name, extra in value.items():
+            optional = isinstance(extra, dict) and extra.get("must_understand") is False
+            need(name in checks or (ignorable and optional), f"{where} {name!a}", "unknown field")
+        for name in checks:
+            need(name in value, f"{where} {name}", "missing field")
+        return {name: check(value[name], f"{where} {name}") for name, check in checks.items()}
+
+    return check
+
+
+_PAIR = nullable(list_of(number, 2, 2))
+_RGB = nullable(list_of(number, 3, 3))
+_TEACHER = fields({"name": string(), "weights_digest": nullable(digest), "mean": _RGB, "std": _RGB})
+_STEP = fields({"operation": string(), "parent_digest": nullable(digest), "parameters": anything})
+_AUGMENTATION = fields(
+    dict.fromkeys(("output_height", "output_width"), integer(1, 65535))
+    | dict.fromkeys(("crop_scale", "crop_ratio"), _PAIR)
+    | dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fraction"), nullable(number))
+    | {"resize": string(), "mix": string("none", "cutmix", "mixup"), "patch_grid": nullable(integer(1, 15))}
+)
+_FILE = fields(
+    {
+        "path": string(),
+        "role": string(*_PATHS),
+        "bytes": integer(),
+        "rows": integer(0, 2**40),
+        "digest": digest,
+    }
+    | {"footer_bytes": nullable(integer(12, 2**24)), "footer_digest": nullable(digest)}
+)
+_MANIFEST = fields(
+    {
+        "format": string("lpld-label-pool"),
+        "format_version": integer(1, 1),
+        "classes": integer(2, 2**24),
+        "batch_size": integer(1, 2**16),
+        "label_kind": string("logits", "probabilities"),
+        "seed": nullable(integer(0, 2**64 - 1)),
+        "teachers": list_of(_TEACHER),
+        "ensemble": nullable(string()),
+        "augmentation": _AUGMENTATION,
+        "views": string("stored", "drawn"),
+        "lineage": list_of(_STEP),
+        "codec": fields({"name": string(), "parameters": anything}),
+        "counts": fields({"images": integer(0, 2**31 - 1)} | dict.fromkeys(_COUNTS, integer())),
+        "coverage": fields({"median": number} | dict.fromkeys(_COVERAGE, integer())),
+        "components": fields(dict.fromkeys(_COMPONENTS, integer())),
+        "content_digest": digest,
+        "files": list_of(_FILE),
+        "created_by": string(),
+    }
+)
+
+
 class Manifest:
-    """The whole manifest, checked in itself."""
+    """A manifest that is consistent in itself. `fields`: its JSON, without what a reader may ignore."""
 
-    classes: int
-    batch_size: int
-    label_kind: str
-    seed: int | None
-    teachers: tuple[Teacher, ...]
-    augmentation: Augmentation
-    drawn: bool
-    codec_name: str
-    codec_parameters: dict[str, Any]
-    counts: Counts
-    coverage: Coverage
-    components: dict[str, int]
-    content_digest: str
-    files: tuple[FileEntry, ...]
+    def __init__(self, document: Any) -> None:
+        need(isinstance(document, dict) and document.get("format_version") == 1, NAME, "not of version 1")
+        self.fields: dict[str, Any] = _MANIFEST(document, NAME)
+        self.classes: int = self.fields["classes"]
+        self.batch_size: int = self.fields["batch_size"]
+        self.label_kind: str = self.fields["label_kind"]
+        self.drawn: bool = self.fields["views"] == "drawn"
+        self.how: dict[str, Any] = self.fields["augmentation"]
+        self.counts: dict[str, int] = self.fields["counts"]
+        self.files = [FileEntry(**entry) for entry in self.fields["files"]]
+        need(self.classes * self.batch_size <= 2**25, f"{NAME} batch_size", "batches are too large")
+        for teacher in self.fields["teachers"]:
+            mean, std = teacher["mean"], teacher["std"]
+            need((mean is None) == (std is None), f"{NAME} mean, std", "only one is null")
+            need(std is None or min(std) > 0, f"{NAME} std", "not above 0")
+        if self.drawn:
+            self._check_drawable()
+        self._check_files()
+        self._check_counts()
+        self._check_coverage()
 
     def of_role(self, role: str) -> list[FileEntry]:
-        """List the files of a role in the manifest's order."""
+        """Return the files of a role in the manifest's order."""
         return [entry for entry in self.files if entry.role == role]
 
+    def _check_drawable(self) -> None:
+        how, where = self.how, f"{NAME} augmentation"
+        need(self.fields["seed"] is not None, f"{NAME} seed", "null though views are drawn")
+        for name in ("crop_scale", "crop_ratio"):
+            need(how[name] is None or 0 < how[name][0] <= how[name][1], f"{where} {name}", "not a range")
+        need(how["crop_scale"] is None or how["crop_scale"][1] <= 1, f"{where} crop_scale", "above 1")
+        flip, cutout = how["flip_probability"], how["cutout_fraction"]
+        need(flip is None or 0 <= flip <= 1, f"{where} flip_probability", "not from 0 to 1")
+        need(cutout is None or 0 < cutout <= 1, f"{where} cutout_fraction", "not above 0 and at most 1")
+        need(how["mix"] == "none" or (how["mix_alpha"] or 0) > 0, f"{where} mix_alpha", "not above 0")
 
-def _teacher(fields: Fields) -> Teacher:
-    """Parse one teacher."""
-    name = fields.string("name")
-    fields.optional("weights_digest", fields.digest)
-    mean = fields.optional("mean", lambda field: fields.numbers(field, 3))
-    std = fields.optional("std", lambda field: fields.numbers(field, 3))
-    need((mean is None) == (std is None), fields.file, fields.name("std"), "null, or not, beside mean")
-    need(std is None or min(std) > 0, fields.file, fields.name("std"), "not above 0")
-    fields.finish()
-    return Teacher(name, mean, std)
+    def _check_files(self) -> None:
+        where, components = f"{NAME} files", self.fields["components"]
+        for entry in self.files:
+            _check_entry(entry)
+        paths = {folded(entry.path) for entry in self.files}
+        need(len(paths) == len(self.files), where, "a path occurs twice")
+        for role in ("batches", "images"):
+            need(len(self.of_role(role)) == 1, where, f"not one file of role {role}")
+        labels = [entry.path.removeprefix("labels/") for entry in self.of_role("labels")]
+        views = [entry.path.removeprefix("views/") for entry in self.of_role("views")]
+        need(views == ([] if self.drawn else labels), where, "views files are not those of the shards")
+        sizes = {role: sum(entry.bytes for entry in self.of_role(role)) for role in _PATHS}
+        need(sum(components.values()) == sum(sizes.values()), NAME, "components are not the files' bytes")
+        need(all(components[role] == sizes[role] for role in ("codec", "packed")), NAME, "components")
+        drawn = not any(components[name] for name in _VIEW_COMPONENTS)
+        need(drawn or not self.drawn, NAME, "components of views that are drawn")
 
+    def _check_counts(self) -> None:
+        where, counts = f"{NAME} counts", self.counts
+        (index,), (images,) = self.of_role("batches"), self.of_role("images")
+        label_bytes = sum(entry.bytes for entry in self.of_role("labels"))
+        need(
+            counts["epochs"] <= counts["batches"] <= counts["rows"],
+            where,
+            "more epochs than batches than rows",
+        )
+        need((counts["epochs"] == 0) == (counts["rows"] == 0), where, "epochs and rows disagree")
+        need(counts["rows"] <= counts["batches"] * self.batch_size, where, "more rows than batches can hold")
+        need(counts["batches"] == index.rows <= label_bytes, where, "batches")
+        need(counts["images"] == images.rows <= 4 * images.bytes, where, "images")
+        for role, name in (("views", "rows"), ("packed", "images")):
+            files = self.of_role(role)
+            need(not files or sum(entry.rows for entry in files) == counts[name], where, f"{role} disagree")
 
-def _check_drawable(how: Augmentation) -> None:
-    """Refuse an augmentation that views cannot be drawn from."""
-    for name, pair in (("crop_scale", how.crop_scale), ("crop_ratio", how.crop_ratio)):
-        good = pair is None or 0 < pair[0] <= pair[1]
-        need(good, NAME, f"augmentation.{name}", "not 0 < low <= high though views are drawn")
-    small = how.crop_scale is None or how.crop_scale[1] <= 1
-    need(small, NAME, "augmentation.crop_scale", "above 1 though views are drawn")
-    for name, part in (("flip_probability", how.flip_probability), ("cutout_fraction", how.cutout_fraction)):
-        need(part is None or 0 <= part <= 1, NAME, f"augmentation.{name}", "not from 0 to 1")
-    known = how.mix == "none" or (how.mix_alpha is not None and how.mix_alpha > 0)
-    need(known, NAME, "augmentation.mix_alpha", "not above 0 though mixed views are drawn")
-
-
-def _augmentation(fields: Fields) -> Augmentation:
-    """Parse the augmentation."""
-    out = Augmentation(
-        fields.integer("output_height", 1, 65535),
-        fields.integer("output_width", 1, 65535),
-        fields.string("resize"),
-        fields.optional("crop_scale", lambda field: fields.numbers(field, 2)),
-        fields.optional("crop_ratio", lambda field: fields.numbers(field, 2)),
-        fields.optional("flip_probability", fields.number),
-        fields.choice("mix", ("none", "cutmix", "mixup")),
-        fields.optional("mix_alpha", fields.number),
-        fields.optional("cutout_fraction", fields.number),
-        fields.optional("patch_grid", lambda field: fields.integer(field, 1, 15)),
-    )
-    fields.finish()
-    return out
-
-
-def _lineage(fields: Fields) -> None:
-    """Check one step of the lineage."""
-    fields.string("operation")
-    fields.optional("parent_digest", fields.digest)
-    need(isinstance(fields.take("parameters"), dict), fields.file, fields.name("parameters"), "not an object")
-    fields.finish()
-
-
-def _counts(fields: Fields) -> Counts:
-    """Parse the counts and refuse what cannot be."""
-    names = ("epochs", "batches", "incomplete_batches", "rows")
-    out = Counts(fields.integer("images", 0, 2**31 - 1), *(fields.integer(name) for name in names))
-    need(out.incomplete_batches <= out.batches, NAME, "counts.incomplete_batches", "more than batches")
-    need(out.epochs <= out.batches <= out.rows, NAME, "counts", "more epochs than batches than rows")
-    need((out.epochs == 0) == (out.batches == 0) == (out.rows == 0), NAME, "counts", "0 and not 0")
-    fields.finish()
-    return out
+    def _check_coverage(self) -> None:
+        where, coverage, rows = f"{NAME} coverage", self.fields["coverage"], self.counts["rows"]
+        low, high, images = coverage["minimum"], coverage["maximum"], self.counts["images"]
+        need(low <= coverage["median"] <= high, where, "median is not from minimum to maximum")
+        need(low * images <= rows <= high * images, where, "does not fit the rows")
+        need(images or low == high == 0, where, "not 0 though there are no images")
+        need(coverage["images"] <= min(images, rows), where, "more images than there are")
+        need(
+            coverage["classes"] <= min(self.classes, coverage["images"]), where, "more classes than there are"
+        )
 
 
-def _coverage(fields: Fields, counts: Counts, classes: int) -> Coverage:
-    """Parse the coverage and refuse what cannot be."""
-    minimum, maximum = fields.integer("minimum"), fields.integer("maximum")
-    out = Coverage(
-        minimum, maximum, fields.number("median"), fields.integer("images"), fields.integer("classes")
-    )
-    need(minimum <= out.median <= maximum, NAME, "coverage.median", "not from minimum to maximum")
-    need(out.images <= min(counts.images, counts.rows), NAME, "coverage.images", "more than there are")
-    need(out.classes <= min(classes, out.images), NAME, "coverage.classes", "more than there are")
-    fits = minimum * counts.images <= counts.rows <= maximum * counts.images
-    need(fits, NAME, "coverage", "does not fit the rows")
-    nothing = counts.images > 0 or minimum == maximum == 0
-    need(nothing, NAME, "coverage", "not 0 though there are no images")
-    fields.finish()
-    return out
-
-
-def _file(fields: Fields) -> FileEntry:
-    """Parse one entry of `files`."""
-    role = fields.choice("role", ROLES)
-    path = fields.string("path")
-    name = check_role_path(path, role, NAME, fields.name("path"))
-    size, rows, digest = fields.integer("bytes"), fields.integer("rows", 0, 2**40), fields.digest("digest")
-    most = min(max(size - 4, 0), MAX_FOOTER)
-    footer_bytes = fields.optional("footer_bytes", lambda field: fields.integer(field, 12, most))
-    footer_digest = fields.optional("footer_digest", fields.digest)
-    null = role == "codec"
-    for field, value in (("footer_bytes", footer_bytes), ("footer_digest", footer_digest)):
-        need((value is None) == null, NAME, fields.name(field), "null for codec tables and only for them")
-    need(not null or rows == 0, NAME, fields.name("rows"), "not 0 for a codec table")
-    if role == "batches":
-        need(digest.startswith(name), NAME, fields.name("path"), "not the start of the digest")
-    fields.finish()
-    return FileEntry(path, role, name, size, rows, digest, footer_bytes, footer_digest)
-
-
-def _files(root: Fields, drawn: bool, counts: Counts, batch_size: int) -> tuple[FileEntry, ...]:
-    """Parse `files` and check what it holds as a whole."""
-    files = [_file(item) for item in root.children("files", 10**6)]
-    seen: set[str] = set()
-    for entry in files:
-        need(folded(entry.path) not in seen, NAME, "files", f"{entry.path} occurs twice")
-        seen.add(folded(entry.path))
-    by_role = {role: [entry for entry in files if entry.role == role] for role in ROLES}
-    for role in ("batches", "images"):
-        need(len(by_role[role]) == 1, NAME, "files", f"not one file of role {role}")
-    labels = [entry.name for entry in by_role["labels"]]
-    views = [entry.name for entry in by_role["views"]]
-    need(
-        views == ([] if drawn else labels), NAME, "files", "views files are not those of the shards in order"
-    )
-    need(by_role["batches"][0].rows == counts.batches, NAME, "counts.batches", "not the batch index's rows")
-    need(by_role["images"][0].rows == counts.images, NAME, "counts.images", "not the image table's rows")
-    # every batch takes at least a byte of a labels file, which is not compressed: this bounds the index
-    most = sum(entry.bytes for entry in by_role["labels"])
-    need(counts.batches <= most, NAME, "counts.batches", "more than the labels files have bytes")
-    most = 4 * by_role["images"][0].bytes
-    need(counts.images <= most, NAME, "counts.images", "more than 4 for each byte of the image table")
-    need(counts.rows <= counts.batches * batch_size, NAME, "counts.rows", "more than the batches can hold")
-    if not drawn:
-        total = sum(entry.rows for entry in by_role["views"])
-        need(total == counts.rows, NAME, "counts.rows", "not the rows of the views files")
-    if by_role["packed"]:
-        total = sum(entry.rows for entry in by_role["packed"])
-        need(total == counts.images, NAME, "counts.images", "not the rows of the packed files")
-    return tuple(files)
-
-
-def _components(fields: Fields, files: tuple[FileEntry, ...], drawn: bool) -> dict[str, int]:
-    """Parse the components and refuse sums that cannot be."""
-    out = {name: fields.integer(name) for name in COMPONENTS}
-    fields.finish()
-    need(
-        sum(out.values()) == sum(e.bytes for e in files), NAME, "components", "do not sum to the files' bytes"
-    )
-    for role in ("codec", "packed"):
-        total = sum(entry.bytes for entry in files if entry.role == role)
-        need(out[role] == total, NAME, f"components.{role}", "not the bytes of its files")
-    if drawn:
-        for name in COMPONENTS[:5]:
-            need(out[name] == 0, NAME, f"components.{name}", "not 0 though no views are stored")
-    return out
+def _check_entry(entry: FileEntry) -> None:
+    where = f"{NAME} {entry.path[:200]!a}"
+    need(re.fullmatch(_PATHS[entry.role], entry.path), where, f"not a path of role {entry.role}")
+    if entry.role == "codec":
+        need(entry.footer_bytes is None and entry.footer_digest is None, where, "a codec table has no footer")
+        need(entry.rows == 0, where, "a codec table has no rows")
+    else:
+        need(entry.footer_digest is not None, where, "no footer_digest")
+        need(entry.footer_bytes is not None and entry.footer_bytes <= entry.bytes - 4, where, "footer_bytes")
+    if entry.role == "batches":
+        need(entry.path == f"batches-{entry.digest[:8]}.parquet", where, "not named after its digest")
 
 
 def read_manifest(root: Path) -> Manifest:
     """Read and check `pool.json`."""
-    real, size = regular_file(root, NAME)
-    need(size <= strict_json.MAX_BYTES, NAME, "manifest", f"more than {strict_json.MAX_BYTES} bytes")
-    with real.open("rb") as stream:
-        data = stream.read(strict_json.MAX_BYTES + 1)
-    top = Fields(strict_json.parse(data, NAME), NAME, "")
-    need(top.take("format") == "lpld-label-pool", NAME, "format", "not lpld-label-pool")
-    version = top.integer("format_version", 1)
-    need(version == 1, NAME, "format_version", f"version {version} is not known")
-    if not top.has("views"):
-        refuse(NAME, "views", "missing: a draft of version 1, not a pool of version 1")
-    classes, batch_size = top.integer("classes", 2, 2**24), top.integer("batch_size", 1, 2**16)
-    need(classes * batch_size <= 2**25, NAME, "batch_size", "classes x batch_size is above 2^25")
-    label_kind = top.choice("label_kind", ("logits", "probabilities"))
-    seed = top.optional("seed", lambda field: top.integer(field, 0, 2**64 - 1))
-    teachers = tuple(_teacher(item) for item in top.children("teachers"))
-    top.optional("ensemble", top.string)
-    augmentation = _augmentation(top.child("augmentation"))
-    drawn = top.choice("views", ("stored", "drawn")) == "drawn"
-    need(not drawn or seed is not None, NAME, "seed", "null though views are drawn")
-    if drawn:
-        _check_drawable(augmentation)
-    for step in top.children("lineage"):
-        _lineage(step)
-    codec = top.child("codec")
-    codec_name, parameters = codec.string("name"), codec.take("parameters")
-    need(isinstance(parameters, dict), NAME, "codec.parameters", "not an object")
-    codec.finish()
-    counts = _counts(top.child("counts"))
-    need(counts.rows <= counts.batches * batch_size, NAME, "counts.rows", "more than the batches can hold")
-    coverage = _coverage(top.child("coverage"), counts, classes)
-    files = _files(top, drawn, counts, batch_size)
-    components = _components(top.child("components"), files, drawn)
-    digest = top.digest("content_digest")
-    top.string("created_by")
-    top.finish()
-    return Manifest(
-        classes, batch_size, label_kind, seed, teachers, augmentation, drawn, codec_name, parameters,
-        counts, coverage, components, digest, files,
-    )  # fmt: skip
+    with regular_file(root, NAME).open("rb") as file:
+        return Manifest(_parse(file.read(_MAX_BYTES + 1)))

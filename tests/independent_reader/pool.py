@@ -1,121 +1,192 @@
-"""A pool, opened: which batches there are, and reading one."""
+"""A pool: opening it, reading its batches and images, and verifying all of it."""
 
 from __future__ import annotations
 
 import hashlib
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .batch_index import BatchEntry, check_label_rows, read_index
-from .codec_base import Decoded, Floats
-from .codec_choice import choose_codec
-from .drawing import Drawer
-from .errors import need
-from .image_table import ImageTable, read_images
-from .labels import LabelsFile
-from .manifest import Manifest, read_manifest
-from .names import regular_file
-from .packed import packed_image
-from .parquet import Parquet
-from .schema import VIEWS
-from .views import MAX_TILES, Views, ViewsFile, check_views
+import numpy as np
+from numpy.typing import NDArray
+
+from .codecs import choose_codec
+from .drawing import draw_views
+from .files import check_size, load, need
+from .manifest import NAME, read_manifest
+from .parquet import Row, Table, message
+from .tables import Entry, images_digest, read_images, read_index, text
+from .views import check_views, views_digest
+
+_KEYS = ("epoch", "batch", "slot", "image")
+_COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: its views and its labels, float32 [B, C]."""
+    """One batch. `views`: rows of a views file. `labels`: float32 [rows, C]."""
 
-    views: Views
-    labels: Floats
+    views: list[Row]
+    labels: NDArray[np.float32]
+    digest: bytes
 
 
 class Pool:
     """A pool whose manifest, sizes, batch index and codec tables are proven."""
 
     def __init__(self, root: Path) -> None:
-        """Open a pool."""
         self.root = root
-        need(root.is_dir(), str(root), "pool", "no directory")
-        self.manifest: Manifest = read_manifest(root)
-        for entry in self.manifest.files:
-            _, size = regular_file(root, entry.path)
-            need(size == entry.bytes, entry.path, "bytes", f"{size}, but the manifest says {entry.bytes}")
-        index = read_index(root, self.manifest)
-        self.index, self.shards = index.entries, index.shards
-        self.codec = choose_codec(root, self.manifest)
-        check_label_rows(index, self.codec.per_view)
-        self._rows = {entry.key: entry for entry in self.index}
-        self._images: ImageTable | None = None
-        self._drawer: Drawer | None = None
-        self._views: tuple[int, ViewsFile] | None = None
-        self._labels: tuple[int, LabelsFile] | None = None
+        self.manifest = read_manifest(root)
+        for file in self.manifest.files:
+            check_size(root, file)
+        self.index = {entry.key: entry for entry in read_index(root, self.manifest)}
+        tables = {file.path: file for file in self.manifest.of_role("codec")}
+        self.codec = choose_codec(self.manifest, lambda path: load(root, tables[path], proven=True))
+        for shard, file in enumerate(self.manifest.of_role("labels")):
+            batches = [entry.rows for entry in self.index.values() if entry.shard == shard]
+            rows = sum(batches) if self.codec.per_view else len(batches)
+            need(file.rows == rows, file.path, f"{file.rows} rows, but the index has {rows}")
+        self._images: list[Row] | None = None
+        self._tables: dict[str, Table] = {}
 
     @property
-    def keys(self) -> list[tuple[int, int]]:
-        """Give (epoch, batch) of all batches, ascending."""
-        return list(self._rows)
-
-    @property
-    def images(self) -> ImageTable:
-        """Give the image table; it is proven when it is first used."""
+    def images(self) -> list[Row]:
+        """The image table, proven when it is first used."""
         if self._images is None:
             self._images = read_images(self.root, self.manifest)
         return self._images
 
-    def views_file(self, shard: int) -> ViewsFile:
-        """Open the views file of a shard; the last one is kept."""
-        if self._views is None or self._views[0] != shard:
-            entry = self.manifest.of_role("views")[shard]
-            self._views = shard, ViewsFile(Parquet(self.root, entry, VIEWS, per_row=MAX_TILES))
-        return self._views[1]
+    def read(self, key: tuple[int, int]) -> Batch:
+        """Read one batch."""
+        entry, where = self.index[key], f"labels of {key}"
+        views = self._views(entry)
+        labels, canonical = self.codec.decode(self._payload(entry), entry.rows)
+        need(np.isfinite(labels).all(), where, "NaN or infinite")
+        need(self.manifest.label_kind == "logits" or (labels >= 0).all(), where, "below 0")
+        return Batch(views, labels, hashlib.sha256(views_digest(views) + canonical).digest()[:16])
 
-    def labels_file(self, shard: int) -> LabelsFile:
-        """Open the labels file of a shard; the last one is kept."""
-        if self._labels is None or self._labels[0] != shard:
-            file = LabelsFile(self.root, self.shards[shard], self.codec, self.manifest)
-            self._labels = shard, file
-        return self._labels[1]
+    def packed_images(self) -> list[bytes]:
+        """Read all images that the pool carries."""
+        found: list[bytes] = []
+        for number, _ in enumerate(self.manifest.of_role("packed")):
+            table = self._table("packed", number, message("packed"), lambda path: path == "image.bytes")
+            for row in table.all_rows():
+                image, data, where = (
+                    self.images[len(found)],
+                    row["image"]["bytes"],
+                    f"{table.path} {len(found)}",
+                )
+                same = (row["row"], row["class"], row["image"]["path"])
+                need(same == (len(found), image["class"], image["path"]), where, "not the image table's")
+                need(1 <= len(data) <= 2**28, where, f"{len(data)} bytes")
+                need(hashlib.sha256(data).digest()[:16] == image["digest"], where, "another digest")
+                found.append(data)
+        return found
 
-    def read_views(self, entry: BatchEntry) -> Views:
-        """Read or draw the views of a batch, check them and compare their digest with the index."""
-        how, images = self.manifest.augmentation, self.images  # which is proven first
-        index = self.manifest.of_role("batches")[0].path
+    def _table(
+        self, role: str, number: int, columns: str, is_payload: Callable[[str], bool] = lambda _: False
+    ) -> Table:
+        entry = self.manifest.of_role(role)[number]
+        if entry.path not in self._tables:
+            self._tables[entry.path] = Table(entry, load(self.root, entry), columns, is_payload)
+        return self._tables[entry.path]
+
+    def _views_file(self, shard: int) -> Table:
+        return self._table("views", shard, message("views"))
+
+    def _labels_file(self, shard: int) -> Table:
+        keys = ("epoch", "batch", "slot") if self.codec.per_view else ("epoch", "batch")
+        columns = "".join(f"required int32 {key}; " for key in keys) + self.codec.columns
+        return self._table("labels", shard, columns, lambda path: path not in keys)
+
+    def _views(self, entry: Entry) -> list[Row]:
+        how, where = self.manifest.how, f"views of {entry.key}"
         if self.manifest.drawn:
-            file = index
-            if self._drawer is None:
-                self._drawer = Drawer(self.manifest, images)
-            views = self._drawer.draw(entry, file)
+            sizes = [(image["height"], image["width"]) for image in self.images]
+            seed, batch_size = self.manifest.fields["seed"], self.manifest.batch_size
+            views = draw_views(how, sizes, seed, entry.key, batch_size, entry.mix_strength)
         else:
-            source = self.views_file(entry.shard)
-            file = source.table.entry.path
-            views = source.read(entry.epoch, entry.batch, entry.first_row, entry.rows)
-        check_views(views, images, (how.output_height, how.output_width), file)
-        same = views.digest()[:8] == entry.views_digest
-        need(same, index, "views_digest", f"another one at {entry.key}")
+            views = self._views_file(entry.shard).rows(entry.first_row, entry.rows)
+        need(all((row["epoch"], row["batch"]) == entry.key for row in views), where, "not those of the index")
+        check_views(views, self.images, (how["output_height"], how["output_width"]), where)
+        need(views_digest(views)[:8] == entry.views_digest, where, "another digest")
         return views
 
-    def read_labels(self, entry: BatchEntry) -> Decoded:
-        """Decode the labels of a batch."""
-        return self.labels_file(entry.shard).read(entry)
+    def _payload(self, entry: Entry) -> list[Row]:
+        """Return the batch's rows of its labels file, which lie where the index says."""
+        per_view, table = self.codec.per_view, self._labels_file(entry.shard)
+        first, count = (entry.first_row, entry.rows) if per_view else (entry.position, 1)
+        rows, where = table.rows(first, count), f"{table.path} {entry.key}"
+        need(table.payload_spans[table.group_of(first)] == entry.span, where, "not where the index says")
+        for slot, row in enumerate(rows):
+            need((row["epoch"], row["batch"]) == entry.key, where, "keys are not those of the index")
+            need(row.get("slot", slot) == slot, where, "slots do not count 0, 1, 2, ...")
+        return rows
 
-    def image(self, row: int) -> bytes:
-        """Give an image file of a pool that carries its images; LookupError where it does not."""
-        return packed_image(self.root, self.manifest, self.images, row)
+    def content_digest(self) -> str:
+        """Return the content digest of image table and index."""
+        document, how, identity = self.manifest.fields, self.manifest.how, self.codec.identity
+        digest = hashlib.sha256(text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
+        digest.update(text(self.manifest.label_kind) + text(document["codec"]["name"]))
+        digest.update(struct.pack("<I", len(identity)) + identity)
+        digest.update(struct.pack("<II", how["output_height"], how["output_width"]) + text(how["resize"]))
+        digest.update(struct.pack("<I", len(document["teachers"])))
+        for teacher in document["teachers"]:
+            pixels = [*(teacher["mean"] or ()), *(teacher["std"] or ())]
+            digest.update(bytes([bool(pixels)]) + np.array(pixels, "<f8").tobytes())
+        digest.update(images_digest(self.images) + struct.pack("<Q", len(self.index)))
+        digest.update(b"".join(entry.digest for entry in self.index.values()))
+        return digest.hexdigest()
 
-    def read(self, key: tuple[int, int]) -> Batch:
-        """Read one batch by (epoch, batch); KeyError where there is none."""
-        entry = self._rows[key]
-        return Batch(self.read_views(entry), self.read_labels(entry).labels)
+    def component_bytes(self) -> dict[str, int]:
+        """Return the bytes of all files by component."""
+        found = dict.fromkeys(self.manifest.fields["components"], 0)
+        for shard, _ in enumerate(self.manifest.of_role("labels")):
+            for name, size in self._labels_file(shard).column_bytes.items():
+                found["keys" if name in _KEYS else "labels"] += size
+        for shard, _ in enumerate(self.manifest.of_role("views")):
+            for name, size in self._views_file(shard).column_bytes.items():
+                other = "crop" if name.startswith("crop_") else _COMPONENTS.get(name, "mix_box")
+                found["keys" if name in _KEYS else other] += size
+        for role in ("codec", "packed"):
+            found[role] = sum(entry.bytes for entry in self.manifest.of_role(role))
+        found["container"] = sum(entry.bytes for entry in self.manifest.files) - sum(found.values())
+        return found
 
-
-def batch_digest(views: Views, decoded: Decoded) -> bytes:
-    """Give the batch digest, 16 bytes."""
-    out = hashlib.sha256(views.digest())
-    for piece in decoded.canonical:
-        out.update(piece)
-    return out.digest()[:16]
+    def coverage(self) -> dict[str, float]:
+        """Read all batches, compare their digests, and return the views per image."""
+        seen = np.zeros(len(self.images), np.int64)
+        for key, entry in self.index.items():
+            batch = self.read(key)
+            need(batch.digest == entry.digest, f"batch {key}", "another digest")
+            np.add.at(seen, [row["image"] for row in batch.views], 1)
+        return {
+            "minimum": min(seen.tolist(), default=0),
+            "maximum": max(seen.tolist(), default=0),
+            "median": float(np.median(seen)) if seen.size else 0.0,
+            "images": int((seen > 0).sum()),
+            "classes": len({image["class"] for image in self.images if seen[image["image"]]}),
+        }
 
 
 def open_pool(path: str | Path) -> Pool:
     """Open a pool or refuse it."""
     return Pool(Path(path))
+
+
+def verify(path: str | Path) -> Pool:
+    """Refuse a pool that is not in every byte what its manifest says, or that has left-over files."""
+    pool = open_pool(path)
+    document = pool.manifest.fields
+    for entry in pool.manifest.files:
+        load(pool.root, entry, proven=True)
+    need(pool.content_digest() == document["content_digest"], NAME, "another content digest")
+    need(pool.component_bytes() == document["components"], NAME, "other components")
+    need(pool.coverage() == document["coverage"], NAME, "another coverage")
+    pool.packed_images()
+    named = {entry.path for entry in pool.manifest.files}
+    for folder in ("views", "labels", "codec", "packed"):
+        for file in (pool.root / folder).glob("*"):
+            need(f"{folder}/{file.name}" in named, f"{folder}/{file.name}", "the manifest does not name it")
+    return pool
