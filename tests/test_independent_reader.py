@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from lpld_labels import PoolReader
+from lpld_labels.format import digests
 from lpld_labels.pool.packing import packed_images
-from tests.independent_reader import Refused, drawing, open_pool, verify
-from tests.independent_reader.views import CROP, CUTOUT, FILL, MIX_BOX, views_digest
+from tests.golden.expected import views_from_json
+from tests.independent_reader import Pool, Refused, drawing, verify
+from tests.independent_reader.views import views_digest
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
@@ -33,34 +35,11 @@ def test_it_reads_every_golden_pool(name: str) -> None:
     pool = verify(GOLDEN / "v1" / name)
     assert pool.content_digest() == document["content_digest"]
     assert [list(key) for key in pool.index] == [batch["key"] for batch in document["batches"]]
-    for key, expected in zip(pool.index, document["batches"], strict=True):
+    for key, batch in zip(pool.index, document["batches"], strict=True):
         found = pool.read(key)
-        assert _views(found.views).items() <= expected.items()
-        _same_labels(found.labels, expected, exact="klt" not in name)
-
-
-def _views(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return rows of views as the golden documents have them."""
-    first = rows[0]
-
-    def columns(*names: str) -> list[list[int]]:
-        return [[row[name] for name in names] for row in rows]
-
-    mix = {
-        "partner": [row["mix_slot"] for row in rows],
-        "strength": float.hex(first["mix_strength"] or 0.0),
-        "box": None if first["mix_top"] is None else [first[name] for name in MIX_BOX],
-    }
-    cutout = {"boxes": columns(*CUTOUT), "fill": columns(*FILL)}
-    return {
-        "key": [first["epoch"], first["batch"]],
-        "images": [row["image"] for row in rows],
-        "crops": columns(*CROP),
-        "flips": [row["flip"] for row in rows],
-        "mix": None if first["mix_slot"] is None else mix,
-        "cutout": None if first["cutout_top"] is None else cutout,
-        "patch_order": None if first["patch_order"] is None else [row["patch_order"] for row in rows],
-    }
+        # Every field of every view is in this digest.
+        assert views_digest(found.views) == digests.views_digest(views_from_json(batch))
+        _same_labels(found.labels, batch, exact="klt" not in name)
 
 
 def _same_labels(found: np.ndarray[Any, np.dtype[Any]], batch: dict[str, Any], *, exact: bool) -> None:
@@ -76,20 +55,20 @@ def _same_labels(found: np.ndarray[Any, np.dtype[Any]], batch: dict[str, Any], *
 
 @pytest.mark.parametrize("name", POOLS)
 def test_the_product_has_the_same_images(name: str) -> None:
-    pool = open_pool(GOLDEN / "v1" / name)
+    pool = Pool(GOLDEN / "v1" / name)
     with PoolReader(GOLDEN / "v1" / name) as product:
         table = product.images
         columns = (table.paths, table.classes, table.widths, table.heights, table.digests)
-        assert [
-            tuple(image[name] for name in ("path", "class", "width", "height", "digest"))
-            for image in pool.images
-        ] == list(zip(*columns, strict=True))
+        names = ("path", "class", "width", "height", "digest")
+        expected = list(zip(*columns, strict=True))
+        assert [tuple(image[name] for name in names) for image in pool.images] == expected
         packed = packed_images(product)
-        assert pool.packed_images() == ([] if packed is None else [packed.read(n) for n in range(len(table))])
+        files = [] if packed is None else [packed.read(row) for row in range(len(table))]
+        assert pool.packed_images() == files
 
 
 def _use(path: Path) -> None:
-    pool = open_pool(path)
+    pool = Pool(path)
     assert pool.images
     for key in pool.index:
         pool.read(key)
@@ -97,10 +76,11 @@ def _use(path: Path) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_refuses_what_must_be_refused(name: str) -> None:
+    """Each at its stage: opening, reading or `verify`."""
     path = GOLDEN / "refuse" / name
     stage = (path / "reason.txt").read_text().split()[0]
     with pytest.raises(Refused):
-        {"open": open_pool, "read": _use, "verify": verify}[stage](path)
+        {"open": Pool, "read": _use, "verify": verify}[stage](path)
 
 
 def test_streams_and_functions_are_those_of_the_vectors() -> None:
@@ -116,16 +96,11 @@ def test_streams_and_functions_are_those_of_the_vectors() -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["batches"])
 def test_views_are_drawn_as_in_the_vectors(vector: dict[str, Any]) -> None:
-    strength = vector["mix_strength"]
-    rows = drawing.draw_views(
-        vector["augmentation"],
-        list(zip(VECTORS["heights"], VECTORS["widths"], strict=True)),
-        vector["seed"],
-        tuple(vector["views"]["key"]),
-        VECTORS["batch_size"],
-        None if strength is None else float.fromhex(strength),
-    )
-    assert _views(rows) == vector["views"]
+    sizes = list(zip(VECTORS["heights"], VECTORS["widths"], strict=True))
+    key, strength = vector["views"]["key"], vector["mix_strength"]
+    strength = None if strength is None else float.fromhex(strength)
+    place = (vector["seed"], tuple(key), VECTORS["batch_size"], strength)
+    rows = drawing.draw_views(vector["augmentation"], sizes, *place)
     assert views_digest(rows).hex() == vector["views_digest"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -20,15 +21,15 @@ from .manifest import NAME, Manifest, anything, fields, integer, list_of, number
 from .parquet import Row
 
 Array = NDArray[Any]
+Shape = tuple[int, ...]
 Decoded = tuple[Array, bytes]
-Load = Callable[[str], bytes]
-"""Returns a codec table, proven."""
 _PARAMETERS = f"{NAME} codec parameters"
+_TABLES = {"codec/basis.pco", "codec/scale.npy", "codec/mean.npy"}
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How labels are stored. `decode` takes rows of the file and the number of views."""
+    """How labels are stored. `decode` takes the payload rows and the number of views of a batch."""
 
     columns: str
     decode: Callable[[Sequence[Row], int], Decoded]
@@ -36,12 +37,11 @@ class Codec:
     identity: bytes = b""
 
 
-def choose_codec(manifest: Manifest, load: Load) -> Codec:
-    """Return the manifest's codec."""
+def choose_codec(manifest: Manifest, load: Callable[[str], bytes]) -> Codec:
+    """Return the manifest's codec. `load` returns a codec table, proven."""
     name, parameters = manifest.fields["codec"]["name"], manifest.fields["codec"]["parameters"]
     tables = {entry.path for entry in manifest.of_role("codec")}
-    wanted = {"codec/basis.pco", "codec/scale.npy", "codec/mean.npy"} if name == "klt" else set()
-    need(tables == wanted, f"{NAME} files", f"codec tables are not {sorted(wanted)}")
+    need(tables == (_TABLES if name == "klt" else set()), f"{NAME} files", "not the tables of the codec")
     if name in ("f16", "f32"):
         return _floats(parameters, manifest.classes, 2 if name == "f16" else 4)
     if name in ("int8", "int6", "int4"):
@@ -61,7 +61,8 @@ def _finite(values: Array, where: str) -> Array:
     return values
 
 
-# Blobs
+def _binary(names: Sequence[str]) -> str:
+    return " ".join(f"required binary {name};" for name in names)
 
 
 def _unzstd(blob: bytes, size: int, where: str) -> bytes:
@@ -75,24 +76,23 @@ def _unzstd(blob: bytes, size: int, where: str) -> bytes:
         raise Refused(f"{where}: {error}") from error
 
 
-def _joined(planes: Sequence[bytes], dtype: str, shape: tuple[int, ...]) -> Array:
+def _joined(planes: Sequence[bytes], dtype: str, shape: Shape) -> Array:
     """Put byte k of item i together from planes."""
     items = np.stack([np.frombuffer(plane, np.uint8) for plane in planes], axis=1)
     return np.ascontiguousarray(items).view(dtype).reshape(shape)
 
 
-def _byte_planes(blob: bytes, dtype: str, shape: tuple[int, ...], where: str) -> Array:
+def _byte_planes(blob: bytes, dtype: str, shape: Shape, where: str) -> Array:
     planes, position = [], 0
     for _ in range(np.dtype(dtype).itemsize):
         start = position + 4
         position = start + int.from_bytes(blob[position:start], "little")
-        need(position <= len(blob), where, "byte planes are cut off")
         planes.append(_unzstd(blob[start:position], math.prod(shape), where))
     need(position == len(blob), where, "bytes after the last byte plane")
     return _joined(planes, dtype, shape)
 
 
-def _pcodec(blob: bytes, shape: tuple[int, ...], where: str) -> Array:
+def _pcodec(blob: bytes, shape: Shape, where: str) -> Array:
     """Decode a pcodec blob of int16; its output is bounded by the shape."""
     need(blob[:4] == b"pco!" and blob[4:5] <= b"\3", where, "no pcodec blob of a known version")
     out = np.zeros(math.prod(shape), np.int16)
@@ -107,37 +107,32 @@ def _pcodec(blob: bytes, shape: tuple[int, ...], where: str) -> Array:
 
 
 def _npy(data: bytes, dtype: str, count: int, where: str) -> Array:
-    """Decode an npy table of one dimension, whose header NumPy writes in one way only."""
-    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({count},), }}"
-    start = 10 + int.from_bytes(data[8:10], "little")
-    need(data[:8] == b"\x93NUMPY\x01\0", where, "not npy version 1.0")
-    need(data[10:start].decode("latin-1").rstrip(" \n") == header, where, f"header is not {header}")
-    need(len(data) == start + count * np.dtype(dtype).itemsize, where, f"not {count} values")
+    """Decode an npy table of one dimension; NumPy writes its header in one way only."""
+    example = io.BytesIO()
+    np.save(example, np.zeros(count, dtype))
+    start = len(example.getvalue()) - count * np.dtype(dtype).itemsize
+    same = len(data) == len(example.getvalue()) and data[:start] == example.getvalue()[:start]
+    need(same, where, f"not an npy table of {count} values")
     return _finite(np.frombuffer(data, dtype, count, start), where)
 
 
-# The codecs
-
-
 def _floats(parameters: Any, classes: int, size: int) -> Codec:
-    check = fields({"layout": string("compact", "plain")}, ignorable=False)
-    layout, dtype = check(parameters, _PARAMETERS)["layout"], f"<f{size}"
+    layouts = fields({"layout": string("compact", "plain")}, ignorable=False)
+    compact, dtype = layouts(parameters, _PARAMETERS)["layout"] == "compact", f"<f{size}"
+    planes = [f"plane_{k}" for k in range(size)]
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
-        if layout == "compact":
-            planes = [_unzstd(rows[0][f"plane_{k}"], count * classes, f"plane_{k}") for k in range(size)]
-            values = _joined(planes, dtype, (count, classes))
+        if compact:
+            parts = [_unzstd(rows[0][name], count * classes, name) for name in planes]
+            values = _joined(parts, dtype, (count, classes))
         else:
             need(all(len(row["labels"]) == classes for row in rows), "labels", "a row is not C values")
             values = np.array([row["labels"] for row in rows], dtype)
         return values.astype(np.float32), _little(values)
 
-    if layout == "compact":
-        return Codec(" ".join(f"required binary plane_{k};" for k in range(size)), decode)
     element = "float element" if size == 4 else "fixed_len_byte_array(2) element (FLOAT16)"
-    return Codec(
-        f"required group labels (LIST) {{ repeated group list {{ required {element}; }} }}", decode, True
-    )
+    plain = f"required group labels (LIST) {{ repeated group list {{ required {element}; }} }}"
+    return Codec(_binary(planes) if compact else plain, decode, per_view=not compact)
 
 
 def _affine(parameters: Any, classes: int, bits: int) -> Codec:
@@ -157,22 +152,14 @@ def _affine(parameters: Any, classes: int, bits: int) -> Codec:
         return labels, _little(scale) + _little(offset) + codes.tobytes()
 
     codes = f"required fixed_len_byte_array({length}) codes;"
-    return Codec(f"required float scale; required float offset; {codes}", decode, True)
+    return Codec(f"required float scale; required float offset; {codes}", decode, per_view=True)
 
 
 def _gaps(blob: bytes, shape: tuple[int, int], classes: int, where: str) -> Array:
-    """Decode gaps into rising classes."""
     gaps = _byte_planes(blob, "<u4" if classes > 65536 else "<u2", shape, where)
     found = np.cumsum(gaps, axis=1, dtype=np.int64) + np.arange(shape[1])
     need((found[:, -1] < classes).all(), where, "classes run past the last class")
     return found
-
-
-def _check_order(blob: bytes, shape: tuple[int, int]) -> None:
-    dtype, modulus = ("<u4", 2**32) if shape[1] > 65536 else ("<u2", 2**16)
-    shifts = _byte_planes(blob, dtype, shape, "order").astype(np.int64)
-    ranks = np.sort((shifts + np.arange(shape[1])) % modulus, axis=1)
-    need((ranks == np.arange(shape[1])).all(), "order", "not a permutation")
 
 
 def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
@@ -181,7 +168,7 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
     k, bits = parameters["k"], parameters["value_bits"]
     need(bits in (8, 16, 32), f"{_PARAMETERS} value_bits", "not 8, 16 or 32")
 
-    def values_of(row: Row, shape: tuple[int, int]) -> Decoded:
+    def values_of(row: Row, shape: Shape) -> Decoded:
         if bits != 8:
             values = _finite(_byte_planes(row["values"], f"<f{bits // 8}", shape, "values"), "values")
             return values.astype(np.float32), _little(values)
@@ -190,8 +177,7 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
         scale, offset = (_finite(_byte_planes(row[n], "<f2", shape[:1], n), n) for n in names)
         need((scale >= 0).all(), "scale", "below 0")
         values = codes.astype(np.float32) * scale.astype(np.float32)[:, None]
-        values += offset.astype(np.float32)[:, None]
-        return values, _little(scale) + _little(offset) + codes.tobytes()
+        return values + offset.astype(np.float32)[:, None], _little(scale) + _little(offset) + codes.tobytes()
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
         row, shape = rows[0], (count, k)
@@ -204,28 +190,24 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
             labels[:] = tail[:, None]
             canonical += _little(tail)
         if row["order"] is not None:
-            _check_order(row["order"], shape)
+            shifts = _byte_planes(row["order"], "<u4" if k > 65536 else "<u2", shape, "order")
+            ranks = shifts + np.arange(k, dtype=shifts.dtype)  # modulo 2^16 or 2^32
+            need((np.sort(ranks, axis=1) == np.arange(k)).all(), "order", "not a permutation")
         np.put_along_axis(labels, kept, values, axis=1)
         return labels, canonical
 
-    names = ("gaps", "values", *(("scale", "offset") if bits == 8 else ()))
-    columns = " ".join(f"required binary {name};" for name in names)
-    columns += " optional binary tail; optional binary order;"
+    names = ("gaps", "values", "scale", "offset") if bits == 8 else ("gaps", "values")
+    columns = _binary(names) + " optional binary tail; optional binary order;"
     return Codec(columns, decode, identity=struct.pack("<IB", k, bits))
 
 
-def _klt(parameters: Any, classes: int, label_kind: str, load: Load) -> Codec:
-    checks = {
-        "step": number,
-        "edges": list_of(integer(0, classes + 1), least=2),
-        "peaks": integer(0, classes),
-        "label_kind": string(label_kind),
-        "target": anything,
-    }
+def _klt(parameters: Any, classes: int, label_kind: str, load: Callable[[str], bytes]) -> Codec:
+    checks = {"step": number, "edges": list_of(integer(0, classes + 1), 2), "peaks": integer(0, classes)}
+    checks |= {"label_kind": string(label_kind), "target": anything}
     parameters = fields(checks, ignorable=False)(parameters, _PARAMETERS)
     step, edges, peaks = parameters["step"], parameters["edges"], parameters["peaks"]
     with np.errstate(over="ignore"):
-        step32 = np.float32(step)
+        step32, eighth = np.float32(step), np.float32(step / 8)
     need(step32 > 0 and np.isfinite(step32), f"{_PARAMETERS} step", "not above 0 and finite")
     rising = edges[0] == 0 and all(a < b for a, b in pairwise(edges))
     need(rising, f"{_PARAMETERS} edges", "not rising from 0")
@@ -236,14 +218,13 @@ def _klt(parameters: Any, classes: int, label_kind: str, load: Load) -> Codec:
     basis = _pcodec(load("codec/basis.pco"), (length, classes), "codec/basis.pco")
     vectors = np.full((length + 1, classes), 1 / math.sqrt(classes), np.float32)
     vectors[1:] = basis * scale[:, None]
+    bands = [f"band_{k}" for k in range(len(edges) - 1)]
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
         row = rows[0]
-        bands = [
-            _pcodec(row[f"band_{k}"], (count, high - low), f"band_{k}")
-            for k, (low, high) in enumerate(pairwise(edges))
-        ]
-        integers = np.concatenate(bands, axis=1)
+        widths = [high - low for low, high in pairwise(edges)]
+        parts = [_pcodec(row[name], (count, width), name) for name, width in zip(bands, widths, strict=True)]
+        integers = np.concatenate(parts, axis=1)
         canonical = _little(integers)
         with np.errstate(over="ignore", invalid="ignore"):
             labels = mean.astype(np.float32) + (integers.astype(np.float32) * step32) @ vectors
@@ -251,14 +232,13 @@ def _klt(parameters: Any, classes: int, label_kind: str, load: Load) -> Codec:
                 places = _gaps(row["peak_gaps"], (count, peaks), classes, "peak_gaps")
                 heights = _pcodec(row["peak_values"], (count, peaks), "peak_values")
                 canonical += _little(places.astype(np.int32)) + _little(heights)
-                labels[np.arange(count)[:, None], places] += heights.astype(np.float32) * np.float32(step / 8)
+                labels[np.arange(count)[:, None], places] += heights.astype(np.float32) * eighth
         _finite(labels, "labels")
         if label_kind == "probabilities":
             labels = np.exp(labels - labels.max(axis=1, keepdims=True))
             labels /= labels.sum(axis=1, keepdims=True)
         return labels, canonical
 
-    names = [f"band_{k}" for k in range(len(edges) - 1)] + (["peak_gaps", "peak_values"] if peaks else [])
     tables = hashlib.sha256(_little(basis) + _little(scale) + _little(mean)).digest()
-    columns = " ".join(f"required binary {name};" for name in names)
+    columns = _binary([*bands, *(["peak_gaps", "peak_values"] if peaks else [])])
     return Codec(columns, decode, identity=struct.pack("<dI", step, peaks) + tables)

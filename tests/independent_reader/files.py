@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,20 +31,13 @@ class FileEntry:
 
 
 def regular_file(root: Path, path: str) -> Path:
-    """Return a file of the pool, and refuse what is missing, not a regular file, or linked from outside."""
-    base = Path(os.path.realpath(root))
-    real = Path(os.path.realpath(base / path))
-    need(base in real.parents, path, "a link out of the pool")
-    try:
-        mode = real.stat().st_mode
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from error
-    need(stat.S_ISREG(mode), path, "not a regular file")
+    """Return a file of the pool; refuse what is missing, not a regular file, or a link out of the pool."""
+    real = (root / path).resolve()
+    need(root.resolve() in real.parents and real.is_file(), path, "no regular file of the pool")
     return real
 
 
 def check_size(root: Path, entry: FileEntry) -> None:
-    """Refuse a file of another size than the manifest gives."""
     size = regular_file(root, entry.path).stat().st_size
     need(size == entry.bytes, entry.path, f"{size} bytes, but the manifest says {entry.bytes}")
 
@@ -55,7 +46,5 @@ def load(root: Path, entry: FileEntry, *, proven: bool = False) -> bytes:
     """Return a file's bytes. `proven`: also compare its SHA-256 with the manifest."""
     check_size(root, entry)
     data = regular_file(root, entry.path).read_bytes()
-    need(len(data) == entry.bytes, entry.path, "changed while it was read")
-    if proven:
-        need(hashlib.sha256(data).hexdigest() == entry.digest, entry.path, "another SHA-256")
+    need(not proven or hashlib.sha256(data).hexdigest() == entry.digest, entry.path, "another SHA-256")
     return data

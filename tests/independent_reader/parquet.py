@@ -6,7 +6,6 @@ import hashlib
 import re
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ import pyarrow.parquet as pq
 from .files import FileEntry, Refused, need
 
 Row = dict[str, Any]
-Thrift = dict[int, Any]
 SPEC = (Path(__file__).parents[2] / "lpld_labels" / "SPEC.md").read_text()
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 2**28}
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY = 0, 2, 3, 5, 8
 _ENCODINGS = (_PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY)
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
@@ -40,12 +37,10 @@ def _columns(metadata: pq.FileMetaData) -> str:
 
 
 class Table:
-    """One Parquet file. `is_payload`: whether a column must be PLAIN and not compressed."""
+    """One Parquet file of a pool."""
 
-    def __init__(
-        self, entry: FileEntry, data: bytes, columns: str, is_payload: Callable[[str], bool] = lambda _: False
-    ) -> None:
-        self.path, self._data, self._is_payload = entry.path, data, is_payload
+    def __init__(self, entry: FileEntry, data: bytes, columns: str) -> None:
+        self.path, self.role, self._data = entry.path, entry.role, data
         assert entry.footer_bytes is not None
         self._body = entry.bytes - entry.footer_bytes
         footer = data[self._body :]
@@ -69,7 +64,6 @@ class Table:
         self._cached: tuple[int, list[Row]] = (-1, [])
 
     def group_of(self, row: int) -> int:
-        """Return the row group that holds a row."""
         return bisect_right(self._starts, row) - 1
 
     def rows(self, first: int, count: int) -> list[Row]:
@@ -85,15 +79,13 @@ class Table:
         return self._cached[1][start : start + count]
 
     def all_rows(self) -> list[Row]:
-        """Return all rows. `rows` of no row are none: files may have an empty row group."""
         spans = [(start, stop - start) for start, stop in pairwise(self._starts) if stop > start]
         return [row for start, count in spans for row in self.rows(start, count)]
 
-    def check_growth(self, entry: FileEntry) -> None:
-        """Refuse a table that takes far more memory than its file has bytes."""
-        chunks = [group.column(number) for group in self._groups for number in range(group.num_columns)]
-        unpacked = sum(chunk.total_uncompressed_size for chunk in chunks)
-        need(unpacked <= 2**27 + 64 * entry.bytes, self.path, "far more than the file holds")
+    def _is_payload(self, column: str) -> bool:
+        """Whether a column must be PLAIN and not compressed."""
+        labels = self.role == "labels" and column not in ("epoch", "batch", "slot")
+        return labels or (self.role == "packed" and column == "image.bytes")
 
     def _check_chunks(self) -> None:
         """Refuse column chunks that do not lie side by side from byte 4 to the footer."""
@@ -106,9 +98,8 @@ class Table:
                 start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
                 placed = start == position or not group.num_rows
                 need(placed and 0 <= size <= self._body - position, self.path, f"{name} is out of place")
-                column = self._metadata.schema.column(number)
-                width = _WIDTHS.get(column.physical_type, column.length)
-                self._check_pages(chunk, position, group.num_rows, width)
+                if group.num_rows:
+                    self._check_pages(chunk, position, group.num_rows)
                 self.column_bytes[name] = self.column_bytes.get(name, 0) + size
                 if self._is_payload(chunk.path_in_schema):
                     payload.append((position, size))
@@ -117,83 +108,54 @@ class Table:
             self.payload_spans.append((first, sum(size for _, size in payload)))
         need(position == self._body, self.path, "bytes that belong to no column")
 
-    def _check_pages(self, chunk: pq.ColumnChunkMetaData, position: int, rows: int, width: int) -> None:
-        """Refuse a chunk whose pages are not as "Integrity" wants them."""
+    def _check_pages(self, chunk: pq.ColumnChunkMetaData, start: int, rows: int) -> None:
+        """Refuse a chunk that is not one data page, after at most one dictionary page."""
         where, payload = f"{self.path} {chunk.path_in_schema}", self._is_payload(chunk.path_in_schema)
         compressions = ("UNCOMPRESSED",) if payload else ("UNCOMPRESSED", "ZSTD")
         need(chunk.compression in compressions, where, f"compression {chunk.compression}")
         repeated = ".list." in chunk.path_in_schema
         need(rows == chunk.num_values or (repeated and rows < chunk.num_values), where, "number of values")
-        end, kinds = position + chunk.total_compressed_size, []
-        while position < end:
-            page, start = _page_header(self._data[position : min(end, position + 2**16)], where)
-            size = page.get(3, -1)
-            body = self._data[position + start : min(end, position + start + max(size, 0))]
-            need(size == len(body), where, "page is cut off")
-            need(4 in page, where, "page without a CRC")
-            need(zlib.crc32(body) == page[4] & 0xFFFFFFFF, where, "page with another CRC")
-            kinds.append(page.get(1))
-            details = page.get(5 if kinds[-1] == _DATA_PAGE else 7, {})
-            values, encoding = details.get(1, -1), details.get(2)
-            need(0 <= page.get(2, -1) <= min((width + 16) * values + 1024, 2**30), where, "page is too large")
-            if kinds[-1] == _DATA_PAGE:
-                need(values == chunk.num_values, where, "page of another number of values")
-                need(encoding in ((_PLAIN,) if payload else _ENCODINGS), where, f"encoding {encoding}")
-                need(details.get(3) == details.get(4) == _RLE, where, "levels are not RLE")
-            else:
-                need(not payload and chunk.physical_type != "BYTE_ARRAY", where, "has a dictionary")
-                need(0 <= values <= chunk.num_values, where, "dictionary of too many values")
-                need(encoding in (_PLAIN, _PLAIN_DICTIONARY), where, f"dictionary of encoding {encoding}")
-            position += start + size
-        need(kinds in ([_DATA_PAGE], [_DICTIONARY_PAGE, _DATA_PAGE]) or not rows, where, f"pages {kinds}")
+        middle, end = chunk.data_page_offset, start + chunk.total_compressed_size
+        need(start <= middle < end, where, "no data page")
+        if middle > start:
+            need(not payload and chunk.physical_type != "BYTE_ARRAY", where, "has a dictionary")
+            values, encoding = _checked_page(self._data[start:middle], _DICTIONARY_PAGE, 2, where)
+            need(values <= chunk.num_values, where, "dictionary of too many values")
+            need(encoding in (_PLAIN, _PLAIN_DICTIONARY), where, f"dictionary of encoding {encoding}")
+        values, encoding, *levels = _checked_page(self._data[middle:end], _DATA_PAGE, 4, where)
+        need(values == chunk.num_values, where, "page of another number of values")
+        need(encoding in ((_PLAIN,) if payload else _ENCODINGS), where, f"encoding {encoding}")
+        need(levels == [_RLE, _RLE], where, "levels are not RLE")
 
 
-def _page_header(data: bytes, where: str) -> tuple[Thrift, int]:
-    """Parse the page header at the start of `data`; return its fields by number, and its bytes."""
-    reader = _Compact(data)
+def _checked_page(page: bytes, kind: int, count: int, where: str) -> list[int]:
+    """Check type, size and CRC of a page; return the first integers of the header of its type.
+
+    A page header is a Thrift struct in the compact protocol. Fields 1 to 4 are integers, each after a byte
+    0x15: the type, two sizes and the CRC. A struct follows: field 5 for data pages, 7 for dictionaries.
+    """
     try:
-        return reader.struct(), reader.position
-    except (IndexError, RecursionError) as error:
-        raise Refused(f"{where}: no page header") from error
+        (found, _, size, crc), position = _integers(page, 0, 4)
+        need(page[position] == (0x1C if kind == _DATA_PAGE else 0x3C), where, "page of another type")
+        details, position = _integers(page, position + 1, count)
+    except (IndexError, ValueError) as error:
+        raise Refused(f"{where}: page without a CRC, or of another type") from error
+    need(found == kind and 0 <= size <= len(page) - position, where, "page of another type or size")
+    need(zlib.crc32(page[len(page) - size :]) == crc & 0xFFFFFFFF, where, "page with another CRC")
+    return details
 
 
-class _Compact:
-    """Thrift's compact protocol, as far as page headers use it: integers, booleans, bytes and structs."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.position = data, 0
-
-    def struct(self) -> Thrift:
-        found: Thrift = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._integer()
-            found[number] = self._value(head & 15)
-        return found
-
-    def _value(self, kind: int) -> Any:
-        if kind in (1, 2):
-            return kind == 1
-        if kind in (4, 5, 6):
-            return self._integer()
-        if kind == 8:  # bytes, which statistics have; nothing here needs them
-            self.position += self._varint()
-            return None
-        if kind == 12:
-            return self.struct()
-        raise IndexError(kind)
-
-    def _byte(self) -> int:
-        self.position += 1
-        return self._data[self.position - 1]
-
-    def _varint(self) -> int:
+def _integers(data: bytes, position: int, count: int) -> tuple[list[int], int]:
+    """Read Thrift fields that are 32-bit integers: zigzag numbers in groups of seven bits."""
+    found = []
+    for _ in range(count):
+        if data[position] != 0x15:
+            raise ValueError(data[position])
         value, shift = 0, 0
-        while (byte := self._byte()) >= 128:
-            value |= (byte & 127) << shift
+        while data[position := position + 1] >= 128:
+            value |= (data[position] & 127) << shift
             shift += 7
-        return value | (byte << shift)
-
-    def _integer(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        value |= data[position] << shift
+        found.append((value >> 1) ^ -(value & 1))
+        position += 1
+    return found, position

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from .drawing import draw_views
 from .files import check_size, load, need
 from .manifest import NAME, read_manifest
 from .parquet import Row, Table, message
-from .tables import Entry, images_digest, read_images, read_index, text
+from .tables import Key, images_digest, key_of, read_images, read_index, span_of, text
 from .views import check_views, views_digest
 
 _KEYS = ("epoch", "batch", "slot", "image")
@@ -40,11 +39,11 @@ class Pool:
         self.manifest = read_manifest(root)
         for file in self.manifest.files:
             check_size(root, file)
-        self.index = {entry.key: entry for entry in read_index(root, self.manifest)}
+        self.index = read_index(root, self.manifest)
         tables = {file.path: file for file in self.manifest.of_role("codec")}
         self.codec = choose_codec(self.manifest, lambda path: load(root, tables[path], proven=True))
         for shard, file in enumerate(self.manifest.of_role("labels")):
-            batches = [entry.rows for entry in self.index.values() if entry.shard == shard]
+            batches = [entry["rows"] for entry in self.index.values() if entry["shard"] == shard]
             rows = sum(batches) if self.codec.per_view else len(batches)
             need(file.rows == rows, file.path, f"{file.rows} rows, but the index has {rows}")
         self._images: list[Row] | None = None
@@ -57,11 +56,10 @@ class Pool:
             self._images = read_images(self.root, self.manifest)
         return self._images
 
-    def read(self, key: tuple[int, int]) -> Batch:
-        """Read one batch."""
+    def read(self, key: Key) -> Batch:
         entry, where = self.index[key], f"labels of {key}"
         views = self._views(entry)
-        labels, canonical = self.codec.decode(self._payload(entry), entry.rows)
+        labels, canonical = self.codec.decode(self._payload(entry), entry["rows"])
         need(np.isfinite(labels).all(), where, "NaN or infinite")
         need(self.manifest.label_kind == "logits" or (labels >= 0).all(), where, "below 0")
         return Batch(views, labels, hashlib.sha256(views_digest(views) + canonical).digest()[:16])
@@ -70,13 +68,8 @@ class Pool:
         """Read all images that the pool carries."""
         found: list[bytes] = []
         for number, _ in enumerate(self.manifest.of_role("packed")):
-            table = self._table("packed", number, message("packed"), lambda path: path == "image.bytes")
-            for row in table.all_rows():
-                image, data, where = (
-                    self.images[len(found)],
-                    row["image"]["bytes"],
-                    f"{table.path} {len(found)}",
-                )
+            for row in self._table("packed", number, message("packed")).all_rows():
+                image, data, where = self.images[len(found)], row["image"]["bytes"], f"image {len(found)}"
                 same = (row["row"], row["class"], row["image"]["path"])
                 need(same == (len(found), image["class"], image["path"]), where, "not the image table's")
                 need(1 <= len(data) <= 2**28, where, f"{len(data)} bytes")
@@ -84,48 +77,43 @@ class Pool:
                 found.append(data)
         return found
 
-    def _table(
-        self, role: str, number: int, columns: str, is_payload: Callable[[str], bool] = lambda _: False
-    ) -> Table:
+    def _table(self, role: str, number: int, columns: str) -> Table:
         entry = self.manifest.of_role(role)[number]
         if entry.path not in self._tables:
-            self._tables[entry.path] = Table(entry, load(self.root, entry), columns, is_payload)
+            self._tables[entry.path] = Table(entry, load(self.root, entry), columns)
         return self._tables[entry.path]
 
-    def _views_file(self, shard: int) -> Table:
-        return self._table("views", shard, message("views"))
-
     def _labels_file(self, shard: int) -> Table:
-        keys = ("epoch", "batch", "slot") if self.codec.per_view else ("epoch", "batch")
-        columns = "".join(f"required int32 {key}; " for key in keys) + self.codec.columns
-        return self._table("labels", shard, columns, lambda path: path not in keys)
+        keys = _KEYS[:3] if self.codec.per_view else _KEYS[:2]
+        columns = "".join(f"required int32 {key}; " for key in keys)
+        return self._table("labels", shard, columns + self.codec.columns)
 
-    def _views(self, entry: Entry) -> list[Row]:
-        how, where = self.manifest.how, f"views of {entry.key}"
+    def _views(self, entry: Row) -> list[Row]:
+        how, where = self.manifest.how, f"views of {key_of(entry)}"
         if self.manifest.drawn:
             sizes = [(image["height"], image["width"]) for image in self.images]
             seed, batch_size = self.manifest.fields["seed"], self.manifest.batch_size
-            views = draw_views(how, sizes, seed, entry.key, batch_size, entry.mix_strength)
+            views = draw_views(how, sizes, seed, key_of(entry), batch_size, entry["mix_strength"])
         else:
-            views = self._views_file(entry.shard).rows(entry.first_row, entry.rows)
-        need(all((row["epoch"], row["batch"]) == entry.key for row in views), where, "not those of the index")
+            table = self._table("views", entry["shard"], message("views"))
+            views = table.rows(entry["first_row"], entry["rows"])
+        need(all(key_of(row) == key_of(entry) for row in views), where, "keys are not those of the index")
         check_views(views, self.images, (how["output_height"], how["output_width"]), where)
-        need(views_digest(views)[:8] == entry.views_digest, where, "another digest")
+        need(views_digest(views)[:8] == entry["views_digest"], where, "another digest")
         return views
 
-    def _payload(self, entry: Entry) -> list[Row]:
+    def _payload(self, entry: Row) -> list[Row]:
         """Return the batch's rows of its labels file, which lie where the index says."""
-        per_view, table = self.codec.per_view, self._labels_file(entry.shard)
-        first, count = (entry.first_row, entry.rows) if per_view else (entry.position, 1)
-        rows, where = table.rows(first, count), f"{table.path} {entry.key}"
-        need(table.payload_spans[table.group_of(first)] == entry.span, where, "not where the index says")
+        table, where = self._labels_file(entry["shard"]), f"labels of {key_of(entry)}"
+        first, count = (entry["first_row"], entry["rows"]) if self.codec.per_view else (entry["position"], 1)
+        rows = table.rows(first, count)
+        need(table.payload_spans[table.group_of(first)] == span_of(entry), where, "not where the index says")
         for slot, row in enumerate(rows):
-            need((row["epoch"], row["batch"]) == entry.key, where, "keys are not those of the index")
+            need(key_of(row) == key_of(entry), where, "keys are not those of the index")
             need(row.get("slot", slot) == slot, where, "slots do not count 0, 1, 2, ...")
         return rows
 
     def content_digest(self) -> str:
-        """Return the content digest of image table and index."""
         document, how, identity = self.manifest.fields, self.manifest.how, self.codec.identity
         digest = hashlib.sha256(text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
         digest.update(text(self.manifest.label_kind) + text(document["codec"]["name"]))
@@ -136,17 +124,16 @@ class Pool:
             pixels = [*(teacher["mean"] or ()), *(teacher["std"] or ())]
             digest.update(bytes([bool(pixels)]) + np.array(pixels, "<f8").tobytes())
         digest.update(images_digest(self.images) + struct.pack("<Q", len(self.index)))
-        digest.update(b"".join(entry.digest for entry in self.index.values()))
+        digest.update(b"".join(entry["digest"] for entry in self.index.values()))
         return digest.hexdigest()
 
     def component_bytes(self) -> dict[str, int]:
-        """Return the bytes of all files by component."""
         found = dict.fromkeys(self.manifest.fields["components"], 0)
         for shard, _ in enumerate(self.manifest.of_role("labels")):
             for name, size in self._labels_file(shard).column_bytes.items():
                 found["keys" if name in _KEYS else "labels"] += size
         for shard, _ in enumerate(self.manifest.of_role("views")):
-            for name, size in self._views_file(shard).column_bytes.items():
+            for name, size in self._table("views", shard, message("views")).column_bytes.items():
                 other = "crop" if name.startswith("crop_") else _COMPONENTS.get(name, "mix_box")
                 found["keys" if name in _KEYS else other] += size
         for role in ("codec", "packed"):
@@ -159,7 +146,7 @@ class Pool:
         seen = np.zeros(len(self.images), np.int64)
         for key, entry in self.index.items():
             batch = self.read(key)
-            need(batch.digest == entry.digest, f"batch {key}", "another digest")
+            need(batch.digest == entry["digest"], f"batch {key}", "another digest")
             np.add.at(seen, [row["image"] for row in batch.views], 1)
         return {
             "minimum": min(seen.tolist(), default=0),
@@ -170,23 +157,18 @@ class Pool:
         }
 
 
-def open_pool(path: str | Path) -> Pool:
-    """Open a pool or refuse it."""
-    return Pool(Path(path))
-
-
 def verify(path: str | Path) -> Pool:
     """Refuse a pool that is not in every byte what its manifest says, or that has left-over files."""
-    pool = open_pool(path)
-    document = pool.manifest.fields
-    for entry in pool.manifest.files:
+    pool = Pool(Path(path))
+    document, files = pool.manifest.fields, pool.manifest.files
+    for entry in files:
         load(pool.root, entry, proven=True)
     need(pool.content_digest() == document["content_digest"], NAME, "another content digest")
     need(pool.component_bytes() == document["components"], NAME, "other components")
     need(pool.coverage() == document["coverage"], NAME, "another coverage")
     pool.packed_images()
-    named = {entry.path for entry in pool.manifest.files}
-    for folder in ("views", "labels", "codec", "packed"):
-        for file in (pool.root / folder).glob("*"):
-            need(f"{folder}/{file.name}" in named, f"{folder}/{file.name}", "the manifest does not name it")
+    found = {f"{file.parent.name}/{file.name}" for file in pool.root.glob("*/*")}
+    folders = ("views/", "labels/", "codec/", "packed/")
+    left_over = {path for path in found if path.startswith(folders)} - {entry.path for entry in files}
+    need(not left_over, str(sorted(left_over)), "the manifest does not name them")
     return pool

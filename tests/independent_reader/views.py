@@ -56,8 +56,6 @@ def check_views(views: Sequence[Row], images: Sequence[Row], size: tuple[int, in
 
 
 def views_digest(views: Sequence[Row]) -> bytes:
-    """Return the views digest, all 32 bytes."""
-
     def packed(kind: str, *names: str) -> bytes:
         return np.array([[row[name] for name in names] for row in views]).astype(kind).tobytes()
 
