@@ -20,7 +20,7 @@ from lpld_labels.format import digests
 from lpld_labels.pool.packing import packed_images
 from tests.golden.expected import views_from_json
 from tests.independent_reader import Pool, Refused, drawing, verify
-from tests.independent_reader.views import views_digest
+from tests.independent_reader.tables import views_digest
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"

@@ -16,8 +16,7 @@ import zstandard
 from numpy.typing import NDArray
 from pcodec import standalone
 
-from .files import Refused, need
-from .manifest import NAME, Manifest, anything, fields, integer, list_of, number, string
+from .manifest import NAME, Manifest, Refused, check, need
 from .parquet import Row
 
 Array = NDArray[Any]
@@ -98,9 +97,7 @@ def _pcodec(blob: bytes, shape: Shape, where: str) -> Array:
     out = np.zeros(math.prod(shape), np.int16)
     try:
         progress = standalone.simple_decompress_into(blob, out)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise Refused(f"{where}: {error}") from error
     need(progress.finished and progress.n_processed == out.size, where, f"not {out.size} values")
     return out.reshape(shape)
@@ -117,8 +114,8 @@ def _npy(data: bytes, dtype: str, count: int, where: str) -> Array:
 
 
 def _floats(parameters: Any, classes: int, size: int) -> Codec:
-    layouts = fields({"layout": string("compact", "plain")}, ignorable=False)
-    compact, dtype = layouts(parameters, _PARAMETERS)["layout"] == "compact", f"<f{size}"
+    check(parameters, {"layout": "compact|plain"}, _PARAMETERS, ignorable=False)
+    compact, dtype = parameters["layout"] == "compact", f"<f{size}"
     planes = [f"plane_{k}" for k in range(size)]
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
@@ -136,7 +133,7 @@ def _floats(parameters: Any, classes: int, size: int) -> Codec:
 
 
 def _affine(parameters: Any, classes: int, bits: int) -> Codec:
-    fields({}, ignorable=False)(parameters, _PARAMETERS)
+    check(parameters, {}, _PARAMETERS, ignorable=False)
     length = -(-classes * bits // 8)
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
@@ -163,34 +160,34 @@ def _gaps(blob: bytes, shape: tuple[int, int], classes: int, where: str) -> Arra
 
 
 def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
-    checks = {"k": integer(1, classes), "value_bits": integer(8, 32), "label_kind": string(label_kind)}
-    parameters = fields(checks, ignorable=False)(parameters, _PARAMETERS)
+    kinds = {"k": range(1, classes + 1), "value_bits": range(8, 33, 8), "label_kind": label_kind}
+    check(parameters, kinds, _PARAMETERS, ignorable=False)
     k, bits = parameters["k"], parameters["value_bits"]
-    need(bits in (8, 16, 32), f"{_PARAMETERS} value_bits", "not 8, 16 or 32")
-
-    def values_of(row: Row, shape: Shape) -> Decoded:
-        if bits != 8:
-            values = _finite(_byte_planes(row["values"], f"<f{bits // 8}", shape, "values"), "values")
-            return values.astype(np.float32), _little(values)
-        codes = _byte_planes(row["values"], "u1", shape, "values")
-        names = ("scale", "offset")
-        scale, offset = (_finite(_byte_planes(row[n], "<f2", shape[:1], n), n) for n in names)
-        need((scale >= 0).all(), "scale", "below 0")
-        values = codes.astype(np.float32) * scale.astype(np.float32)[:, None]
-        return values + offset.astype(np.float32)[:, None], _little(scale) + _little(offset) + codes.tobytes()
+    need(bits != 24, f"{_PARAMETERS} value_bits", "not 8, 16 or 32")
 
     def decode(rows: Sequence[Row], count: int) -> Decoded:
-        row, shape = rows[0], (count, k)
-        kept = _gaps(row["gaps"], shape, classes, "gaps")
-        values, stored = values_of(row, shape)
-        canonical = _little(kept.astype(np.int32)) + stored
+        row = rows[0]
+
+        def planes(name: str, dtype: str, *shape: int) -> Array:
+            return _finite(_byte_planes(row[name], dtype, (count, *shape), name), name)
+
+        kept = _gaps(row["gaps"], (count, k), classes, "gaps")
+        values = stored = planes("values", "u1" if bits == 8 else f"<f{bits // 8}", k)
+        canonical = _little(kept.astype(np.int32))
+        if bits == 8:
+            scale, offset = planes("scale", "<f2"), planes("offset", "<f2")
+            need((scale >= 0).all(), "scale", "below 0")
+            canonical += _little(scale) + _little(offset)
+            values = stored.astype(np.float32) * scale.astype(np.float32)[:, None]
+            values += offset.astype(np.float32)[:, None]
+        canonical += _little(stored)
         labels = np.full((count, classes), -10000 if label_kind == "logits" else 0, np.float32)
         if row["tail"] is not None:
-            tail = _finite(_byte_planes(row["tail"], "<f4", (count,), "tail"), "tail")
+            tail = planes("tail", "<f4")
             labels[:] = tail[:, None]
             canonical += _little(tail)
         if row["order"] is not None:
-            shifts = _byte_planes(row["order"], "<u4" if k > 65536 else "<u2", shape, "order")
+            shifts = planes("order", "<u4" if k > 65536 else "<u2", k)
             ranks = shifts + np.arange(k, dtype=shifts.dtype)  # modulo 2^16 or 2^32
             need((np.sort(ranks, axis=1) == np.arange(k)).all(), "order", "not a permutation")
         np.put_along_axis(labels, kept, values, axis=1)
@@ -202,14 +199,20 @@ def _topk(parameters: Any, classes: int, label_kind: str) -> Codec:
 
 
 def _klt(parameters: Any, classes: int, label_kind: str, load: Callable[[str], bytes]) -> Codec:
-    checks = {"step": number, "edges": list_of(integer(0, classes + 1), 2), "peaks": integer(0, classes)}
-    checks |= {"label_kind": string(label_kind), "target": anything}
-    parameters = fields(checks, ignorable=False)(parameters, _PARAMETERS)
+    some = range(classes + 1)
+    kinds = {
+        "step": float,
+        "edges": [range(classes + 2)],
+        "peaks": some,
+        "label_kind": label_kind,
+        "target": dict,
+    }
+    check(parameters, kinds, _PARAMETERS, ignorable=False)
     step, edges, peaks = parameters["step"], parameters["edges"], parameters["peaks"]
     with np.errstate(over="ignore"):
         step32, eighth = np.float32(step), np.float32(step / 8)
     need(step32 > 0 and np.isfinite(step32), f"{_PARAMETERS} step", "not above 0 and finite")
-    rising = edges[0] == 0 and all(a < b for a, b in pairwise(edges))
+    rising = len(edges) > 1 and edges[0] == 0 and all(a < b for a, b in pairwise(edges))
     need(rising, f"{_PARAMETERS} edges", "not rising from 0")
     length = edges[-1] - 1
     need(length * classes <= 2**26, f"{_PARAMETERS} edges", "the basis is too large")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .parquet import Row
-from .views import CROP, CUTOUT, FILL, MIX_BOX
+from .tables import CROP, CUTOUT, FILL, MIX_BOX, Key
 
 _M32, _M64, _M128 = 2**32 - 1, 2**64 - 1, 2**128 - 1
 _H, _L = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
+Sizes = Sequence[tuple[int, int]]
 Draws = Sequence[float]
 Lists = list[list[int]]
 
@@ -114,17 +115,10 @@ def rank(seed: int, epoch: int, batch: int) -> int:
     return f(f(f(seed) ^ epoch) ^ batch)
 
 
-def draw_views(
-    how: dict[str, Any],
-    sizes: Sequence[tuple[int, int]],
-    seed: int,
-    key: tuple[int, int],
-    batch_size: int,
-    strength: float | None,
-) -> list[Row]:
-    """Draw a batch as rows of a views file. `sizes`: height and width of all images."""
+def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength: float | None) -> list[Row]:
+    """Draw a batch as rows of a views file. `sizes`: of all images; `size`: rows of a complete batch."""
     epoch, batch = key
-    images = order(generator(seed, epoch).draws(len(sizes)))[batch * batch_size : (batch + 1) * batch_size]
+    images = order(generator(seed, epoch).draws(len(sizes)))[batch * size :][:size]
     count, stream = len(images), generator(seed, epoch, batch)
     columns: dict[str, Sequence[Any]] = {"image": images, "slot": range(count)}
     if how["patch_grid"] is not None:
@@ -134,14 +128,14 @@ def draw_views(
     columns["flip"] = [flip is not None and stream.draw() < flip for _ in range(count)]
     output = (how["output_height"], how["output_width"])
     if how["cutout_fraction"] is not None:
-        sides = [max(1, round(size * how["cutout_fraction"])) for size in output]
+        sides = [max(1, round(side * how["cutout_fraction"])) for side in output]
         columns |= _columns(CUTOUT, [_box(draws, sides, output) for draws in stream.table(count, 2)])
         columns |= _columns(FILL, [[below(u, 256) for u in draws] for draws in stream.table(count, 3)])
     if strength is not None:
         stream.draws(2)  # of the strength, which the index has
         columns |= {"mix_slot": order(stream.draws(count)), "mix_strength": [strength] * count}
     if strength is not None and how["mix"] == "cutmix":
-        sides = [math.floor(size * math.sqrt(1 - strength)) // 2 * 2 for size in output]
+        sides = [math.floor(side * math.sqrt(1 - strength)) // 2 * 2 for side in output]
         columns |= _columns(MIX_BOX, [_box(stream.draws(2), sides, output)] * count)
     row = dict.fromkeys((*CROP, *CUTOUT, *FILL, *MIX_BOX, "mix_slot", "mix_strength", "patch_order"))
     row |= {"epoch": epoch, "batch": batch}
@@ -159,7 +153,7 @@ def _box(draws: Draws, sides: Sequence[int], output: Sequence[int]) -> list[int]
     return [max(low, 0) for low in starts] + ends
 
 
-def _crops(stream: Stream, sizes: Sequence[tuple[int, int]], how: dict[str, Any]) -> Lists:
+def _crops(stream: Stream, sizes: Sizes, how: Row) -> Lists:
     if how["crop_scale"] is None:
         return [[0, 0, height, width] for height, width in sizes]
     ratio = how["crop_ratio"] or (3 / 4, 4 / 3)

@@ -1,28 +1,16 @@
-"""The manifest: JSON within limits, fields of the right types, and what must hold between them."""
+"""The manifest: JSON within limits, fields of the right types, what must hold between them, and its files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import FileEntry, Refused, need, regular_file
-
 NAME = "pool.json"
-_COMPONENTS = (
-    "crop",
-    "flip",
-    "mix_index",
-    "mix_strength",
-    "mix_box",
-    "labels",
-    "codec",
-    "packed",
-    "keys",
-    "container",
-)
+_COMPONENTS = ["crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "packed", "keys", "container"]
 _COUNTS = ("epochs", "batches", "incomplete_batches", "rows")
 _COVERAGE = ("minimum", "maximum", "images", "classes")
 _FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
@@ -35,8 +23,49 @@ _PATHS = {
     "packed": rf"packed/{_FILE_NAME}\.parquet",
 }
 _CAPITALS = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
-Check = Callable[[Any, str], Any]
-"""Takes a JSON value and its place; returns the value, or refuses it."""
+
+
+class Refused(Exception):  # noqa: N818
+    """A pool, or a part of it, that a reader must refuse."""
+
+
+def need(condition: object, where: str, why: str) -> None:
+    """Refuse unless the condition holds. `where`: the file, and the field or column."""
+    if not condition:
+        raise Refused(f"{where}: {why}")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One entry of the manifest's `files`."""
+
+    path: str
+    role: str
+    bytes: int
+    rows: int
+    digest: str
+    footer_bytes: int | None
+    footer_digest: str | None
+
+
+def regular_file(root: Path, path: str) -> Path:
+    """Return a file of the pool; refuse what is missing, not a regular file, or a link out of the pool."""
+    real = (root / path).resolve()
+    need(root.resolve() in real.parents and real.is_file(), path, "no regular file of the pool")
+    return real
+
+
+def check_size(root: Path, entry: FileEntry) -> None:
+    size = regular_file(root, entry.path).stat().st_size
+    need(size == entry.bytes, entry.path, f"{size} bytes, but the manifest says {entry.bytes}")
+
+
+def load(root: Path, entry: FileEntry, *, proven: bool = False) -> bytes:
+    """Return a file's bytes. `proven`: also compare its SHA-256 with the manifest."""
+    check_size(root, entry)
+    data = regular_file(root, entry.path).read_bytes()
+    need(not proven or hashlib.sha256(data).hexdigest() == entry.digest, entry.path, "another SHA-256")
+    return data
 
 
 def folded(path: str) -> str:
@@ -73,101 +102,91 @@ def _parse(data: bytes) -> Any:
     return document
 
 
-def _accept(test: Callable[[Any], object], why: str) -> Check:
-    def check(value: Any, where: str) -> Any:
-        need(test(value), where, why)
-        return value
+@dataclass(frozen=True)
+class Nullable:
+    """A kind of value (see `check`), or null."""
 
-    return check
-
-
-def integer(low: int = 0, high: int = 2**63 - 1) -> Check:
-    """Take an integer within bounds; `true` and 1.0 are not integers."""
-    return _accept(lambda value: type(value) is int and low <= value <= high, f"not from {low} to {high}")
+    kind: Any
 
 
-def string(*choices: str) -> Check:
-    return _accept(
-        lambda value: isinstance(value, str) and (not choices or value in choices), "not a known string"
-    )
+def check(value: Any, kind: Any, where: str, *, ignorable: bool = True) -> None:
+    """Refuse a JSON value that is not of its kind, and drop fields that need not be understood.
+
+    A kind is a range of integers, a regular expression for strings, `float`, `dict`, a list with the kind of
+    all items, a tuple with the kind of each, or a dict with the kind of each field.
+    """
+    if isinstance(kind, Nullable):
+        if value is not None:
+            check(value, kind.kind, where)
+    elif isinstance(kind, dict):
+        _check_fields(value, kind, where, ignorable)
+    elif isinstance(kind, list | tuple):
+        fits = isinstance(value, list) and (isinstance(kind, list) or len(value) == len(kind))
+        need(fits and len(value) <= 10**6, where, "not a list of the right length")
+        for number, item in enumerate(value):
+            check(item, kind[0], f"{where}[{number}]")
+    elif isinstance(kind, range):
+        need(type(value) is int and value in kind, where, f"not an integer from {kind[0]} to {kind[-1]}")
+    elif isinstance(kind, str):
+        need(isinstance(value, str) and re.fullmatch(kind, value, re.DOTALL), where, f"not {kind}")
+    else:
+        need(type(value) in ((int, float) if kind is float else (kind,)), where, f"not {kind.__name__}")
 
 
-number = _accept(lambda value: type(value) in (int, float), "not a number")
-digest = _accept(
-    lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value), "not a SHA-256"
-)
-anything = _accept(lambda value: isinstance(value, dict), "not an object")
+def _check_fields(value: Any, kinds: dict[str, Any], where: str, ignorable: bool) -> None:
+    need(isinstance(value, dict), where, "not an object")
+    for name in list(value.keys() - kinds.keys()):
+        extra = value.pop(name)
+        optional = isinstance(extra, dict) and extra.get("must_understand") is False
+        need(ignorable and optional, f"{where} {name!a}", "unknown field")
+    for name, kind in kinds.items():
+        need(name in value, f"{where} {name}", "missing field")
+        check(value[name], kind, f"{where} {name}")
 
 
-def nullable(check: Check) -> Check:
-    return lambda value, where: None if value is None else check(value, where)
-
-
-def list_of(check: Check, least: int = 0, most: int = 10**6) -> Check:
-    def check_items(value: Any, where: str) -> Any:
-        need(isinstance(value, list) and least <= len(value) <= most, where, f"not {least} to {most} items")
-        return [check(item, f"{where}[{number}]") for number, item in enumerate(value)]
-
-    return check_items
-
-
-def fields(checks: dict[str, Check], *, ignorable: bool = True) -> Check:
-    """Take an object of exactly these fields and, if `ignorable`, others that need not be understood."""
-
-    def check(value: Any, where: str) -> Any:
-        need(isinstance(value, dict), where, "not an object")
-        for name, extra in value.items():
-            optional = isinstance(extra, dict) and extra.get("must_understand") is False
-            need(name in checks or (ignorable and optional), f"{where} {name!a}", "unknown field")
-        for name in checks:
-            need(name in value, f"{where} {name}", "missing field")
-        return {name: check(value[name], f"{where} {name}") for name, check in checks.items()}
-
-    return check
-
-
-_PAIR = nullable(list_of(number, 2, 2))
-_RGB = nullable(list_of(number, 3, 3))
-_TEACHER = fields({"name": string(), "weights_digest": nullable(digest), "mean": _RGB, "std": _RGB})
-_STEP = fields({"operation": string(), "parent_digest": nullable(digest), "parameters": anything})
-_AUGMENTATION = fields(
-    dict.fromkeys(("output_height", "output_width"), integer(1, 65535))
-    | dict.fromkeys(("crop_scale", "crop_ratio"), _PAIR)
-    | dict.fromkeys(("flip_probability", "mix_alpha", "cutout_fraction"), nullable(number))
-    | {"resize": string(), "mix": string("none", "cutmix", "mixup"), "patch_grid": nullable(integer(1, 15))}
-)
-_FILE = fields(
-    {
-        "path": string(),
-        "role": string(*_PATHS),
-        "bytes": integer(),
-        "rows": integer(0, 2**40),
-        "digest": digest,
-    }
-    | {"footer_bytes": nullable(integer(12, 2**24)), "footer_digest": nullable(digest)}
-)
-_MANIFEST = fields(
-    {
-        "format": string("lpld-label-pool"),
-        "format_version": integer(1, 1),
-        "classes": integer(2, 2**24),
-        "batch_size": integer(1, 2**16),
-        "label_kind": string("logits", "probabilities"),
-        "seed": nullable(integer(0, 2**64 - 1)),
-        "teachers": list_of(_TEACHER),
-        "ensemble": nullable(string()),
-        "augmentation": _AUGMENTATION,
-        "views": string("stored", "drawn"),
-        "lineage": list_of(_STEP),
-        "codec": fields({"name": string(), "parameters": anything}),
-        "counts": fields({"images": integer(0, 2**31 - 1)} | dict.fromkeys(_COUNTS, integer())),
-        "coverage": fields({"median": number} | dict.fromkeys(_COVERAGE, integer())),
-        "components": fields(dict.fromkeys(_COMPONENTS, integer())),
-        "content_digest": digest,
-        "files": list_of(_FILE),
-        "created_by": string(),
-    }
-)
+_TEXT, _DIGEST, _SIDE, _NATURAL = ".*", "[0-9a-f]{64}", range(1, 2**16), range(2**63)
+_PAIR, _RGB = Nullable((float, float)), Nullable((float, float, float))
+_TEACHER = {"name": _TEXT, "weights_digest": Nullable(_DIGEST), "mean": _RGB, "std": _RGB}
+_AUGMENTATION = {
+    "output_height": _SIDE,
+    "output_width": _SIDE,
+    "resize": _TEXT,
+    "crop_scale": _PAIR,
+    "crop_ratio": _PAIR,
+    "flip_probability": Nullable(float),
+    "mix": "none|cutmix|mixup",
+    "mix_alpha": Nullable(float),
+    "cutout_fraction": Nullable(float),
+    "patch_grid": Nullable(range(1, 16)),
+}
+_FILE = {
+    "path": _TEXT,
+    "role": "|".join(_PATHS),
+    "bytes": _NATURAL,
+    "rows": range(2**40 + 1),
+    "digest": _DIGEST,
+}
+_FILE |= {"footer_bytes": Nullable(range(12, 2**24 + 1)), "footer_digest": Nullable(_DIGEST)}
+_MANIFEST = {
+    "format": "lpld-label-pool",
+    "format_version": range(1, 2),
+    "classes": range(2, 2**24 + 1),
+    "batch_size": range(1, 2**16 + 1),
+    "label_kind": "logits|probabilities",
+    "seed": Nullable(range(2**64)),
+    "teachers": [_TEACHER],
+    "ensemble": Nullable(_TEXT),
+    "augmentation": _AUGMENTATION,
+    "views": "stored|drawn",
+    "lineage": [{"operation": _TEXT, "parent_digest": Nullable(_DIGEST), "parameters": dict}],
+    "codec": {"name": _TEXT, "parameters": dict},
+    "counts": {"images": range(2**31)} | dict.fromkeys(_COUNTS, _NATURAL),
+    "coverage": {"median": float} | dict.fromkeys(_COVERAGE, _NATURAL),
+    "components": dict.fromkeys(_COMPONENTS, _NATURAL),
+    "content_digest": _DIGEST,
+    "files": [_FILE],
+    "created_by": _TEXT,
+}
 
 
 class Manifest:
@@ -175,7 +194,8 @@ class Manifest:
 
     def __init__(self, document: Any) -> None:
         need(isinstance(document, dict) and document.get("format_version") == 1, NAME, "not of version 1")
-        self.fields: dict[str, Any] = _MANIFEST(document, NAME)
+        check(document, _MANIFEST, NAME)
+        self.fields: dict[str, Any] = document
         self.classes: int = self.fields["classes"]
         self.batch_size: int = self.fields["batch_size"]
         self.label_kind: str = self.fields["label_kind"]

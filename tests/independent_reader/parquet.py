@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .files import FileEntry, Refused, need
+from .manifest import FileEntry, Refused, need
 
 Row = dict[str, Any]
 SPEC = (Path(__file__).parents[2] / "lpld_labels" / "SPEC.md").read_text()

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from . import tables
 from .codecs import choose_codec
 from .drawing import draw_views
-from .files import check_size, load, need
-from .manifest import NAME, read_manifest
+from .manifest import NAME, check_size, load, need, read_manifest
 from .parquet import Row, Table, message
-from .tables import Key, images_digest, key_of, read_images, read_index, span_of, text
-from .views import check_views, views_digest
+from .tables import Key, key_of
 
 _KEYS = ("epoch", "batch", "slot", "image")
 _COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
@@ -39,9 +38,9 @@ class Pool:
         self.manifest = read_manifest(root)
         for file in self.manifest.files:
             check_size(root, file)
-        self.index = read_index(root, self.manifest)
-        tables = {file.path: file for file in self.manifest.of_role("codec")}
-        self.codec = choose_codec(self.manifest, lambda path: load(root, tables[path], proven=True))
+        self.index = tables.read_index(root, self.manifest)
+        codec = {file.path: file for file in self.manifest.of_role("codec")}
+        self.codec = choose_codec(self.manifest, lambda path: load(root, codec[path], proven=True))
         for shard, file in enumerate(self.manifest.of_role("labels")):
             batches = [entry["rows"] for entry in self.index.values() if entry["shard"] == shard]
             rows = sum(batches) if self.codec.per_view else len(batches)
@@ -53,7 +52,7 @@ class Pool:
     def images(self) -> list[Row]:
         """The image table, proven when it is first used."""
         if self._images is None:
-            self._images = read_images(self.root, self.manifest)
+            self._images = tables.read_images(self.root, self.manifest)
         return self._images
 
     def read(self, key: Key) -> Batch:
@@ -62,7 +61,7 @@ class Pool:
         labels, canonical = self.codec.decode(self._payload(entry), entry["rows"])
         need(np.isfinite(labels).all(), where, "NaN or infinite")
         need(self.manifest.label_kind == "logits" or (labels >= 0).all(), where, "below 0")
-        return Batch(views, labels, hashlib.sha256(views_digest(views) + canonical).digest()[:16])
+        return Batch(views, labels, hashlib.sha256(tables.views_digest(views) + canonical).digest()[:16])
 
     def packed_images(self) -> list[bytes]:
         """Read all images that the pool carries."""
@@ -98,8 +97,8 @@ class Pool:
             table = self._table("views", entry["shard"], message("views"))
             views = table.rows(entry["first_row"], entry["rows"])
         need(all(key_of(row) == key_of(entry) for row in views), where, "keys are not those of the index")
-        check_views(views, self.images, (how["output_height"], how["output_width"]), where)
-        need(views_digest(views)[:8] == entry["views_digest"], where, "another digest")
+        tables.check_views(views, self.images, (how["output_height"], how["output_width"]), where)
+        need(tables.views_digest(views)[:8] == entry["views_digest"], where, "another digest")
         return views
 
     def _payload(self, entry: Row) -> list[Row]:
@@ -107,7 +106,11 @@ class Pool:
         table, where = self._labels_file(entry["shard"]), f"labels of {key_of(entry)}"
         first, count = (entry["first_row"], entry["rows"]) if self.codec.per_view else (entry["position"], 1)
         rows = table.rows(first, count)
-        need(table.payload_spans[table.group_of(first)] == span_of(entry), where, "not where the index says")
+        need(
+            table.payload_spans[table.group_of(first)] == tables.span_of(entry),
+            where,
+            "not where the index says",
+        )
         for slot, row in enumerate(rows):
             need(key_of(row) == key_of(entry), where, "keys are not those of the index")
             need(row.get("slot", slot) == slot, where, "slots do not count 0, 1, 2, ...")
@@ -115,15 +118,17 @@ class Pool:
 
     def content_digest(self) -> str:
         document, how, identity = self.manifest.fields, self.manifest.how, self.codec.identity
-        digest = hashlib.sha256(text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
-        digest.update(text(self.manifest.label_kind) + text(document["codec"]["name"]))
+        digest = hashlib.sha256(tables.text("lpld-label-pool") + struct.pack("<I", self.manifest.classes))
+        digest.update(tables.text(self.manifest.label_kind) + tables.text(document["codec"]["name"]))
         digest.update(struct.pack("<I", len(identity)) + identity)
-        digest.update(struct.pack("<II", how["output_height"], how["output_width"]) + text(how["resize"]))
+        digest.update(
+            struct.pack("<II", how["output_height"], how["output_width"]) + tables.text(how["resize"])
+        )
         digest.update(struct.pack("<I", len(document["teachers"])))
         for teacher in document["teachers"]:
             pixels = [*(teacher["mean"] or ()), *(teacher["std"] or ())]
             digest.update(bytes([bool(pixels)]) + np.array(pixels, "<f8").tobytes())
-        digest.update(images_digest(self.images) + struct.pack("<Q", len(self.index)))
+        digest.update(tables.images_digest(self.images) + struct.pack("<Q", len(self.index)))
         digest.update(b"".join(entry["digest"] for entry in self.index.values()))
         return digest.hexdigest()
 

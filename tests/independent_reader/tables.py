@@ -1,4 +1,4 @@
-"""The image table and the batch index, as rows: checked, and compared with the manifest."""
+"""Image table, batch index and views, as rows: their checks and digests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import FileEntry, load, need
-from .manifest import NAME, Manifest, folded
+import numpy as np
+
+from .manifest import NAME, FileEntry, Manifest, folded, load, need
 from .parquet import Row, Table, message
 
 Key = tuple[int, int]
+CROP = ("crop_top", "crop_left", "crop_height", "crop_width")
+MIX_BOX = ("mix_top", "mix_left", "mix_bottom", "mix_right")
+CUTOUT = ("cutout_top", "cutout_left", "cutout_bottom", "cutout_right")
+FILL = ("cutout_red", "cutout_green", "cutout_blue")
+_NULL_TOGETHER = (("mix_slot", "mix_strength"), MIX_BOX, (*CUTOUT, *FILL), ("patch_order",))
+_SQUARES = {n * n for n in range(1, 16)}
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[1-9]|lpt[1-9])(\..*)?", re.DOTALL)
 
 
@@ -47,17 +54,14 @@ def read_images(root: Path, manifest: Manifest) -> list[Row]:
         need(image["image"] == number, where, "images do not count 0, 1, 2, ...")
         need(0 <= image["class"] < manifest.classes, where, f"class {image['class']}")
         need(all(1 <= image[side] <= 65535 for side in ("width", "height")), where, "width or height")
-        _check_path(image["path"], where)
+        path = image["path"]
+        need(len(path.encode()) <= 4096, where, "a path is too long")
+        need(not re.search(r"[\x00-\x1f\x7f\\:]", path), where, f"path {path!a}")
+        for part in path.split("/"):  # an absolute path begins with an empty part
+            good = part not in ("", ".", "..") and not _RESERVED.fullmatch(folded(part))
+            need(good, where, f"path {path!a}")
     need(len({folded(image["path"]) for image in images}) == len(images), where, "a path occurs twice")
     return images
-
-
-def _check_path(path: str, where: str) -> None:
-    need(len(path.encode()) <= 4096, where, "a path is too long")
-    need(not re.search(r"[\x00-\x1f\x7f\\:]", path), where, f"path {path!a}")
-    for part in path.split("/"):  # an absolute path begins with an empty part
-        need(part not in ("", ".", ".."), where, f"path {path!a}")
-        need(not _RESERVED.fullmatch(folded(part)), where, f"path {path!a} is reserved")
 
 
 def images_digest(images: Sequence[Row]) -> bytes:
@@ -118,3 +122,59 @@ def _check_shard(manifest: Manifest, shard: int, batches: Sequence[Row], index: 
     need(left == 0, f"{index} shard {shard}", "label_bytes do not fill their row group")
     views = manifest.of_role("views")
     need(not views or views[shard].rows == rows, index, f"views of shard {shard} have other rows")
+
+
+def check_views(views: Sequence[Row], images: Sequence[Row], size: tuple[int, int], where: str) -> None:
+    """Refuse views out of range. `size`: height and width of a view."""
+    for names in _NULL_TOGETHER:
+        nulls = {row[name] is None for row in views for name in names}
+        need(len(nulls) == 1, where, f"{names} are null in part")
+    first = views[0]
+    need(first["mix_top"] is None or first["mix_slot"] is not None, where, "a mix box without a partner")
+    for slot, row in enumerate(views):
+        need(row["slot"] == slot, where, "slots do not count 0, 1, 2, ...")
+        need(0 <= row["image"] < len(images), where, f"image {row['image']}")
+        image = images[row["image"]]
+        top, left, height, width = (row[name] for name in CROP)
+        need(top >= 0 and left >= 0 and height >= 1 and width >= 1, where, "crop out of range")
+        need(
+            top + height <= image["height"] and left + width <= image["width"], where, "crop leaves its image"
+        )
+        if row["mix_slot"] is not None:
+            need(0 <= row["mix_slot"] < len(views), where, f"partner {row['mix_slot']}")
+            need(is_strength(row["mix_strength"]), where, f"mix_strength {row['mix_strength']}")
+            same = all(row[name] == first[name] for name in ("mix_strength", *MIX_BOX))
+            need(same, where, "mix strength or box differs within the batch")
+        for box in (MIX_BOX, CUTOUT):
+            if row[box[0]] is not None:
+                top, left, bottom, right = (row[name] for name in box)
+                need(
+                    0 <= top <= bottom <= size[0] and 0 <= left <= right <= size[1],
+                    where,
+                    f"{box} out of range",
+                )
+        order = row["patch_order"]
+        if order is not None:
+            need(len(order) in _SQUARES and len(order) == len(first["patch_order"]), where, "patch_order")
+            need(sorted(order) == list(range(len(order))), where, "patch_order is not a permutation")
+
+
+def views_digest(views: Sequence[Row]) -> bytes:
+    def packed(kind: str, *names: str) -> bytes:
+        return np.array([[row[name] for name in names] for row in views]).astype(kind).tobytes()
+
+    first = views[0]
+    mixed, boxed, cut = (first[name] is not None for name in ("mix_slot", "mix_top", "cutout_top"))
+    mix_kind = (1 if boxed else 2) if mixed else 0
+    flags = cut + 2 * len(first["patch_order"] or ())
+    digest = hashlib.sha256(struct.pack("<5q", first["epoch"], first["batch"], len(views), mix_kind, flags))
+    digest.update(packed("<i4", "image") + packed("<i4", *CROP) + packed("u1", "flip"))
+    if mixed:
+        digest.update(packed("<i4", "mix_slot") + struct.pack("<d", first["mix_strength"]))
+    if boxed:
+        digest.update(struct.pack("<4q", *(first[name] for name in MIX_BOX)))
+    if cut:
+        digest.update(packed("<i4", *CUTOUT) + packed("u1", *FILL))
+    for row in views:
+        digest.update(bytes(row["patch_order"] or ()))
+    return digest.digest()
