@@ -16,8 +16,7 @@ import zstandard
 from numpy.typing import NDArray
 from pcodec import standalone
 
-from .manifest import NAME, Manifest, Refused, check, need
-from .parquet import Row
+from .manifest import NAME, Manifest, Refused, Row, check, need
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -39,7 +38,7 @@ class Codec:
 def choose_codec(manifest: Manifest, load: Callable[[str], bytes]) -> Codec:
     """Return the manifest's codec. `load` returns a codec table, proven."""
     name, parameters = manifest.fields["codec"]["name"], manifest.fields["codec"]["parameters"]
-    tables = {entry.path for entry in manifest.of_role("codec")}
+    tables = {entry["path"] for entry in manifest.of_role("codec")}
     need(tables == (_TABLES if name == "klt" else set()), f"{NAME} files", "not the tables of the codec")
     if name in ("f16", "f32"):
         return _floats(parameters, manifest.classes, 2 if name == "f16" else 4)

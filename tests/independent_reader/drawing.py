@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .parquet import Row
+from .manifest import Row
 from .tables import CROP, CUTOUT, FILL, MIX_BOX, Key
 
 _M32, _M64, _M128 = 2**32 - 1, 2**64 - 1, 2**128 - 1
@@ -34,46 +34,39 @@ def _mix(x: int, y: int) -> int:
     return r ^ (r >> 16)
 
 
-class Stream:
-    """S(w0, w1, ...): draws in [0, 1)."""
-
-    def __init__(self, *words: int) -> None:
-        hashed = _hasher(0x43B0D7E5, 0x931E8875)
-        p = [hashed(word) for word in (*words, 0, 0, 0, 0)[:4]]
-        for source in range(4):
-            for target in range(4):
-                if target != source:
-                    p[target] = _mix(p[target], hashed(p[source]))
-        for word in words[4:]:
-            p = [_mix(value, hashed(word)) for value in p]
-        hashed = _hasher(0x8B51F9DD, 0x58F38DED)
-        o = [hashed(p[i % 4]) for i in range(8)]
-        q = [o[2 * j] + (o[2 * j + 1] << 32) for j in range(4)]
-        self._increment = 2 * ((q[2] << 64) + q[3]) + 1
-        self._state = self._increment & _M128  # the first step, from 0
-        self._state += (q[0] << 64) + q[1]
-        self._step()
-
-    def _step(self) -> None:
-        self._state = (self._state * 0x2360ED051FC65DA44385DF649FCCF645 + self._increment) & _M128
-
-    def draw(self) -> float:
-        self._step()
-        x = (self._state >> 64) ^ (self._state & _M64)
-        turn = self._state >> 122
+def _stream(*words: int) -> Iterator[float]:
+    """Yield S(w0, w1, ...): draws in [0, 1)."""
+    hashed = _hasher(0x43B0D7E5, 0x931E8875)
+    p = [hashed(word) for word in (*words, 0, 0, 0, 0)[:4]]
+    for source in range(4):
+        for target in range(4):
+            if target != source:
+                p[target] = _mix(p[target], hashed(p[source]))
+    for word in words[4:]:
+        p = [_mix(value, hashed(word)) for value in p]
+    hashed = _hasher(0x8B51F9DD, 0x58F38DED)
+    o = [hashed(p[i % 4]) for i in range(8)]
+    q = [o[2 * j] + (o[2 * j + 1] << 32) for j in range(4)]
+    factor, c = 0x2360ED051FC65DA44385DF649FCCF645, 2 * ((q[2] << 64) + q[3]) + 1
+    s = (c + (q[0] << 64) + q[1]) * factor + c
+    while True:
+        s = (s * factor + c) & _M128
+        x, turn = (s >> 64) ^ (s & _M64), s >> 122
         x = ((x >> turn) | (x << (64 - turn))) & _M64
-        return (x >> 11) * 2.0**-53
-
-    def draws(self, count: int) -> list[float]:
-        return [self.draw() for _ in range(count)]
-
-    def table(self, rows: int, columns: int) -> list[list[float]]:
-        return [self.draws(columns) for _ in range(rows)]
+        yield (x >> 11) * 2.0**-53
 
 
-def generator(seed: int, *places: int) -> Stream:
-    """Return G(seed, a, b, ...)."""
-    return Stream(len(places), seed % 2**32, seed // 2**32, *places)
+def generator(seed: int, *places: int) -> Iterator[float]:
+    """Yield G(seed, a, b, ...)."""
+    return _stream(len(places), seed % 2**32, seed // 2**32, *places)
+
+
+def take(stream: Iterator[float], count: int) -> list[float]:
+    return [next(stream) for _ in range(count)]
+
+
+def _table(stream: Iterator[float], rows: int, columns: int) -> list[list[float]]:
+    return [take(stream, columns) for _ in range(rows)]
 
 
 def exp(x: float) -> float:
@@ -118,25 +111,25 @@ def rank(seed: int, epoch: int, batch: int) -> int:
 def draw_views(how: Row, sizes: Sizes, seed: int, key: Key, size: int, strength: float | None) -> list[Row]:
     """Draw a batch as rows of a views file. `sizes`: of all images; `size`: rows of a complete batch."""
     epoch, batch = key
-    images = order(generator(seed, epoch).draws(len(sizes)))[batch * size :][:size]
+    images = order(take(generator(seed, epoch), len(sizes)))[batch * size :][:size]
     count, stream = len(images), generator(seed, epoch, batch)
     columns: dict[str, Sequence[Any]] = {"image": images, "slot": range(count)}
     if how["patch_grid"] is not None:
-        columns["patch_order"] = [order(draws) for draws in stream.table(count, how["patch_grid"] ** 2)]
+        columns["patch_order"] = [order(draws) for draws in _table(stream, count, how["patch_grid"] ** 2)]
     columns |= _columns(CROP, _crops(stream, [sizes[image] for image in images], how))
     flip = how["flip_probability"]
-    columns["flip"] = [flip is not None and stream.draw() < flip for _ in range(count)]
+    columns["flip"] = [flip is not None and next(stream) < flip for _ in range(count)]
     output = (how["output_height"], how["output_width"])
     if how["cutout_fraction"] is not None:
         sides = [max(1, round(side * how["cutout_fraction"])) for side in output]
-        columns |= _columns(CUTOUT, [_box(draws, sides, output) for draws in stream.table(count, 2)])
-        columns |= _columns(FILL, [[below(u, 256) for u in draws] for draws in stream.table(count, 3)])
+        columns |= _columns(CUTOUT, [_box(draws, sides, output) for draws in _table(stream, count, 2)])
+        columns |= _columns(FILL, [[below(u, 256) for u in draws] for draws in _table(stream, count, 3)])
     if strength is not None:
-        stream.draws(2)  # of the strength, which the index has
-        columns |= {"mix_slot": order(stream.draws(count)), "mix_strength": [strength] * count}
+        take(stream, 2)  # of the strength, which the index has
+        columns |= {"mix_slot": order(take(stream, count)), "mix_strength": [strength] * count}
     if strength is not None and how["mix"] == "cutmix":
         sides = [math.floor(side * math.sqrt(1 - strength)) // 2 * 2 for side in output]
-        columns |= _columns(MIX_BOX, [_box(stream.draws(2), sides, output)] * count)
+        columns |= _columns(MIX_BOX, [_box(take(stream, 2), sides, output)] * count)
     row = dict.fromkeys((*CROP, *CUTOUT, *FILL, *MIX_BOX, "mix_slot", "mix_strength", "patch_order"))
     row |= {"epoch": epoch, "batch": batch}
     return [row | {name: values[slot] for name, values in columns.items()} for slot in range(count)]
@@ -153,11 +146,11 @@ def _box(draws: Draws, sides: Sequence[int], output: Sequence[int]) -> list[int]
     return [max(low, 0) for low in starts] + ends
 
 
-def _crops(stream: Stream, sizes: Sizes, how: Row) -> Lists:
+def _crops(stream: Iterator[float], sizes: Sizes, how: Row) -> Lists:
     if how["crop_scale"] is None:
         return [[0, 0, height, width] for height, width in sizes]
     ratio = how["crop_ratio"] or (3 / 4, 4 / 3)
-    us, vs, ts = stream.table(len(sizes), 10), stream.table(len(sizes), 10), stream.table(len(sizes), 2)
+    us, vs, ts = _table(stream, len(sizes), 10), _table(stream, len(sizes), 10), _table(stream, len(sizes), 2)
     drawn = zip(sizes, us, vs, ts, strict=True)
     return [_crop(size, how["crop_scale"], ratio, u, v, t) for size, u, v, t in drawn]
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+Row = dict[str, Any]
 NAME = "pool.json"
-_COMPONENTS = ["crop", "flip", "mix_index", "mix_strength", "mix_box", "labels", "codec", "packed", "keys", "container"]
+_STORED = ("labels", "codec", "packed", "keys", "container")
+_COMPONENTS = ("crop", "flip", "mix_index", "mix_strength", "mix_box", *_STORED)
 _COUNTS = ("epochs", "batches", "incomplete_batches", "rows")
 _COVERAGE = ("minimum", "maximum", "images", "classes")
 _FILE_NAME = r"(?!\.)[A-Za-z0-9_.\-]{1,128}"
@@ -35,19 +37,6 @@ def need(condition: object, where: str, why: str) -> None:
         raise Refused(f"{where}: {why}")
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """One entry of the manifest's `files`."""
-
-    path: str
-    role: str
-    bytes: int
-    rows: int
-    digest: str
-    footer_bytes: int | None
-    footer_digest: str | None
-
-
 def regular_file(root: Path, path: str) -> Path:
     """Return a file of the pool; refuse what is missing, not a regular file, or a link out of the pool."""
     real = (root / path).resolve()
@@ -55,16 +44,16 @@ def regular_file(root: Path, path: str) -> Path:
     return real
 
 
-def check_size(root: Path, entry: FileEntry) -> None:
-    size = regular_file(root, entry.path).stat().st_size
-    need(size == entry.bytes, entry.path, f"{size} bytes, but the manifest says {entry.bytes}")
+def check_size(root: Path, entry: Row) -> None:
+    size = regular_file(root, entry["path"]).stat().st_size
+    need(size == entry["bytes"], entry["path"], f"{size} bytes, but the manifest says {entry['bytes']}")
 
 
-def load(root: Path, entry: FileEntry, *, proven: bool = False) -> bytes:
+def load(root: Path, entry: Row, *, proven: bool = False) -> bytes:
     """Return a file's bytes. `proven`: also compare its SHA-256 with the manifest."""
     check_size(root, entry)
-    data = regular_file(root, entry.path).read_bytes()
-    need(not proven or hashlib.sha256(data).hexdigest() == entry.digest, entry.path, "another SHA-256")
+    data = regular_file(root, entry["path"]).read_bytes()
+    need(not proven or hashlib.sha256(data).hexdigest() == entry["digest"], entry["path"], "another SHA-256")
     return data
 
 
@@ -202,7 +191,7 @@ class Manifest:
         self.drawn: bool = self.fields["views"] == "drawn"
         self.how: dict[str, Any] = self.fields["augmentation"]
         self.counts: dict[str, int] = self.fields["counts"]
-        self.files = [FileEntry(**entry) for entry in self.fields["files"]]
+        self.files: list[Row] = self.fields["files"]
         need(self.classes * self.batch_size <= 2**25, f"{NAME} batch_size", "batches are too large")
         for teacher in self.fields["teachers"]:
             mean, std = teacher["mean"], teacher["std"]
@@ -213,8 +202,8 @@ class Manifest:
         self._check_files()
         self._check_sums()
 
-    def of_role(self, role: str) -> list[FileEntry]:
-        return [entry for entry in self.files if entry.role == role]
+    def of_role(self, role: str) -> list[Row]:
+        return [entry for entry in self.files if entry["role"] == role]
 
     def _check_drawable(self) -> None:
         how, where = self.how, f"{NAME} augmentation"
@@ -231,23 +220,23 @@ class Manifest:
         where = f"{NAME} files"
         for entry in self.files:
             _check_entry(entry)
-        paths = {folded(entry.path) for entry in self.files}
+        paths = {folded(entry["path"]) for entry in self.files}
         need(len(paths) == len(self.files), where, "a path occurs twice")
         for role in ("batches", "images"):
             need(len(self.of_role(role)) == 1, where, f"not one file of role {role}")
-        labels = [entry.path.removeprefix("labels/") for entry in self.of_role("labels")]
-        views = [entry.path.removeprefix("views/") for entry in self.of_role("views")]
+        labels = [entry["path"].removeprefix("labels/") for entry in self.of_role("labels")]
+        views = [entry["path"].removeprefix("views/") for entry in self.of_role("views")]
         need(views == ([] if self.drawn else labels), where, "views files are not those of the shards")
 
     def _check_sums(self) -> None:
         """Refuse what cannot be. The batch index proves the counts of batches and rows."""
         counts, coverage, components = self.counts, self.fields["coverage"], self.fields["components"]
-        sizes = {role: sum(entry.bytes for entry in self.of_role(role)) for role in _PATHS}
+        sizes = {role: sum(entry["bytes"] for entry in self.of_role(role)) for role in _PATHS}
         need(counts["batches"] <= sizes["labels"], f"{NAME} counts", "more batches than bytes of labels")
         need(counts["images"] <= 4 * sizes["images"], f"{NAME} counts", "more images than the table can hold")
-        need(counts["images"] == self.of_role("images")[0].rows, f"{NAME} counts", "images")
+        need(counts["images"] == self.of_role("images")[0]["rows"], f"{NAME} counts", "images")
         packed = self.of_role("packed")
-        need(not packed or counts["images"] == sum(entry.rows for entry in packed), NAME, "packed images")
+        need(not packed or counts["images"] == sum(entry["rows"] for entry in packed), NAME, "packed images")
         low, high, images = coverage["minimum"], coverage["maximum"], counts["images"]
         need(low <= coverage["median"] <= high, f"{NAME} coverage", "median is not from minimum to maximum")
         need(low * images <= counts["rows"] <= high * images, f"{NAME} coverage", "does not fit the rows")
@@ -258,17 +247,25 @@ class Manifest:
             need(components[role] == sizes[role], f"{NAME} components", f"not the bytes of {role} files")
 
 
-def _check_entry(entry: FileEntry) -> None:
-    where = f"{NAME} {entry.path[:200]!a}"
-    need(re.fullmatch(_PATHS[entry.role], entry.path), where, f"not a path of role {entry.role}")
-    if entry.role == "codec":
-        need(entry.footer_bytes is None and entry.footer_digest is None, where, "a codec table has no footer")
-        need(entry.rows == 0, where, "a codec table has no rows")
+def _check_entry(entry: Row) -> None:
+    where = f"{NAME} {entry['path'][:200]!a}"
+    need(re.fullmatch(_PATHS[entry["role"]], entry["path"]), where, f"not a path of role {entry['role']}")
+    if entry["role"] == "codec":
+        need(
+            entry["footer_bytes"] is None and entry["footer_digest"] is None,
+            where,
+            "a codec table has no footer",
+        )
+        need(entry["rows"] == 0, where, "a codec table has no rows")
     else:
-        need(entry.footer_digest is not None, where, "no footer_digest")
-        need(entry.footer_bytes is not None and entry.footer_bytes <= entry.bytes - 4, where, "footer_bytes")
-    if entry.role == "batches":
-        need(entry.path == f"batches-{entry.digest[:8]}.parquet", where, "not named after its digest")
+        need(entry["footer_digest"] is not None, where, "no footer_digest")
+        need(
+            entry["footer_bytes"] is not None and entry["footer_bytes"] <= entry["bytes"] - 4,
+            where,
+            "footer_bytes",
+        )
+    if entry["role"] == "batches":
+        need(entry["path"] == f"batches-{entry['digest'][:8]}.parquet", where, "not named after its digest")
 
 
 def read_manifest(root: Path) -> Manifest:

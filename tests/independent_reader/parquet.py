@@ -8,14 +8,12 @@ import zlib
 from bisect import bisect_right
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .manifest import FileEntry, Refused, need
+from .manifest import Refused, Row, need
 
-Row = dict[str, Any]
 SPEC = (Path(__file__).parents[2] / "lpld_labels" / "SPEC.md").read_text()
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY = 0, 2, 3, 5, 8
 _ENCODINGS = (_PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY)
@@ -39,13 +37,12 @@ def _columns(metadata: pq.FileMetaData) -> str:
 class Table:
     """One Parquet file of a pool."""
 
-    def __init__(self, entry: FileEntry, data: bytes, columns: str) -> None:
-        self.path, self.role, self._data = entry.path, entry.role, data
-        assert entry.footer_bytes is not None
-        self._body = entry.bytes - entry.footer_bytes
+    def __init__(self, entry: Row, data: bytes, columns: str) -> None:
+        self.path, self.role, self._data = entry["path"], entry["role"], data
+        self._body = entry["bytes"] - entry["footer_bytes"]
         footer = data[self._body :]
-        need(hashlib.sha256(footer).hexdigest() == entry.footer_digest, self.path, "another footer")
-        whole = int.from_bytes(footer[-8:-4], "little") + 8 == entry.footer_bytes
+        need(hashlib.sha256(footer).hexdigest() == entry["footer_digest"], self.path, "another footer")
+        whole = int.from_bytes(footer[-8:-4], "little") + 8 == entry["footer_bytes"]
         need(whole and data[:4] == footer[-4:] == b"PAR1", self.path, "not one Parquet file")
         try:
             self._file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
@@ -57,7 +54,9 @@ class Table:
         rows = [group.num_rows for group in self._groups]
         need(all(0 <= count <= 2**20 for count in rows), self.path, "a row group is too large")
         self._starts = list(accumulate(rows, initial=0))
-        need(self._starts[-1] == self._metadata.num_rows == entry.rows, self.path, "another number of rows")
+        need(
+            self._starts[-1] == self._metadata.num_rows == entry["rows"], self.path, "another number of rows"
+        )
         self.column_bytes: dict[str, int] = {}
         self.payload_spans: list[tuple[int, int]] = []
         self._check_chunks()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +13,12 @@ from numpy.typing import NDArray
 from . import tables
 from .codecs import choose_codec
 from .drawing import draw_views
-from .manifest import NAME, check_size, load, need, read_manifest
-from .parquet import Row, Table, message
+from .manifest import NAME, Row, check_size, load, need, read_manifest
+from .parquet import Table, message
 from .tables import Key, key_of
 
 _KEYS = ("epoch", "batch", "slot", "image")
 _COMPONENTS = {"flip": "flip", "mix_slot": "mix_index", "mix_strength": "mix_strength"}
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch. `views`: rows of a views file. `labels`: float32 [rows, C]."""
-
-    views: list[Row]
-    labels: NDArray[np.float32]
-    digest: bytes
 
 
 class Pool:
@@ -39,29 +30,27 @@ class Pool:
         for file in self.manifest.files:
             check_size(root, file)
         self.index = tables.read_index(root, self.manifest)
-        codec = {file.path: file for file in self.manifest.of_role("codec")}
+        codec = {file["path"]: file for file in self.manifest.of_role("codec")}
         self.codec = choose_codec(self.manifest, lambda path: load(root, codec[path], proven=True))
         for shard, file in enumerate(self.manifest.of_role("labels")):
             batches = [entry["rows"] for entry in self.index.values() if entry["shard"] == shard]
             rows = sum(batches) if self.codec.per_view else len(batches)
-            need(file.rows == rows, file.path, f"{file.rows} rows, but the index has {rows}")
-        self._images: list[Row] | None = None
+            need(file["rows"] == rows, file["path"], f"{file['rows']} rows, but the index has {rows}")
         self._tables: dict[str, Table] = {}
 
-    @property
+    @cached_property
     def images(self) -> list[Row]:
         """The image table, proven when it is first used."""
-        if self._images is None:
-            self._images = tables.read_images(self.root, self.manifest)
-        return self._images
+        return tables.read_images(self.root, self.manifest)
 
-    def read(self, key: Key) -> Batch:
+    def read(self, key: Key) -> tuple[list[Row], NDArray[np.float32], bytes]:
+        """Return views, as rows of a views file, labels, float32 [rows, C], and the batch digest."""
         entry, where = self.index[key], f"labels of {key}"
         views = self._views(entry)
         labels, canonical = self.codec.decode(self._payload(entry), entry["rows"])
         need(np.isfinite(labels).all(), where, "NaN or infinite")
         need(self.manifest.label_kind == "logits" or (labels >= 0).all(), where, "below 0")
-        return Batch(views, labels, hashlib.sha256(tables.views_digest(views) + canonical).digest()[:16])
+        return views, labels, hashlib.sha256(tables.views_digest(views) + canonical).digest()[:16]
 
     def packed_images(self) -> list[bytes]:
         """Read all images that the pool carries."""
@@ -78,9 +67,9 @@ class Pool:
 
     def _table(self, role: str, number: int, columns: str) -> Table:
         entry = self.manifest.of_role(role)[number]
-        if entry.path not in self._tables:
-            self._tables[entry.path] = Table(entry, load(self.root, entry), columns)
-        return self._tables[entry.path]
+        if entry["path"] not in self._tables:
+            self._tables[entry["path"]] = Table(entry, load(self.root, entry), columns)
+        return self._tables[entry["path"]]
 
     def _labels_file(self, shard: int) -> Table:
         keys = _KEYS[:3] if self.codec.per_view else _KEYS[:2]
@@ -142,17 +131,17 @@ class Pool:
                 other = "crop" if name.startswith("crop_") else _COMPONENTS.get(name, "mix_box")
                 found["keys" if name in _KEYS else other] += size
         for role in ("codec", "packed"):
-            found[role] = sum(entry.bytes for entry in self.manifest.of_role(role))
-        found["container"] = sum(entry.bytes for entry in self.manifest.files) - sum(found.values())
+            found[role] = sum(entry["bytes"] for entry in self.manifest.of_role(role))
+        found["container"] = sum(entry["bytes"] for entry in self.manifest.files) - sum(found.values())
         return found
 
     def coverage(self) -> dict[str, float]:
         """Read all batches, compare their digests, and return the views per image."""
         seen = np.zeros(len(self.images), np.int64)
         for key, entry in self.index.items():
-            batch = self.read(key)
-            need(batch.digest == entry["digest"], f"batch {key}", "another digest")
-            np.add.at(seen, [row["image"] for row in batch.views], 1)
+            views, _, digest = self.read(key)
+            need(digest == entry["digest"], f"batch {key}", "another digest")
+            np.add.at(seen, [row["image"] for row in views], 1)
         return {
             "minimum": min(seen.tolist(), default=0),
             "maximum": max(seen.tolist(), default=0),
@@ -174,6 +163,6 @@ def verify(path: str | Path) -> Pool:
     pool.packed_images()
     found = {f"{file.parent.name}/{file.name}" for file in pool.root.glob("*/*")}
     folders = ("views/", "labels/", "codec/", "packed/")
-    left_over = {path for path in found if path.startswith(folders)} - {entry.path for entry in files}
+    left_over = {path for path in found if path.startswith(folders)} - {entry["path"] for entry in files}
     need(not left_over, str(sorted(left_over)), "the manifest does not name them")
     return pool

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .manifest import NAME, FileEntry, Manifest, folded, load, need
-from .parquet import Row, Table, message
+from .manifest import NAME, Manifest, Row, folded, load, need
+from .parquet import Table, message
 
 Key = tuple[int, int]
 CROP = ("crop_top", "crop_left", "crop_height", "crop_width")
@@ -43,13 +43,13 @@ def is_strength(value: Any) -> bool:
     return value is not None and 0 <= value <= 1 and math.copysign(1, value) == 1
 
 
-def _proven_rows(root: Path, entry: FileEntry) -> list[Row]:
-    return Table(entry, load(root, entry, proven=True), message(entry.role)).all_rows()
+def _proven_rows(root: Path, entry: Row) -> list[Row]:
+    return Table(entry, load(root, entry, proven=True), message(entry["role"])).all_rows()
 
 
 def read_images(root: Path, manifest: Manifest) -> list[Row]:
     (file,) = manifest.of_role("images")
-    images, where = _proven_rows(root, file), file.path
+    images, where = _proven_rows(root, file), file["path"]
     for number, image in enumerate(images):
         need(image["image"] == number, where, "images do not count 0, 1, 2, ...")
         need(0 <= image["class"] < manifest.classes, where, f"class {image['class']}")
@@ -79,7 +79,7 @@ def read_index(root: Path, manifest: Manifest) -> dict[Key, Row]:
     last = (-1, -1)
     for entry in entries:
         key, rows = key_of(entry), entry["rows"]
-        where = f"{file.path} {key}"
+        where = f"batch {key}"
         need(min(key) >= 0 and last < key, where, "below 0, or out of order")
         last = key
         need(1 <= rows <= manifest.batch_size, where, f"{rows} rows")
@@ -91,7 +91,7 @@ def read_index(root: Path, manifest: Manifest) -> dict[Key, Row]:
         left = manifest.counts["images"] - entry["batch"] * manifest.batch_size
         need(not manifest.drawn or rows == min(left, manifest.batch_size), where, "no batch of its epoch")
     for number, batches in enumerate(shards):
-        _check_shard(manifest, number, batches, file.path)
+        _check_shard(manifest, number, batches, file["path"])
     counts = {
         "images": manifest.counts["images"],
         "epochs": len({entry["epoch"] for entry in entries}),
@@ -116,12 +116,12 @@ def _check_shard(manifest: Manifest, shard: int, batches: Sequence[Row], index: 
             span = span_of(entry)
             need(span[0] >= end and span[1] > 0, where, "its row group overlaps another")
             left, end = span[1], sum(span)
-            need(end <= labels.bytes - (labels.footer_bytes or 0), where, "its row group leaves the file")
+            need(end <= labels["bytes"] - labels["footer_bytes"], where, "its row group leaves the file")
         need(0 <= entry["label_bytes"] <= left, where, "label_bytes")
         left -= entry["label_bytes"]
     need(left == 0, f"{index} shard {shard}", "label_bytes do not fill their row group")
     views = manifest.of_role("views")
-    need(not views or views[shard].rows == rows, index, f"views of shard {shard} have other rows")
+    need(not views or views[shard]["rows"] == rows, index, f"views of shard {shard} have other rows")
 
 
 def check_views(views: Sequence[Row], images: Sequence[Row], size: tuple[int, int], where: str) -> None:
